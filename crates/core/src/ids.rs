@@ -1,0 +1,52 @@
+//! Names of hosts, ports and messages.
+
+use core::fmt;
+
+/// A host, numbered from 0 in the order of the fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u32);
+
+/// A port of a switch, numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub u16);
+
+/// A message, unique per client (the host that began the exchange).
+///
+/// As on Homa's wire, the low bit says which way it goes: even for a request
+/// or a one-way message, odd for the response to the request below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub u64);
+
+impl MessageId {
+    /// The id of the `n`-th request or one-way message of a client.
+    #[must_use]
+    pub const fn request(n: u64) -> Self {
+        Self(n << 1)
+    }
+    /// The id of the response to this request (or of this response itself).
+    #[must_use]
+    pub const fn response(self) -> Self {
+        Self(self.0 | 1)
+    }
+    /// Whether it travels from server to client.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        self.0 & 1 == 1
+    }
+    /// The number that [`MessageId::request`] was given.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0 >> 1
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "h{}", self.0)
+    }
+}
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.number(), if self.is_response() { "r" } else { "" })
+    }
+}

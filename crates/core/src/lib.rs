@@ -1,0 +1,33 @@
+//! The shape of everything in Rackweave: time, rates, ids, packets, the traits
+//! of transports, queues and switch programs, and named random streams.
+//!
+//! Nothing here does I/O, reads a clock or owns a thread. The same state
+//! machines written against these traits run in the simulator and on Linux.
+//!
+//! - [`time`]: [`Time`] and [`Span`] in picoseconds.
+//! - [`units`]: [`Rate`] and [`Bytes`], with parsing ("10 Gbps", "86 KB") and printing.
+//! - [`ids`]: [`HostId`], [`MessageId`].
+//! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: what Ethernet adds.
+//! - [`transport`]: the [`Transport`] trait and what goes in and out of it.
+//! - [`queue`]: [`Pool`], [`Fifo`] and the [`Queue`] trait; [`program`]: [`SwitchProgram`].
+//! - [`rng`]: named random streams, [`Rng::stream`].
+
+pub mod frame;
+pub mod ids;
+pub mod packet;
+pub mod program;
+pub mod queue;
+pub mod rng;
+pub mod time;
+pub mod transport;
+pub mod units;
+
+pub use frame::Framing;
+pub use ids::{HostId, MessageId, Port};
+pub use packet::{Ecn, Header, Packet, Slice};
+pub use program::{SwitchProgram, Verdict};
+pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool, Queue};
+pub use rng::Rng;
+pub use time::{Span, Time};
+pub use transport::{Event, FailReason, Kind, Placement, Refused, Submit, Transport};
+pub use units::{Bytes, ParseUnitError, Rate};

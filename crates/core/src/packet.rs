@@ -1,0 +1,195 @@
+//! Packets: `Copy`, without allocation, naming their bytes instead of holding them.
+
+use crate::frame;
+use crate::ids::{HostId, MessageId};
+
+/// Bytes of a message by name: the driver owns the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The message, as the sender's machine was told.
+    pub message: MessageId,
+    /// First byte within the message.
+    pub offset: u32,
+    /// Number of bytes.
+    pub len: u32,
+}
+
+/// The two ECN bits of the IP header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// The transport does not react to marks: a full queue drops instead.
+    #[default]
+    NotCapable,
+    /// May be marked.
+    Capable,
+    /// Was marked: congestion experienced.
+    Marked,
+}
+
+/// A protocol's typed header. The simulator carries it as it is; Linux encodes it.
+pub trait Header: Copy + core::fmt::Debug {
+    /// The message bytes that the packet carries, if any.
+    fn payload(&self) -> Option<Slice>;
+
+    /// Bytes of payload: the length of [`Header::payload`].
+    fn payload_bytes(&self) -> u32 {
+        self.payload().map_or(0, |slice| slice.len)
+    }
+}
+
+/// A packet on the move: 16 bytes and the header, together at most 64 (asserted where the
+/// headers are known), so that it fills one cache line and costs no allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<H> {
+    /// Who sent it.
+    pub src: HostId,
+    /// Who is to get it.
+    pub dst: HostId,
+    /// Source port (high half) and destination port (low half): with the two hosts, what ECMP
+    /// hashes, so that packets with equal ports take the same path.
+    pub ports: u32,
+    /// Bytes it takes on a link, Ethernet header, checksum, preamble and gap included.
+    pub wire_bytes: u16,
+    /// Queue in each switch: 0 (lowest) to 7 (highest).
+    pub priority: u8,
+    flags: u8,
+    /// The protocol's own part.
+    pub header: H,
+}
+
+const ECN_CAPABLE: u8 = 1;
+const ECN_MARKED: u8 = 2;
+const SPRAY: u8 = 4;
+const TRIMMABLE: u8 = 8;
+const TRIMMED: u8 = 16;
+
+impl<H: Header> Packet<H> {
+    /// A packet of `l3_bytes` (from the IP header on) at priority 0: not ECN-capable, not sprayed,
+    /// not trimmable.
+    #[must_use]
+    #[inline]
+    pub const fn new(src: HostId, dst: HostId, l3_bytes: u32, header: H) -> Self {
+        let wire_bytes = frame::wire_bytes(l3_bytes) as u16;
+        Self { src, dst, ports: 0, wire_bytes, priority: 0, flags: 0, header }
+    }
+
+    /// The same packet in this queue of each switch.
+    #[must_use]
+    #[inline]
+    pub const fn with_priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// The same packet between these ports.
+    #[must_use]
+    #[inline]
+    pub const fn with_ports(mut self, source: u16, destination: u16) -> Self {
+        self.ports = (source as u32) << 16 | destination as u32;
+        self
+    }
+
+    /// The same packet, sprayed: each switch picks a path anew for it.
+    #[must_use]
+    #[inline]
+    pub const fn sprayed(mut self, spray: bool) -> Self {
+        self.flags = if spray { self.flags | SPRAY } else { self.flags & !SPRAY };
+        self
+    }
+
+    /// The same packet, which a full queue may cut to its header instead of dropping it.
+    #[must_use]
+    #[inline]
+    pub const fn trimmable(mut self) -> Self {
+        self.flags |= TRIMMABLE;
+        self
+    }
+
+    /// The same packet with these ECN bits.
+    #[must_use]
+    #[inline]
+    pub const fn with_ecn(mut self, ecn: Ecn) -> Self {
+        self.flags &= !(ECN_CAPABLE | ECN_MARKED);
+        self.flags |= match ecn {
+            Ecn::NotCapable => 0,
+            Ecn::Capable => ECN_CAPABLE,
+            Ecn::Marked => ECN_CAPABLE | ECN_MARKED,
+        };
+        self
+    }
+
+    /// Its ECN bits.
+    #[must_use]
+    #[inline]
+    pub const fn ecn(&self) -> Ecn {
+        if self.flags & ECN_MARKED != 0 {
+            Ecn::Marked
+        } else if self.flags & ECN_CAPABLE != 0 {
+            Ecn::Capable
+        } else {
+            Ecn::NotCapable
+        }
+    }
+
+    /// Marks it, if its transport reacts to marks; says whether.
+    #[inline]
+    pub const fn mark(&mut self) -> bool {
+        let capable = self.flags & ECN_CAPABLE != 0;
+        if capable {
+            self.flags |= ECN_MARKED;
+        }
+        capable
+    }
+
+    /// Whether each switch picks a path anew for it.
+    #[must_use]
+    #[inline]
+    pub const fn is_sprayed(&self) -> bool {
+        self.flags & SPRAY != 0
+    }
+
+    /// Whether a full queue may cut it.
+    #[must_use]
+    #[inline]
+    pub const fn is_trimmable(&self) -> bool {
+        self.flags & TRIMMABLE != 0
+    }
+
+    /// Whether it was cut to its header.
+    #[must_use]
+    #[inline]
+    pub const fn is_trimmed(&self) -> bool {
+        self.flags & TRIMMED != 0
+    }
+
+    /// Source port.
+    #[must_use]
+    pub const fn source_port(&self) -> u16 {
+        (self.ports >> 16) as u16
+    }
+
+    /// Destination port.
+    #[must_use]
+    pub const fn destination_port(&self) -> u16 {
+        self.ports as u16
+    }
+
+    /// The same packet under another header type.
+    #[must_use]
+    #[inline]
+    pub fn map<G>(self, f: impl FnOnce(H) -> G) -> Packet<G> {
+        let Self { src, dst, ports, wire_bytes, priority, flags, header } = self;
+        Packet { src, dst, ports, wire_bytes, priority, flags, header: f(header) }
+    }
+
+    /// Cuts the payload off, as NDP's switches do: what stays is a minimum frame.
+    pub const fn trim(&mut self) {
+        self.flags = self.flags & !TRIMMABLE | TRIMMED;
+        self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
+    }
+
+    /// The bytes that still travel with the packet: none once it was trimmed.
+    pub fn payload(&self) -> Option<Slice> {
+        if self.is_trimmed() { None } else { self.header.payload() }
+    }
+}

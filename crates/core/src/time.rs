@@ -1,0 +1,149 @@
+//! Points in time and spans of it, in whole picoseconds.
+//!
+//! At every Ethernet rate in use the time of one byte is a whole number of
+//! picoseconds (10 Gbps: 800, 25: 320, 40: 200, 100: 80, 400: 20), so that
+//! serialisation times add up without rounding. A `u64` lasts 213 days.
+
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Mul, Sub};
+use core::str::FromStr;
+
+use crate::units::{ParseUnitError, parse_scaled};
+
+/// A point in time: picoseconds since the start of the run (or of the process).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+/// A length of time in picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub u64);
+
+impl Time {
+    /// The start of the run.
+    pub const ZERO: Self = Self(0);
+    /// Later than everything: "never".
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The span from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self + span`, stopping at [`Time::MAX`].
+    #[must_use]
+    pub const fn saturating_add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// Microseconds since the start, for printing and statistics.
+    #[must_use]
+    pub fn as_us_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Longer than everything.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `n` nanoseconds.
+    #[must_use]
+    pub const fn from_ns(n: u64) -> Self {
+        Self(n * 1_000)
+    }
+    /// `n` microseconds.
+    #[must_use]
+    pub const fn from_us(n: u64) -> Self {
+        Self(n * 1_000_000)
+    }
+    /// `n` milliseconds.
+    #[must_use]
+    pub const fn from_ms(n: u64) -> Self {
+        Self(n * 1_000_000_000)
+    }
+    /// `n` seconds.
+    #[must_use]
+    pub const fn from_secs(n: u64) -> Self {
+        Self(n * 1_000_000_000_000)
+    }
+    /// Microseconds, for printing and statistics.
+    #[must_use]
+    pub fn as_us_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+    /// Seconds, for printing and statistics.
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e12
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Self;
+    fn add(self, span: Span) -> Self {
+        Self(self.0 + span.0)
+    }
+}
+impl AddAssign<Span> for Time {
+    fn add_assign(&mut self, span: Span) {
+        self.0 += span.0;
+    }
+}
+impl Add for Span {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+impl AddAssign for Span {
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+impl Sub for Span {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+impl Mul<u64> for Span {
+    type Output = Self;
+    fn mul(self, n: u64) -> Self {
+        Self(self.0 * n)
+    }
+}
+impl Sum for Span {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+/// The units a span is written in, largest first.
+const SPAN_UNITS: [(&str, u64); 5] =
+    [("s", 1_000_000_000_000), ("ms", 1_000_000_000), ("us", 1_000_000), ("ns", 1_000), ("ps", 1)];
+
+impl FromStr for Span {
+    type Err = ParseUnitError;
+    /// Reads "250 ns", "1.5us", "2 ms", "3 s"; also "µs".
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        let text = text.replace(['µ', 'μ'], "u");
+        parse_scaled(&text, "a time", "250 ns", &SPAN_UNITS).map(Self)
+    }
+}
+
+impl fmt::Display for Span {
+    /// In the largest unit that leaves a number of at least one, with up to three decimals.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::units::write_scaled(f, self.0, &SPAN_UNITS, "0 s")
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Span(self.0), f)
+    }
+}

@@ -1,0 +1,167 @@
+//! The transport of one host: a state machine that is told what happened and asked what to do.
+//!
+//! # The contract
+//! After **any** call that takes `&mut self`, the driver drains [`Transport::poll_event`] until
+//! `None`, asks [`Transport::poll_transmit`] as often as the link has room, and then arms one timer
+//! for [`Transport::poll_timeout`]. Times passed in never decrease. A spurious
+//! [`Transport::handle_timeout`] does nothing.
+
+use core::fmt;
+
+use crate::frame::Framing;
+use crate::ids::{HostId, MessageId};
+use crate::packet::{Header, Packet, Slice};
+use crate::time::Time;
+
+/// What a message is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing comes back but the acknowledgement.
+    OneWay,
+    /// The receiver's application answers with a [`Kind::Response`].
+    Request,
+    /// The answer to a request; its id is [`MessageId::response`] of the request's.
+    Response,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submit {
+    /// Its name, chosen by the caller, unique per client and increasing. A response has the
+    /// request's id with the low bit set.
+    pub id: MessageId,
+    /// To whom.
+    pub peer: HostId,
+    /// Its length.
+    pub bytes: u64,
+    /// What it is to the receiver.
+    pub kind: Kind,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The transport's length field cannot say it.
+    #[error("the message is longer than the {max} bytes that the transport can carry")]
+    TooLong {
+        /// The longest possible message.
+        max: u64,
+    },
+    /// A message without bytes.
+    #[error("the message is empty")]
+    Empty,
+    /// A message with this id to or from this peer is still under way.
+    #[error("a message with this id is still under way")]
+    DuplicateId,
+    /// A response to a request that is not known (any more).
+    #[error("there is no such request to respond to")]
+    UnknownRequest,
+    /// The id's low bit does not fit the kind.
+    #[error("requests have even ids and responses odd ones")]
+    WrongId,
+    /// As many messages as the configuration allows are under way.
+    #[error("too many messages under way")]
+    Busy,
+}
+
+/// Why a message failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailReason {
+    /// The peer did not answer for as long as the transport waits.
+    PeerSilent,
+    /// The peer lost its state of the message (it restarted).
+    PeerForgot,
+    /// The application cancelled it.
+    Cancelled,
+    /// This host stopped.
+    HostCrashed,
+}
+
+impl fmt::Display for FailReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PeerSilent => "peer silent",
+            Self::PeerForgot => "peer forgot",
+            Self::Cancelled => "cancelled",
+            Self::HostCrashed => "host crashed",
+        })
+    }
+}
+
+/// What the application of a host learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message has arrived whole; told once for each message.
+    Delivered {
+        /// Who sent it.
+        peer: HostId,
+        /// Its name, as its sender submitted it.
+        id: MessageId,
+        /// Its length.
+        bytes: u64,
+        /// What it is.
+        kind: Kind,
+    },
+    /// The receiver has the whole message; its bytes are not needed any more.
+    Sent {
+        /// Who received it.
+        peer: HostId,
+        /// Its name.
+        id: MessageId,
+    },
+    /// A message that this host submitted, or a request that it is to answer, will not complete.
+    Failed {
+        /// The other end.
+        peer: HostId,
+        /// Its name.
+        id: MessageId,
+        /// Why.
+        reason: FailReason,
+    },
+}
+
+/// What the driver does with a packet's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Nothing: there is none, it is known already, or it is of nobody.
+    Discard,
+    /// Copy these bytes into the message's buffer. They may overlap bytes stored before.
+    Store(Slice),
+}
+
+/// One host's instance of one transport. See the [module](self) for the contract.
+pub trait Transport {
+    /// Its header.
+    type Header: Header;
+
+    /// Takes a message to send.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing has changed then.
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused>;
+
+    /// Forgets a message that was submitted or is arriving, if it is known; no event follows.
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId);
+
+    /// Takes a packet from the network. Any field of it may be wrong or forged.
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Self::Header>) -> Placement;
+
+    /// The time that [`Transport::poll_timeout`] named has come.
+    fn handle_timeout(&mut self, now: Time);
+
+    /// The next packet for the link, which is free now: decided as late as possible.
+    #[must_use]
+    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Self::Header>>;
+
+    /// When [`Transport::handle_timeout`] wants to be called, if nothing happens before.
+    #[must_use]
+    fn poll_timeout(&self) -> Option<Time>;
+
+    /// The next thing for the application to know.
+    #[must_use]
+    fn poll_event(&mut self) -> Option<Event>;
+
+    /// How it cuts messages into packets.
+    #[must_use]
+    fn framing(&self) -> Framing;
+}

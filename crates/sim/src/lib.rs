@@ -1,0 +1,3 @@
+//! The simulated world.
+pub mod config;
+pub mod result;

@@ -1,0 +1,134 @@
+//! What a run leaves behind.
+
+use rackweave_core::{DropReason, HostId, Packet, Span, Time};
+use rackweave_wire::Header;
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Every measured message completed or failed.
+    AllDone,
+    /// The time limit came first.
+    TimeLimit,
+    /// Nothing was left to happen, but messages were unfinished.
+    Stalled,
+    /// The caller asked.
+    Cancelled,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It arrived whole (for a request: its response did).
+    Completed(Time),
+    /// It failed, with a reason.
+    Failed(rackweave_core::FailReason),
+    /// It was under way when the run ended.
+    Unfinished,
+}
+
+/// One measured message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageRecord {
+    /// Which stream it belongs to (index in the run's streams).
+    pub stream: u16,
+    /// Who sent it.
+    pub src: HostId,
+    /// To whom.
+    pub dst: HostId,
+    /// Its length (of a request: of the request).
+    pub bytes: u64,
+    /// When it was submitted.
+    pub start: Time,
+    /// The time it would take on the unloaded path (of a request: there and back).
+    pub ideal: Span,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Counts of the whole run, warm-up included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Events of the engine.
+    pub events: u64,
+    /// Packets fully transmitted over one link, summed over links.
+    pub packet_hops: u64,
+    /// Packets dropped, by [`DropReason`] in the order of [`DropReason::ALL`].
+    pub drops: [u64; DropReason::ALL.len()],
+    /// Packets marked.
+    pub ecn_marks: u64,
+    /// Packets trimmed.
+    pub trims: u64,
+    /// Messages that were refused at submission.
+    pub refused: u64,
+}
+
+/// One look at the switches' queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSample {
+    /// When.
+    pub at: Time,
+    /// Bytes in the longest queue.
+    pub max_bytes: u64,
+    /// Bytes in all queues together.
+    pub total_bytes: u64,
+}
+
+/// One link over the measured time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkReport {
+    /// From where to where: "leaf0->h3".
+    pub name: String,
+    /// Share of the time in which it carried bits.
+    pub utilisation: f64,
+    /// Time-averaged bytes waiting for it.
+    pub mean_queue_bytes: f64,
+    /// Most bytes that ever waited for it.
+    pub max_queue_bytes: u64,
+    /// Packets dropped before it.
+    pub drops: u64,
+}
+
+/// A packet kept for a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct CapturedPacket {
+    /// When its first bit was sent.
+    pub at: Time,
+    /// Which of the run's capture ports, and direction: index into [`RunResult::capture_names`].
+    pub interface: u32,
+    /// The packet.
+    pub packet: Packet<Header>,
+}
+
+/// All that a run found out.
+#[derive(Clone, Debug)]
+pub struct RunResult {
+    /// Why it ended.
+    pub end: End,
+    /// Simulated time at the end.
+    pub ended_at: Time,
+    /// The time in which messages were measured: from the end of the warm-up to the last outcome.
+    pub measured: Span,
+    /// Measured messages of all streams, in the order of their start.
+    pub messages: Vec<MessageRecord>,
+    /// Payload bytes of measured streams that arrived in the measured time, by stream.
+    pub delivered_bytes: Vec<u64>,
+    /// Counts.
+    pub counters: Counters,
+    /// Time-averaged bytes in a switch port's queue, over all switch ports and the measured time.
+    pub mean_queue_bytes: f64,
+    /// Most bytes that any switch port's queue held.
+    pub max_queue_bytes: u64,
+    /// Queues over time.
+    pub queue_series: Vec<QueueSample>,
+    /// Every link.
+    pub links: Vec<LinkReport>,
+    /// Names of the capture's interfaces.
+    pub capture_names: Vec<String>,
+    /// The capture.
+    pub capture: Vec<CapturedPacket>,
+    /// Most packets that were under way at one time.
+    pub peak_packets: u64,
+    /// Messages whose bytes were checked, if they were.
+    pub verified_messages: u64,
+}

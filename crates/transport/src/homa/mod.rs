@@ -1,0 +1,5 @@
+//! Homa.
+
+/// Homa's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {}

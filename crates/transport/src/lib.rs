@@ -1,0 +1,13 @@
+//! The transports: one state machine a host, without I/O, clock or randomness.
+
+pub mod homa;
+pub mod tcp;
+
+/// Which transport, and its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TransportConfig {
+    /// Homa.
+    Homa(homa::Config),
+    /// TCP (NewReno or CUBIC) and DCTCP.
+    Tcp(tcp::Config),
+}

@@ -1,0 +1,5 @@
+//! TCP and DCTCP.
+
+/// TCP's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {}
