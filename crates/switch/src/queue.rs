@@ -48,6 +48,20 @@ impl PortQueue {
         Self { fifos: [Fifo::EMPTY; PRIORITIES], bytes: 0, top_bytes: 0, config, occupied: 0 }
     }
 
+    /// Bytes that wait.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.occupied == 0
+    }
+
     /// Marks a packet that finds this queue as it is; says whether it did.
     #[inline]
     fn mark<H: Header>(&self, packet: &mut Packet<H>) -> bool {
@@ -215,7 +229,7 @@ mod tests {
         }
         let order: Vec<u32> = std::iter::from_fn(|| bench.take()).map(|p| p.header.0).collect();
         assert_eq!(order, [3, 5, 2, 4, 1, 6], "200 counts as the highest");
-        assert_eq!(Queue::<Tag>::bytes(&bench.queue), 0);
+        assert_eq!(bench.queue.bytes(), 0);
         assert_eq!(bench.pool.live(), 0);
     }
 
@@ -260,7 +274,7 @@ mod tests {
         assert_eq!(tags, (0..50).collect::<Vec<_>>(), "nothing is lost");
         assert!(whole.iter().any(|p| p.header.0 >= 4), "sometimes the last one waiting is cut");
         assert!(whole.iter().any(|p| p.header.0 < 4));
-        assert_eq!(Queue::<Tag>::bytes(&bench.queue), 0);
+        assert_eq!(bench.queue.bytes(), 0);
     }
 
     #[test]
