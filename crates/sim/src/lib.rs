@@ -7,17 +7,14 @@
 //! - [`config`], [`result`]: what goes in and what comes out.
 //! - [`fabric`]: topologies, paths, ideal times.
 //! - [`world`]: the engine. [`events`]: its queue.
-//! - [`Machine`]: the transports as one type.
 
 pub mod config;
 pub mod events;
 pub mod fabric;
-mod machine;
 pub mod result;
 pub mod world;
 
 pub use config::RunConfig;
 pub use fabric::{Fabric, FabricError};
-pub use machine::{BuildError, Machine, run};
 pub use result::RunResult;
 pub use world::{Control, Setup, World};

@@ -2,9 +2,7 @@
 
 use std::cmp::Ordering;
 
-use rackweave_core::{
-    FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport,
-};
+use rackweave_core::{FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport};
 use rackweave_workload::{Arrival, Exchange, Generator};
 
 use super::World;
@@ -102,7 +100,7 @@ pub(super) struct Tally {
     /// Where the bytes of messages have been stored, if receivers check them.
     coverage: std::collections::BTreeMap<u64, Coverage>,
     pub(super) verified: u64,
-    later_order: u64,
+    order: u64,
 }
 
 /// The bytes of a message that have arrived: disjoint ranges in order.
@@ -123,6 +121,14 @@ impl Coverage {
     }
     fn is_exactly(&self, bytes: u64) -> bool {
         self.0.iter().eq([(&0, &bytes)])
+    }
+}
+
+impl Tally {
+    /// Numbers things that happen at the same time.
+    pub(super) const fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
     }
 }
 
@@ -191,8 +197,7 @@ impl<T: Transport> World<'_, T> {
             // A host that is down starts nothing; a paused one cannot either.
             return self.failed(id, FailReason::HostCrashed);
         }
-        let kind =
-            if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
+        let kind = if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
         let message = Submit { id, peer: arrival.dst, bytes: arrival.bytes, kind };
         let instance = self.streams[usize::from(stream)].instance;
         self.submit(src, instance, message);
@@ -302,8 +307,7 @@ impl<T: Transport> World<'_, T> {
     }
 
     fn start_later(&mut self, stream: u16, host: HostId, arrival: Arrival) {
-        self.tally.later_order += 1;
-        let order = self.tally.later_order;
+        let order = self.tally.next_order();
         self.later.push(Later { at: arrival.at, order, stream, host, arrival });
         self.events.push_timer(arrival.at, self.components.later);
     }
@@ -338,7 +342,10 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn store(&mut self, src: HostId, host: HostId, slice: Slice) {
         let number = slice.message.number() as usize;
         let Some(message) = self.messages.get(number) else {
-            panic!("{host} stores bytes of message {} from {src}, which nobody sent", slice.message);
+            panic!(
+                "{host} stores bytes of message {} from {src}, which nobody sent",
+                slice.message
+            );
         };
         let sender = if slice.message.is_response() { message.dst } else { message.src };
         assert_eq!(sender, src, "bytes of message {} come from the wrong host", slice.message);

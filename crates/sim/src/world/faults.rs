@@ -86,7 +86,8 @@ impl<T: Transport> World<'_, T> {
         self.link_faults = faults;
         let rerouted = self.take_links_down_and_up(&down);
         for link in 0..n_links {
-            self.links[link].special = !self.link_faults[link].is_none() || self.is_captured(link);
+            self.links[link].special =
+                !self.link_faults[link].is_none() || self.captures(link as u32);
         }
         if rerouted {
             self.reroute();
@@ -94,10 +95,6 @@ impl<T: Transport> World<'_, T> {
         for (host, fault) in host_down.into_iter().enumerate() {
             self.change_host(HostId(host as u32), fault);
         }
-    }
-
-    fn is_captured(&self, link: usize) -> bool {
-        self.measure.capture_limit > 0 && self.captures(link as u32)
     }
 
     fn links_at(&self, place: FaultPlace) -> Vec<u32> {
@@ -173,8 +170,7 @@ impl<T: Transport> World<'_, T> {
             }
             return;
         }
-        let (hosts_per_group, tables) =
-            self.fabric.detours(|link| !self.links[link as usize].down);
+        let (hosts_per_group, tables) = self.fabric.detours(|link| !self.links[link as usize].down);
         for (switch, table) in self.switches.iter_mut().zip(tables) {
             switch.forwarder.detour(hosts_per_group, table);
         }

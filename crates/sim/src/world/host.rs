@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{
-    DropReason, Event, HostId, Packet, PacketRef, Placement, Time, Transport,
-};
+use rackweave_core::{DropReason, Event, HostId, Packet, PacketRef, Placement, Time, Transport};
 
 use super::World;
 

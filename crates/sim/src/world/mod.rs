@@ -13,8 +13,6 @@ mod app;
 mod faults;
 mod host;
 mod probe;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +23,7 @@ use rackweave_core::{
 use rackweave_switch::{Forwarder, PortQueue, SharedBuffer};
 use rackweave_workload::Generator;
 
-use crate::config::{BufferConfig, Fault, FabricConfig, MeasureConfig, StreamConfig};
+use crate::config::{BufferConfig, FabricConfig, Fault, MeasureConfig, StreamConfig};
 use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};
@@ -206,7 +204,10 @@ impl<'a, T: Transport> World<'a, T> {
             todo: Vec::new(),
             later: BinaryHeap::new(),
             faults,
-            link_faults: vec![LinkFaults::default(); if faults.is_empty() { 0 } else { n_links as usize }],
+            link_faults: vec![
+                LinkFaults::default();
+                if faults.is_empty() { 0 } else { n_links as usize }
+            ],
             strays: BinaryHeap::new(),
             fault_rng: Rng::stream(seed, run, 0, "faults"),
             measure,

@@ -67,6 +67,11 @@ impl<T: Transport> World<'_, T> {
         }
     }
 
+    /// Whether packets on a link are kept.
+    pub(super) fn captures(&self, link: u32) -> bool {
+        self.probe.captured_links.iter().any(|(captured, _)| *captured == link)
+    }
+
     /// The warm-up is over: statistics begin.
     pub(super) fn on_measure(&mut self) {
         let now = self.now;
