@@ -281,7 +281,8 @@ impl Fabric {
     }
 
     /// The time from submission to delivery of a message on idle links, sent at line rate:
-    /// store and forward at every switch, each packet once.
+    /// store and forward at every switch, each packet once. Sprayed packets use all equally short ways at
+    /// once, in order.
     #[must_use]
     pub fn ideal(&self, src: HostId, dst: HostId, bytes: u64, framing: Framing) -> Span {
         let full_packets = bytes.div_ceil(u64::from(framing.max_payload)).max(1) - 1;
@@ -297,7 +298,7 @@ impl Fabric {
             let last_span = spec.span_of(last_bytes);
             if full_packets > 0 {
                 first += full_span;
-                slowest = slowest.max(full_span);
+                slowest = slowest.max(Span(full_span.0 / self.ways(link, framing)));
                 let full = first + slowest * (full_packets - 1);
                 last = last.max(full) + last_span + spec.delay;
                 first += spec.delay;
@@ -306,6 +307,15 @@ impl Fabric {
             }
         }
         last
+    }
+
+    /// How many links share the packets of one message with this link.
+    fn ways(&self, link: u32, framing: Framing) -> u64 {
+        let spec = &self.links[link as usize];
+        let (Node::Switch(from), Node::Switch(to)) = (spec.from, spec.to) else { return 1 };
+        let spread = |switch: u32| u64::from(self.switches[switch as usize].ups);
+        // Upwards as many as the lower switch has; downwards they come together again.
+        if framing.sprays { spread(from).max(spread(to)).max(1) } else { 1 }
     }
 
     /// The longest time from the first bit of a full packet to the arrival of a `reply_bytes` answer to it

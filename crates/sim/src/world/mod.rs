@@ -13,6 +13,8 @@ mod app;
 mod faults;
 mod host;
 mod probe;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

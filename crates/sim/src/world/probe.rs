@@ -122,6 +122,9 @@ impl<T: Transport> World<'_, T> {
     /// All that the run found out.
     pub(super) fn report(mut self, end: End) -> RunResult<T::Header> {
         let now = self.now;
+        for link in self.hosts.len() as u32..self.links.len() as u32 {
+            self.catch_up(link, now);
+        }
         let since = self.tally.since.min(now);
         let until = if end == End::AllDone { self.tally.last_end.max(since) } else { now };
         let observed = now.since(since).0.max(1);
