@@ -6,8 +6,8 @@ use rackweave_core::{HostId, Rng, Span, Time};
 
 use crate::error::WorkloadError;
 use crate::load::check_load;
-use crate::pattern::{Arrival, Pattern, WorkloadConfig};
-use crate::sizes::SizeDist;
+use crate::pattern::{Arrival, Exchange, Pattern, WorkloadConfig};
+use crate::sizes::{SizeDist, check_size};
 use crate::trace::Trace;
 
 /// Logical senders of an incast: more would take gigabytes for their delays.
@@ -114,6 +114,9 @@ impl Generator {
         if config.stop < config.start {
             return Err(WorkloadError::StopsBeforeStart { start: config.start, stop: config.stop });
         }
+        if let Exchange::Respond(bytes) = config.exchange {
+            check_size(bytes)?;
+        }
         let peers = Peers::new(config, hosts)?;
         let streams = Streams { seed, run, stream };
         let start = Time::ZERO.saturating_add(config.start);
@@ -131,7 +134,16 @@ impl Generator {
                 peers.check_destinations()?;
                 (Plan::closed_loop(sizes, *outstanding, *think, &peers, streams), None)
             }
-            Pattern::Incast { .. } => Plan::incast(config, &peers, streams)?,
+            &Pattern::Incast { senders, receiver, ref sizes, messages_per_sender, at, spread } => {
+                let at = start.saturating_add(at);
+                let last = Span(at.saturating_add(spread).0);
+                if last > config.stop {
+                    let stop = config.stop;
+                    return Err(WorkloadError::StopsBeforeStart { start: last, stop });
+                }
+                let per_sender = messages_per_sender;
+                Incast { sizes, senders, receiver, per_sender, at, spread }.plan(&peers, streams)?
+            }
             Pattern::Permutation { sizes, messages_per_host } => {
                 Plan::permutation(sizes, *messages_per_host, &peers, streams)?
             }
@@ -254,6 +266,57 @@ impl BatchHost {
     }
 }
 
+/// [`Pattern::Incast`], with `at` from the start of the run.
+struct Incast<'a> {
+    sizes: &'a SizeDist,
+    senders: Option<u32>,
+    receiver: HostId,
+    per_sender: u64,
+    at: Time,
+    spread: Span,
+}
+
+impl Incast<'_> {
+    fn plan(self, peers: &Peers, streams: Streams) -> Result<(Plan, Option<u64>), WorkloadError> {
+        let Self { sizes, senders, receiver, per_sender, at, spread } = self;
+        let on_hosts = peers.senders.len() as u32 - u32::from(peers.senders.contains(&receiver.0));
+        if on_hosts == 0 {
+            return Err(WorkloadError::NoSender(receiver.0));
+        }
+        let senders = senders.unwrap_or(on_hosts);
+        if senders > MAX_INCAST_SENDERS {
+            return Err(WorkloadError::TooMany {
+                what: "the number of senders",
+                value: senders.into(),
+                max: MAX_INCAST_SENDERS.into(),
+            });
+        }
+        let total = product(&[
+            ("the number of senders", senders.into()),
+            ("the number of messages per sender", per_sender),
+        ])?;
+        let mut place = 0;
+        let hosts = peers.senders.clone().map(|host| {
+            let mut mine = 0;
+            if host != receiver.0 {
+                mine = senders / on_hosts + u32::from(place < senders % on_hosts);
+                place += 1;
+            }
+            let mut arrivals = streams.host(host, "arrivals");
+            let mut late: Box<[Span]> = if spread == Span::ZERO {
+                Box::default()
+            } else {
+                (0..mine).map(|_| Span(arrivals.below(spread.0.saturating_add(1)))).collect()
+            };
+            late.sort_unstable();
+            IncastHost { senders: mine, late, started: 0, sizes: streams.host(host, "sizes") }
+        });
+        let plan =
+            Plan::Incast { sizes: sizes.clone(), receiver, at, per_sender, hosts: hosts.collect() };
+        Ok((plan, Some(total)))
+    }
+}
+
 impl Plan {
     fn open_loop(
         sizes: &SizeDist,
@@ -284,63 +347,6 @@ impl Plan {
             destinations: streams.host(host, "destinations"),
         });
         Self::ClosedLoop { sizes: sizes.clone(), think, hosts: hosts.collect() }
-    }
-
-    fn incast(
-        config: &WorkloadConfig,
-        peers: &Peers,
-        streams: Streams,
-    ) -> Result<(Self, Option<u64>), WorkloadError> {
-        let Pattern::Incast { senders, receiver, sizes, messages_per_sender, at, spread } =
-            &config.pattern
-        else {
-            unreachable!("only called for an incast")
-        };
-        let at = Time::ZERO.saturating_add(config.start).saturating_add(*at);
-        let last = Span(at.saturating_add(*spread).0);
-        if last > config.stop {
-            return Err(WorkloadError::StopsBeforeStart { start: last, stop: config.stop });
-        }
-        let on_hosts = peers.senders.len() as u32 - u32::from(peers.senders.contains(&receiver.0));
-        if on_hosts == 0 {
-            return Err(WorkloadError::NoSender(receiver.0));
-        }
-        let senders = senders.unwrap_or(on_hosts);
-        if senders > MAX_INCAST_SENDERS {
-            return Err(WorkloadError::TooMany {
-                what: "the number of senders",
-                value: senders.into(),
-                max: MAX_INCAST_SENDERS.into(),
-            });
-        }
-        let total = product(&[
-            ("the number of senders", senders.into()),
-            ("the number of messages per sender", *messages_per_sender),
-        ])?;
-        let mut place = 0;
-        let hosts = peers.senders.clone().map(|host| {
-            let mut mine = 0;
-            if host != receiver.0 {
-                mine = senders / on_hosts + u32::from(place < senders % on_hosts);
-                place += 1;
-            }
-            let mut arrivals = streams.host(host, "arrivals");
-            let mut late: Box<[Span]> = if *spread == Span::ZERO {
-                Box::default()
-            } else {
-                (0..mine).map(|_| Span(arrivals.below(spread.0.saturating_add(1)))).collect()
-            };
-            late.sort_unstable();
-            IncastHost { senders: mine, late, started: 0, sizes: streams.host(host, "sizes") }
-        });
-        let plan = Self::Incast {
-            sizes: sizes.clone(),
-            receiver: *receiver,
-            at,
-            per_sender: *messages_per_sender,
-            hosts: hosts.collect(),
-        };
-        Ok((plan, Some(total)))
     }
 
     fn permutation(

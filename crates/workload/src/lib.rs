@@ -5,6 +5,22 @@
 //! - [`load`]: how far apart messages are at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from streams of its own.
 //! - [`trace`]: [`Trace`], messages read from a file.
+//!
+//! ```
+//! use rackweave_core::{Framing, HostId, Rate};
+//! use rackweave_workload::{
+//!     Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig, open_loop_gap,
+//! };
+//!
+//! let (sizes, load, counts) = (SizeDist::named("W4")?, 0.8, LoadCounts::Wire);
+//! let framing = Framing { max_payload: 1460, header_bytes: 40 };
+//! let gap = open_loop_gap(&sizes, load, counts, Rate::from_gbps(10), framing, |_| 0.0)?;
+//! let config = WorkloadConfig::new(Pattern::OpenLoop { sizes, load, counts });
+//! let mut generator = Generator::new(&config, 144, Some(gap), 1, 0, 0)?;
+//! let first = generator.next(HostId(7)).expect("an open loop goes on");
+//! assert_ne!(first.dst, HostId(7));
+//! # Ok::<(), rackweave_workload::WorkloadError>(())
+//! ```
 
 pub mod error;
 pub mod generator;

@@ -10,7 +10,7 @@ use crate::sizes::SizeDist;
 ///
 /// With [`LoadCounts::Wire`] every byte on the link counts: `framing`'s headers and gaps, and
 /// `extra(size)` bytes of whatever else a message of this size costs (grants: see [`Grants`];
-/// a response that travels the same way). With [`LoadCounts::Payload`] only message bytes count
+/// a response, which loads the link too where every host both asks and answers). With [`LoadCounts::Payload`] only message bytes count
 /// and `framing` and `extra` are not looked at.
 ///
 /// # Errors

@@ -15,6 +15,9 @@ pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 /// A range of sizes is summed over at most this many of its sizes.
 const STRATA: u64 = 1024;
 
+/// Scales a probability to a threshold for 64 random bits.
+const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
+
 /// A distribution of message sizes.
 ///
 /// Cheap to clone: clones share one table. Drawing takes constant time.
@@ -341,7 +344,7 @@ fn alias_columns(pieces: &[Piece]) -> Vec<Column> {
     let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..n).partition(|&i| shares[i] < 1.0);
     while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
         small.pop();
-        columns[less].threshold = (shares[less] * 2_f64.powi(64)) as u64;
+        columns[less].threshold = (shares[less] * TWO_TO_64) as u64;
         columns[less].other = more as u32;
         shares[more] -= 1.0 - shares[less];
         if shares[more] < 1.0 {
@@ -353,7 +356,7 @@ fn alias_columns(pieces: &[Piece]) -> Vec<Column> {
     columns
 }
 
-fn check_size(bytes: u64) -> Result<(), SizesError> {
+pub(crate) fn check_size(bytes: u64) -> Result<(), SizesError> {
     if (1..=MAX_MESSAGE_BYTES).contains(&bytes) { Ok(()) } else { Err(SizesError::Size(bytes)) }
 }
 
