@@ -7,6 +7,9 @@
 //! - A trimmed packet keeps IP's total length: it tells how many bytes were cut off.
 //! - A TCP segment's message mapping makes the frame 24 bytes longer than the simulated packet,
 //!   see [`tcp::MAPPING_BYTES`].
+//!
+//! A frame is as long as its headers are, also where a transport's profile counts other header
+//! sizes on the simulated link ([`Packet::wire_bytes`]); [`decode`] goes by the frame.
 
 use rackweave_core::frame::{ETHERNET_FRAME, ETHERNET_GAP, IPV4, MIN_PAYLOAD};
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
