@@ -7,13 +7,16 @@
 //! - [`config`], [`result`]: what goes in and what comes out.
 //! - [`fabric`]: topologies, paths, ideal times.
 //! - [`world`]: the engine. [`events`]: its queue.
+//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
 
+mod build;
 pub mod config;
 pub mod events;
 pub mod fabric;
 pub mod result;
 pub mod world;
 
+pub use build::{BuildError, mean_gap, run};
 pub use config::RunConfig;
 pub use fabric::{Fabric, FabricError};
 pub use result::RunResult;

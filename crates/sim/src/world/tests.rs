@@ -461,3 +461,19 @@ fn captures_hold_what_the_link_carried() {
     assert!(sent.clone().count() > 0);
     assert!(sent.into_iter().all(|captured| captured.packet.src == HostId(2)));
 }
+
+#[test]
+fn zz_speed() {
+    let Ok(which) = std::env::var("SPEED") else { return };
+    let k: u32 = std::env::var("K").unwrap_or("8".into()).parse().unwrap();
+    let topology = Topology::FatTree { k, host_link: G10 };
+    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
+    let pattern = match which.as_str() {
+        "incast" => Pattern::Incast { senders: None, receiver, sizes: SizeDist::fixed(5_000_000).unwrap(), messages_per_sender: 1, at, spread },
+        _ => Pattern::Permutation { sizes: SizeDist::fixed(10_000_000).unwrap(), messages_per_host: 1 },
+    };
+    let mut case = Case::new(topology, pattern);
+    case.measure.verify = false;
+    let result = case.run();
+    println!("hops {} events {} peak {}", result.counters.packet_hops, result.counters.events, result.peak_packets);
+}
