@@ -2,6 +2,8 @@
 
 pub mod homa;
 pub mod tcp;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
 /// Which transport, and its parameters.
 #[derive(Clone, Debug, PartialEq)]
