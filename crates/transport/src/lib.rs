@@ -6,5 +6,7 @@
 pub mod homa;
 mod machine;
 pub mod tcp;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
 pub use machine::{Machine, TransportConfig};
