@@ -153,7 +153,7 @@ impl Case {
         let generator =
             Generator::new(&self.workload, fabric.hosts(), self.gap, self.seed, 0, 0).unwrap();
         let transport =
-            rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(rackweave_transport::tcp::Config {}));
+            rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(rackweave_transport::tcp::Config::tcp()));
         let stream = StreamConfig { transport, workload: self.workload.clone() };
         let spray = self.spray;
         let setup = Setup {
