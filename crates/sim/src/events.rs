@@ -1,7 +1,7 @@
 //! The event queue: a wheel of buckets threaded through the components.
 //!
 //! Each component (a link, a source of messages) has at most one event pending, so a bucket is a
-//! list through two arrays indexed by component: pushing allocates nothing and touches three
+//! list through an array indexed by component: pushing allocates nothing and touches two or three
 //! cache lines. Only the bucket that time is in is sorted. Timers, which are few, far away and
 //! may be pushed again earlier, wait in a heap and join the bucket when its time comes.
 //!
@@ -29,9 +29,8 @@ pub struct EventQueue {
     /// Bit per bucket that has components, and bit per word of those.
     occupied: Vec<u64>,
     summary: Vec<u64>,
-    /// For each component: the next in its bucket, and its time.
-    next: Vec<u32>,
-    times: Vec<u64>,
+    /// For each component: its time, and the next component in its bucket.
+    pending: Vec<(u64, u32)>,
     /// The bucket that time is in (absolute number), and its events, latest first.
     bucket: u64,
     current: Vec<u128>,
@@ -52,8 +51,7 @@ impl EventQueue {
             heads: vec![NONE; buckets],
             occupied: vec![0; buckets / 64],
             summary: vec![0; (buckets / 64).div_ceil(64)],
-            next: vec![NONE; components],
-            times: vec![0; components],
+            pending: vec![(0, NONE); components],
             bucket: 0,
             current: Vec::new(),
             far: BinaryHeap::new(),
@@ -87,8 +85,7 @@ impl EventQueue {
         if bucket <= self.bucket {
             self.insert_current(Self::key(at, component));
         } else if bucket - self.bucket <= self.mask {
-            self.times[component as usize] = at.0;
-            self.link(bucket & self.mask, component);
+            self.link(bucket & self.mask, at, component);
         } else {
             self.far.push(Reverse((at.0, component)));
         }
@@ -126,9 +123,9 @@ impl EventQueue {
     }
 
     #[inline]
-    fn link(&mut self, slot: u64, component: Component) {
+    fn link(&mut self, slot: u64, at: Time, component: Component) {
         let slot = slot as usize;
-        self.next[component as usize] = self.heads[slot];
+        self.pending[component as usize] = (at.0, self.heads[slot]);
         self.heads[slot] = component;
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
@@ -149,9 +146,9 @@ impl EventQueue {
             let slot = (bucket & self.mask) as usize;
             let mut component = std::mem::replace(&mut self.heads[slot], NONE);
             while component != NONE {
-                let at = Time(self.times[component as usize]);
-                self.current.push(Self::key(at, component));
-                component = self.next[component as usize];
+                let (at, next) = self.pending[component as usize];
+                self.current.push(Self::key(Time(at), component));
+                component = next;
             }
             self.occupied[slot / 64] &= !(1 << (slot % 64));
             if self.occupied[slot / 64] == 0 {

@@ -17,6 +17,7 @@ mod probe;
 mod tests;
 
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::{
@@ -30,7 +31,7 @@ use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};
 
-use app::{Message, StreamState};
+use app::{Messages, StreamState};
 use faults::{LinkFaults, Stray};
 use host::Host;
 use probe::{LinkStats, Probe};
@@ -78,21 +79,45 @@ impl<T> std::fmt::Debug for Hosts<'_, T> {
     }
 }
 
-/// One direction of a cable, and the port that sends into it.
+/// One direction of a cable, and the port that sends into it. What an idle port needs fills one
+/// cache line; its queue's lists are on the second.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Link {
     /// When the last bit of what was sent so far is out.
     busy_until: Time,
     /// What is on the way, first to arrive first.
     in_flight: Fifo,
-    ps_per_byte_q16: u64,
-    delay: Span,
     /// Time spent sending since statistics began.
     busy: Span,
-    to: Node,
+    to: Node32,
+    /// Its rate and delay: index into [`World::kinds`].
+    kind: u8,
     /// Takes the slow path: a fault is on it, or it is captured.
     special: bool,
     down: bool,
+    /// What waits for it (a switch's ports only: hosts ask their transports instead).
+    queue: PortQueue,
+}
+
+/// A rate and a delay: few different ones are in a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LinkKind {
+    ps_per_byte_q16: u64,
+    delay: Span,
+}
+
+/// A host, or (from 2^31 on) a switch.
+#[derive(Clone, Copy, Debug)]
+struct Node32(u32);
+
+impl From<Node> for Node32 {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::Host(host) => Self(host),
+            Node::Switch(switch) => Self(switch | 1 << 31),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -125,14 +150,13 @@ pub struct World<'a, T: Transport> {
     components: Components,
     pool: Pool<T::Header>,
     links: Vec<Link>,
-    /// Of each switch port: index is link - number of hosts.
-    queues: Vec<PortQueue>,
+    kinds: Vec<LinkKind>,
     stats: Vec<LinkStats>,
     switches: Vec<Switch>,
     hosts: Vec<Host<T>>,
     factory: Hosts<'a, T>,
     streams: Vec<StreamState<'a>>,
-    messages: Vec<Message>,
+    messages: Messages,
     /// Submissions that follow from events: done once the host at hand has settled.
     todo: Vec<app::Todo>,
     later: BinaryHeap<app::Later>,
@@ -168,19 +192,26 @@ impl<'a, T: Transport> World<'a, T> {
             end: sample + 5,
         };
         let horizon = fabric.longest_hop().0 * 4;
-        let links = fabric.links().iter().map(|spec| Link {
-            busy_until: Time::ZERO,
-            in_flight: Fifo::EMPTY,
-            ps_per_byte_q16: spec.ps_per_byte_q16(),
-            delay: spec.delay,
-            busy: Span::ZERO,
-            to: spec.to,
-            special: false,
-            down: false,
+        let mut kinds = Vec::new();
+        let queue = PortQueue::new(Arc::new(queue_config(fabric.config())));
+        let links = fabric.links().iter().map(|spec| {
+            let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
+            let known = kinds.iter().position(|known| *known == kind);
+            Link {
+                busy_until: Time::ZERO,
+                in_flight: Fifo::EMPTY,
+                busy: Span::ZERO,
+                to: spec.to.into(),
+                kind: known.unwrap_or_else(|| {
+                    kinds.push(kind);
+                    kinds.len() - 1
+                }) as u8,
+                special: false,
+                down: false,
+                queue: queue.clone(),
+            }
         });
         let links: Vec<Link> = links.collect();
-        let queue = PortQueue::new(queue_config(fabric.config()));
-        let n_ports = (n_links - n_hosts) as usize;
         let switches = (0..fabric.switches()).map(|number| Switch {
             forwarder: fabric.forwarder(number, seed, run),
             shared: shared_buffer(fabric.config()),
@@ -196,13 +227,13 @@ impl<'a, T: Transport> World<'a, T> {
             components,
             pool: Pool::new(),
             stats: vec![LinkStats::default(); links.len()],
-            queues: vec![queue; n_ports],
             links,
+            kinds,
             switches,
             hosts: all_hosts,
             factory: hosts,
             streams: streams.into_iter().map(StreamState::new).collect(),
-            messages: Vec::new(),
+            messages: Messages::default(),
             todo: Vec::new(),
             later: BinaryHeap::new(),
             faults,
@@ -321,10 +352,11 @@ impl<'a, T: Transport> World<'a, T> {
 
     /// Gives a packet to the node at the end of a link.
     #[inline]
-    fn hand_over(&mut self, to: Node, packet: PacketRef) {
-        match to {
-            Node::Switch(switch) => self.forward(switch, packet),
-            Node::Host(host) => self.receive(host, packet),
+    fn hand_over(&mut self, to: Node32, packet: PacketRef) {
+        if to.0 >> 31 == 1 {
+            self.forward(to.0 & !(1 << 31), packet);
+        } else {
+            self.receive(to.0, packet);
         }
     }
 
@@ -351,15 +383,15 @@ impl<'a, T: Transport> World<'a, T> {
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
         let now = self.now;
         let state = &self.links[link as usize];
-        let port = link as usize - self.hosts.len();
         if state.down {
             self.stats[link as usize].drops += 1;
             return self.discard(packet, DropReason::LinkDown);
         }
-        if !self.queues[port].is_empty() {
+        if !state.queue.is_empty() {
             self.catch_up(link, now);
         }
-        if self.links[link as usize].busy_until <= now && self.queues[port].is_empty() {
+        let state = &self.links[link as usize];
+        if state.busy_until <= now && state.queue.is_empty() {
             return self.transmit(link, packet, now);
         }
         self.wait(switch, link, packet);
@@ -369,7 +401,6 @@ impl<'a, T: Transport> World<'a, T> {
     #[inline]
     fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
-        let port = link as usize - self.hosts.len();
         if self.switches[number as usize].shared.is_some()
             && !self.shared_buffer_admits(number, link, packet)
         {
@@ -377,7 +408,7 @@ impl<'a, T: Transport> World<'a, T> {
             return self.discard(packet, DropReason::SharedBufferFull);
         }
         let switch = &mut self.switches[number as usize];
-        let queue = &mut self.queues[port];
+        let queue = &mut self.links[link as usize].queue;
         let before = queue.bytes();
         let admission = queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
         let after = queue.bytes();
@@ -401,11 +432,10 @@ impl<'a, T: Transport> World<'a, T> {
     /// is still counted, so a "no" is only believed once they all have been.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
         let bytes = u64::from(self.pool.get(packet).wire_bytes);
-        let port = link as usize - self.hosts.len();
         for settled in [false, true] {
             let switch = &self.switches[number as usize];
             let Some(shared) = &switch.shared else { return true };
-            if shared.admits(self.queues[port].bytes(), bytes) {
+            if shared.admits(self.links[link as usize].queue.bytes(), bytes) {
                 return true;
             }
             if !settled {
@@ -420,13 +450,12 @@ impl<'a, T: Transport> World<'a, T> {
     /// Makes the decisions of a switch port that were due before `before`.
     #[inline]
     fn catch_up(&mut self, link: u32, before: Time) {
-        let port = link as usize - self.hosts.len();
         loop {
             let start = self.links[link as usize].busy_until;
             if start >= before {
                 return;
             }
-            let queue = &mut self.queues[port];
+            let queue = &mut self.links[link as usize].queue;
             let waiting = queue.bytes();
             let Some(packet) = queue.dequeue(&mut self.pool) else { return };
             let left = queue.bytes();
@@ -452,11 +481,12 @@ impl<'a, T: Transport> World<'a, T> {
     fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
         let bytes = u32::from(self.pool.get(packet).wire_bytes);
-        let span = serialisation(state.ps_per_byte_q16, bytes);
+        let kind = &self.kinds[usize::from(state.kind)];
+        let span = serialisation(kind.ps_per_byte_q16, bytes);
         let end = start + span;
         state.busy_until = end;
         state.busy += span;
-        let arrival = end + state.delay;
+        let arrival = end + kind.delay;
         self.pool.set_at(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);
