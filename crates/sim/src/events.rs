@@ -17,6 +17,9 @@ pub type Component = u32;
 
 const NONE: u32 = u32::MAX;
 
+/// From so many components on, what they name does not fit the processor's caches.
+pub const LARGE: usize = 8192;
+
 /// Pending events, earliest first.
 #[derive(Debug)]
 pub struct EventQueue {
@@ -36,14 +39,18 @@ pub struct EventQueue {
     current: Vec<u128>,
     far: BinaryHeap<Reverse<(u64, u32)>>,
     len: usize,
+    /// The queue has moved on to a new bucket.
+    turned: bool,
 }
 
 impl EventQueue {
     /// A queue for components `0..components`, whose events are mostly within `horizon_ps`.
     #[must_use]
     pub fn new(components: usize, horizon_ps: u64) -> Self {
-        // About one event a bucket when every component has one within the horizon.
-        let buckets = (components * 2).next_power_of_two().clamp(1 << 12, 1 << 20);
+        // Small fabrics: at most one event a bucket or so, when every component has one within the
+        // horizon. Large ones: sixteen, since the engine reads ahead within a bucket.
+        let buckets = if components < LARGE { components * 2 } else { components / 16 };
+        let buckets = buckets.next_power_of_two().clamp(1 << 12, 1 << 20);
         let width = (horizon_ps / buckets as u64).max(1).next_power_of_two();
         Self {
             shift: width.trailing_zeros(),
@@ -56,6 +63,7 @@ impl EventQueue {
             current: Vec::new(),
             far: BinaryHeap::new(),
             len: 0,
+            turned: false,
         }
     }
 
@@ -112,6 +120,13 @@ impl EventQueue {
         Some((Time((key >> 32) as u64), key as u32))
     }
 
+    /// The events after the popped one, if that one was the first of several in its bucket.
+    #[inline]
+    pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
+        let turned = std::mem::replace(&mut self.turned, false);
+        turned.then(|| self.current.iter().rev().map(|key| *key as u32))
+    }
+
     #[inline]
     fn insert_current(&mut self, key: u128) {
         // Nearly always among the next few: search from the end, where the earliest are.
@@ -164,6 +179,7 @@ impl EventQueue {
         }
         if self.current.len() > 1 {
             self.current.sort_unstable_by(|a, b| b.cmp(a));
+            self.turned = true;
         }
         true
     }

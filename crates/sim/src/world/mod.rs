@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::{
-    Admission, DropReason, Fifo, PacketRef, Pool, Queue as _, Rng, Span, Time, Transport,
+    Admission, DropReason, Fifo, HostId, PacketRef, Pool, Queue as _, Rng, Span, Time, Transport,
 };
 use rackweave_switch::{Forwarder, PortQueue, SharedBuffer};
 use rackweave_workload::Generator;
@@ -71,7 +71,7 @@ pub struct Setup<'a, T> {
 }
 
 /// Makes the transports of a host.
-pub struct Hosts<'a, T>(pub Box<dyn FnMut(rackweave_core::HostId) -> Vec<T> + 'a>);
+pub struct Hosts<'a, T>(pub Box<dyn FnMut(HostId) -> Vec<T> + 'a>);
 
 impl<T> std::fmt::Debug for Hosts<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -111,6 +111,13 @@ struct LinkKind {
 #[derive(Clone, Copy, Debug)]
 struct Node32(u32);
 
+impl Node32 {
+    #[inline]
+    const fn switch(self) -> Option<u32> {
+        if self.0 >> 31 == 1 { Some(self.0 & !(1 << 31)) } else { None }
+    }
+}
+
 impl From<Node> for Node32 {
     fn from(node: Node) -> Self {
         match node {
@@ -126,6 +133,14 @@ struct Switch {
     shared: Option<SharedBuffer>,
     first_link: u32,
     end_link: u32,
+}
+
+impl Switch {
+    /// The link down to a host, if it is below.
+    #[inline]
+    fn way_down(&self, dst: HostId) -> Option<u32> {
+        self.forwarder.way_down(dst).map(|port| self.first_link + u32::from(port.0))
+    }
 }
 
 /// Numbers of components in the event queue.
@@ -170,6 +185,7 @@ pub struct World<'a, T: Transport> {
     tally: app::Tally,
     fabric: Fabric,
     shares_buffers: bool,
+    reads_ahead: bool,
 }
 
 impl<'a, T: Transport> World<'a, T> {
@@ -219,8 +235,7 @@ impl<'a, T: Transport> World<'a, T> {
             end_link: fabric.ports(number).end,
         });
         let switches = switches.collect();
-        let all_hosts =
-            (0..n_hosts).map(|host| Host::new((hosts.0)(rackweave_core::HostId(host)))).collect();
+        let all_hosts = (0..n_hosts).map(|host| Host::new((hosts.0)(HostId(host)))).collect();
         let mut world = Self {
             now: Time::ZERO,
             events: EventQueue::new(components.end as usize, horizon),
@@ -248,6 +263,7 @@ impl<'a, T: Transport> World<'a, T> {
             counters: Counters::default(),
             tally: app::Tally::default(),
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
+            reads_ahead: components.end as usize >= crate::events::LARGE,
             fabric,
         };
         world.begin();
@@ -293,6 +309,9 @@ impl<'a, T: Transport> World<'a, T> {
                 }
                 self.now = at;
                 self.counters.events += 1;
+                if self.reads_ahead {
+                    self.read_ahead();
+                }
                 self.dispatch(component);
                 if self.tally.maybe_done {
                     break;
@@ -304,6 +323,39 @@ impl<'a, T: Transport> World<'a, T> {
                 return End::Cancelled;
             }
         }
+    }
+
+    /// Reads what the next few events will need, all at once: in a large fabric nearly every event
+    /// waits for memory, and independent reads wait together.
+    #[inline]
+    fn read_ahead(&mut self) {
+        let Some(components) = self.events.read_ahead() else { return };
+        let links = components.filter_map(|component| self.links.get(component as usize));
+        let mut sum = 0;
+        // The links; then the packets that arrive and those that may be sent next; then what
+        // follows on the link, and where the packets go.
+        for link in links.clone() {
+            sum ^= link.busy_until.0;
+        }
+        for link in links.clone() {
+            if let Some(head) = link.in_flight.front() {
+                sum ^= self.pool.at(head).0 ^ u64::from(self.pool.get(head).dst.0);
+            }
+            if let Some(next) = link.queue.front() {
+                sum ^= u64::from(self.pool.wire_bytes(next));
+            }
+        }
+        for link in links {
+            let Some(head) = link.in_flight.front() else { continue };
+            sum ^= self.pool.after(head).map_or(0, |next| self.pool.at(next).0);
+            let dst = self.pool.get(head).dst;
+            let out = match link.to.switch() {
+                Some(switch) => self.switches[switch as usize].way_down(dst),
+                None => None,
+            };
+            sum ^= out.map_or(0, |out| self.links[out as usize].busy_until.0);
+        }
+        std::hint::black_box(sum);
     }
 
     #[inline]
@@ -353,10 +405,9 @@ impl<'a, T: Transport> World<'a, T> {
     /// Gives a packet to the node at the end of a link.
     #[inline]
     fn hand_over(&mut self, to: Node32, packet: PacketRef) {
-        if to.0 >> 31 == 1 {
-            self.forward(to.0 & !(1 << 31), packet);
-        } else {
-            self.receive(to.0, packet);
+        match to.switch() {
+            Some(switch) => self.forward(switch, packet),
+            None => self.receive(to.0, packet),
         }
     }
 
@@ -431,7 +482,7 @@ impl<'a, T: Transport> World<'a, T> {
     /// Whether the shared buffer has room. What other ports have sent since they were last looked at
     /// is still counted, so a "no" is only believed once they all have been.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
-        let bytes = u64::from(self.pool.get(packet).wire_bytes);
+        let bytes = u64::from(self.pool.wire_bytes(packet));
         for settled in [false, true] {
             let switch = &self.switches[number as usize];
             let Some(shared) = &switch.shared else { return true };
@@ -480,7 +531,7 @@ impl<'a, T: Transport> World<'a, T> {
     #[inline]
     fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
-        let bytes = u32::from(self.pool.get(packet).wire_bytes);
+        let bytes = self.pool.wire_bytes(packet);
         let kind = &self.kinds[usize::from(state.kind)];
         let span = serialisation(kind.ps_per_byte_q16, bytes);
         let end = start + span;
