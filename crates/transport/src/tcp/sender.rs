@@ -419,6 +419,7 @@ impl Sender {
     /// Takes an acknowledgement, whose `ack` lies between `una` and `nxt`.
     pub(super) fn handle_ack(&mut self, now: Time, acked: &Acked<'_>, config: &Config) {
         let (una, flight) = (self.una, self.flight());
+        let recovering = self.phase == Phase::Recovery;
         let newly_acked = acked.ack - una;
         let window_changed = acked.window != self.peer_window;
         self.peer_window = acked.window;
@@ -455,7 +456,9 @@ impl Sender {
         if acked.ece {
             self.react_to_mark(flight);
         }
-        self.grow(now, una, flight, newly_acked, config);
+        if newly_acked > 0 && !recovering {
+            self.grow(now, una, flight, newly_acked, config);
+        }
         self.arm_probe(now, config, false);
     }
 
@@ -545,8 +548,7 @@ impl Sender {
 
     fn grow(&mut self, now: Time, una: u64, flight: u64, newly_acked: u64, config: &Config) {
         let reduced = self.una < self.reduced_below;
-        if newly_acked == 0 || self.phase == Phase::Recovery || reduced && self.phase == Phase::Open
-        {
+        if self.phase == Phase::Recovery || reduced && self.phase == Phase::Open {
             return;
         }
         // RFC 7661's concern, as in Linux: a window that is not used must not grow.

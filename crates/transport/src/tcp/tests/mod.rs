@@ -1,1 +1,7 @@
+//! What two or more hosts say to each other.
 
+mod bottleneck;
+mod chaos;
+mod dialogue;
+mod net;
+mod pool;
