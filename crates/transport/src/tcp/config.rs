@@ -1,6 +1,7 @@
 //! The parameters, and the two profiles.
 
 use rackweave_core::Span;
+use rackweave_wire::tcp::WINDOW_SHIFT;
 
 /// Which rule moves the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,8 @@ pub struct Config {
     /// Ranges that a receiver holds out of order, at most, for a connection; a segment that would
     /// make one more is dropped. Also the most that a sender remembers as SACKed.
     pub max_ranges: u32,
-    /// A connection without anything to do is closed after this time.
+    /// A connection without anything to do is closed after this time. A packet must not live longer
+    /// than that in the network: a late copy of a connection's first segment would open it anew.
     pub idle_timeout: Span,
     /// A client that waits for responses and hears nothing asks this often whether its peer is
     /// alive.
@@ -156,6 +158,13 @@ impl Config {
         let segments =
             if self.initial_window_segments == 0 { 1 } else { self.initial_window_segments };
         segments as u64 * self.segment_bytes()
+    }
+
+    /// The receive window as a header can say it: at least a segment, in whole units.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let unit = 1 << WINDOW_SHIFT;
+        let wanted = u64::from(self.receive_window).max(self.segment_bytes());
+        wanted.next_multiple_of(unit).min(u64::from(u16::MAX) * unit)
     }
 
     /// Whether data packets may be marked.

@@ -430,7 +430,12 @@ impl Transport for Host {
             let Some(connection) = &mut place.connection else { continue };
             let Some(header) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
-            self.settle(slot);
+            // Whether the window allows another one is asked when its turn comes.
+            if connection.sender.has_more() {
+                place.in_data = true;
+                self.data.push_back(slot);
+            }
+            self.timers.arm(slot, connection.deadline(&self.config));
             return Some(self.packet(key, header));
         }
         None

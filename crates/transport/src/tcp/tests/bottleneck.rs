@@ -117,12 +117,6 @@ fn one_dctcp_flow_keeps_the_queue_near_the_threshold_and_the_link_full() {
     let (senders, warmup, time) = (1, Span::from_ms(5), Span::from_ms(30));
     let measured =
         Bottleneck { mark, limit: 1_000_000, senders, warmup, time }.run(&Config::dctcp());
-    println!(
-        "{} {} max {:?}",
-        measured.utilisation,
-        measured.mean_depth(),
-        measured.depths.iter().max()
-    );
     assert!(measured.utilisation > 0.999, "{}", measured.utilisation);
     let mean = measured.mean_depth() / mark as f64;
     assert!((0.7..1.05).contains(&mean), "the mean is {mean} of the threshold");
@@ -138,13 +132,6 @@ fn dctcp_flows_share_fairly() {
         let (warmup, time) = (Span::from_ms(20), Span::from_ms(300));
         let measured =
             Bottleneck { mark, limit: 1_000_000, senders, warmup, time }.run(&Config::dctcp());
-        println!(
-            "{} {} {:?} {}",
-            measured.utilisation,
-            measured.mean_depth(),
-            measured.shares,
-            measured.fairness()
-        );
         assert!(measured.fairness() > 0.99, "{senders}: {:?}", measured.shares);
         assert!(measured.utilisation > 0.98, "{}", measured.utilisation);
     }
@@ -158,14 +145,6 @@ fn cubic_and_new_reno_fill_the_link_and_share_it() {
         let (warmup, time) = (Span::from_ms(50), Span::from_ms(600));
         let limit = 150_000;
         let measured = Bottleneck { mark: u64::MAX, limit, senders: 2, warmup, time }.run(&config);
-        println!(
-            "{} {} {:?} {} {}",
-            measured.utilisation,
-            measured.mean_depth(),
-            measured.shares,
-            measured.fairness(),
-            measured.drops
-        );
         assert!(measured.utilisation > 0.98, "{}", measured.utilisation);
         assert!(measured.drops > 10);
         assert!(measured.fairness() > 0.97, "{:?}", measured.shares);
@@ -200,7 +179,6 @@ fn an_incast_is_served_in_turns_without_collapse() {
     net.run_until(Time::ZERO + Span::from_ms(100));
     assert_eq!(net.count(40, |event| matches!(event, Event::Delivered { .. })), 40);
     let last = net.events.iter().map(|entry| entry.0).max().unwrap();
-    println!("{last}");
     // 0.8 MB take 0.7 ms at best; timeouts of 1 ms and their doubles are in it.
     assert!(last < Time::ZERO + Span::from_ms(20), "{last}");
 }

@@ -7,7 +7,7 @@ use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rng, Span, Submit, 
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header};
 
-use super::net::{DELAY, Net};
+use super::net::{DELAY, Net, Stored};
 use crate::tcp::{Config, CongestionControl, Host};
 
 /// The network is bad until then.
@@ -92,11 +92,7 @@ fn messages() -> impl Strategy<Value = Vec<(bool, u64, Kind)>> {
 }
 
 /// Every byte of the message was stored.
-fn is_whole(
-    stored: &BTreeMap<(HostId, MessageId, HostId), Vec<(u32, u32)>>,
-    key: (HostId, MessageId, HostId),
-    bytes: u64,
-) -> bool {
+fn is_whole(stored: &Stored, key: (HostId, MessageId, HostId), bytes: u64) -> bool {
     let mut seen = vec![false; bytes as usize];
     for &(offset, len) in stored.get(&key).into_iter().flatten() {
         seen[offset as usize..(offset + len) as usize].fill(true);

@@ -11,6 +11,9 @@ use crate::tcp::{Config, Host};
 /// What the network does with a packet: one arrival for each span, none to lose it.
 pub(super) type Fate = Vec<Span>;
 
+/// Ranges of bytes that were stored, by sender, message and receiver.
+pub(super) type Stored = BTreeMap<(HostId, MessageId, HostId), Vec<(u32, u32)>>;
+
 /// One way, besides the time on the sender's link.
 pub(super) const DELAY: Span = Span::from_us(10);
 
@@ -27,8 +30,7 @@ pub(super) struct Net<F> {
     pub(super) trace: Vec<String>,
     /// Requests are answered with this many bytes, at once.
     pub(super) respond: Option<u64>,
-    /// Bytes stored, by (sender, message, receiver): to check deliveries.
-    pub(super) stored: BTreeMap<(HostId, MessageId, HostId), Vec<(u32, u32)>>,
+    pub(super) stored: Stored,
     pub(super) keep_trace: bool,
 }
 

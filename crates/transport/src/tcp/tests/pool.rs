@@ -188,6 +188,61 @@ fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
 }
 
 #[test]
+fn a_client_that_stood_still_for_long_asks_before_it_gives_up() {
+    let mut net = Net::new(2, &Config::tcp(), faithful);
+    net.send(0, 1, 1, 1000, Kind::Request);
+    net.run_until(after(Span::from_ms(1)));
+    let resumed = after(Span::from_secs(5));
+    net.hosts[0].handle_timeout(resumed);
+    assert_eq!(net.hosts[0].poll_event(), None);
+    let probe = net.hosts[0].poll_transmit(resumed);
+    assert!(probe.is_some_and(|packet| packet.payload().is_none()));
+    assert_eq!(net.hosts[0].poll_timeout(), Some(resumed + Span::from_ms(100)));
+}
+
+#[test]
+fn odd_parameters_stall_nothing() {
+    for config in [
+        Config { receive_window: 0, ..Config::tcp() },
+        Config { mss: 0, initial_window_segments: 0, ..Config::tcp() },
+        Config { max_ranges: 0, ack_every_segments: 0, dup_ack_threshold: 0, ..Config::tcp() },
+        Config { delayed_ack: Span::ZERO, min_rto: Span::ZERO, ..Config::tcp() },
+        Config { max_rto: Span::ZERO, connections_per_peer: 0, ..Config::tcp() },
+        Config { mss: u32::MAX, receive_window: u32::MAX, ..Config::dctcp() },
+    ] {
+        let mut n = 0_u32;
+        let mut net = Net::new(2, &config, |_: Time, _: &mut Packet<Header>| {
+            n += 1;
+            if n.is_multiple_of(11) { vec![] } else { vec![DELAY] }
+        });
+        net.send(0, 1, 1, 300, Kind::OneWay);
+        net.send(0, 1, 2, 30_000, Kind::OneWay);
+        net.run_until(after(Span::from_secs(3)));
+        assert_eq!(net.count(1, delivered), 2, "{config:?}");
+    }
+}
+
+#[test]
+fn the_limit_of_connections_holds_at_both_ends() {
+    let config = Config { max_connections: 3, ..Config::tcp() };
+    let mut net = Net::new(6, &config, faithful);
+    for to in 1..=4_u32 {
+        let id = MessageId::request(u64::from(to));
+        let message = Submit { id, peer: HostId(to), bytes: 10, kind: Kind::OneWay };
+        let taken = net.hosts[0].submit(Time::ZERO, message);
+        assert_eq!(taken, if to <= 3 { Ok(()) } else { Err(Refused::Busy) });
+    }
+    for from in 1..=4_u32 {
+        net.send(from, 5, u64::from(from), 10, Kind::OneWay);
+    }
+    net.run_until(after(Span::from_secs(2)));
+    assert_eq!(net.hosts[5].connections(), 3);
+    assert_eq!(net.count(5, delivered), 3);
+    let silent = (1..=4).map(|h| net.count(h, |e| failed(e, FailReason::PeerSilent)));
+    assert_eq!(silent.sum::<usize>(), 1, "the fourth is not let in");
+}
+
+#[test]
 fn a_slow_server_is_not_a_silent_one() {
     let mut net = Net::new(2, &Config::tcp(), faithful);
     net.send(0, 1, 1, 1000, Kind::Request);
