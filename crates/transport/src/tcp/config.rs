@@ -81,8 +81,7 @@ pub struct Config {
     /// Ranges that a receiver holds out of order, at most, for a connection; a segment that would
     /// make one more is dropped. Also the most that a sender remembers as SACKed.
     pub max_ranges: u32,
-    /// A connection without anything to do is closed after this time. A packet must not live longer
-    /// than that in the network: a late copy of a connection's first segment would open it anew.
+    /// A connection without anything to do is closed after this time.
     pub idle_timeout: Span,
     /// A client that waits for responses and hears nothing asks this often whether its peer is
     /// alive.

@@ -142,6 +142,11 @@ impl Connection {
         }
     }
 
+    /// The sequence number at which the peer's stream starts.
+    pub(super) const fn peer_start(&self) -> u32 {
+        self.receive_start
+    }
+
     /// Nothing waits, and nothing is awaited.
     pub(super) fn is_idle(&self) -> bool {
         self.sender.backlog() == 0 && self.exchanges.is_empty()
