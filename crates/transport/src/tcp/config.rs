@@ -93,7 +93,8 @@ pub struct Config {
     /// Packets are sprayed over all paths instead of taking one by a hash of the ports. TCP takes
     /// reordering for loss: this costs it throughput.
     pub spray: bool,
-    /// Where every connection's sequence numbers begin; by default each has its own (RFC 6528).
+    /// Where every connection's sequence numbers begin, so that traces are easy to read. By default
+    /// each connection has its own (RFC 6528), without which restarts go unnoticed.
     pub initial_sequence: Option<u32>,
 }
 

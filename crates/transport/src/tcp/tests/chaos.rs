@@ -109,7 +109,9 @@ fn assert_quiet(host: &Host) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_message_arrives_once_and_whole(

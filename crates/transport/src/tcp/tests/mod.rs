@@ -3,5 +3,6 @@
 mod bottleneck;
 mod chaos;
 mod dialogue;
+mod halves;
 mod net;
 mod pool;

@@ -3,7 +3,7 @@
 use rackweave_core::{
     Event, FailReason, HostId, Kind, MessageId, Packet, Refused, Span, Submit, Time, Transport,
 };
-use rackweave_wire::tcp::Header;
+use rackweave_wire::tcp::{Body, Header, flags};
 
 use super::net::{DELAY, Net, faithful};
 use crate::tcp::Config;
@@ -75,16 +75,17 @@ fn any_segment_of_the_first_window_opens_the_connection() {
 fn messages_spread_over_connections_and_then_wait_in_order() {
     let config = Config { connections_per_peer: 3, ..Config::tcp() };
     let mut net = Net::new(2, &config, faithful);
-    for number in 1..=4 {
-        net.send(0, 1, number, 100_000 * number, Kind::OneWay);
+    for (number, kilobytes) in [(1, 400), (2, 100), (3, 300), (4, 50)] {
+        net.send(0, 1, number, kilobytes * 1000, Kind::OneWay);
     }
     assert_eq!(net.hosts[0].connections(), 3);
-    // The fourth waits behind the first, which is shortest.
+    // The fourth waits behind the second, which is shortest.
     net.run_until(after(Span::from_ms(5)));
-    let order: Vec<_> = net.events.iter().filter(|entry| delivered(&entry.2)).collect();
-    assert_eq!(order.len(), 4);
-    assert!(matches!(order[0].2, Event::Delivered { bytes: 100_000, .. }));
-    assert!(matches!(order[3].2, Event::Delivered { bytes: 400_000, .. }));
+    let sizes = net.events.iter().filter_map(|entry| match entry.2 {
+        Event::Delivered { bytes, .. } => Some(bytes / 1000),
+        _ => None,
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [100, 50, 300, 400]);
     // Now all are idle, and one is taken again.
     net.send(0, 1, 5, 10, Kind::OneWay);
     net.run_until(after(Span::from_ms(10)));
@@ -151,6 +152,24 @@ fn a_server_that_restarted_says_that_it_forgot() {
     net.send(0, 1, 3, 1000, Kind::OneWay);
     net.run_until(after(Span::from_ms(3)));
     assert_eq!(net.count(1, delivered), 2);
+}
+
+#[test]
+fn a_reset_counts_only_with_the_exact_sequence_number() {
+    let config = Config { initial_sequence: Some(0), ..Config::tcp() };
+    let mut net = Net::new(2, &config, faithful);
+    net.send(0, 1, 1, 1000, Kind::Request);
+    net.run_until(after(Span::from_ms(1)));
+    let opening = net.hosts[1].iter().next().expect("a connection").key;
+    for (seq, left) in [(999, 1), (1001, 1), (1000, 0)] {
+        let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
+        let header = Header { seq, ack: 0, window: 0, flags: flags::RST, body };
+        let mut packet = Packet::new(HostId(0), HostId(1), 40, header);
+        packet.ports = opening.ports.rotate_left(16);
+        let now = net.now;
+        let _ = net.hosts[1].handle_packet(now, &packet);
+        assert_eq!(net.hosts[1].connections(), left, "{seq}");
+    }
 }
 
 #[test]
