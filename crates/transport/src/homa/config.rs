@@ -125,7 +125,7 @@ impl Config {
         const DATA_HEADER: u32 = 58;
         const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
         let framing = Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER };
-        let window = payload_in(framing, rtt_bytes);
+        let window = payload_in(framing, rtt_bytes.max(1));
         let levels = MAX_PRIORITIES;
         let unscheduled_levels = levels / 2;
         Self {
@@ -274,8 +274,13 @@ impl Config {
 fn payload_in(framing: Framing, wire: u32) -> u32 {
     let full = framing.packet_wire_bytes(framing.max_payload);
     let overhead = full - framing.max_payload;
-    let rest = (wire % full).saturating_sub(overhead);
-    ((wire / full) * framing.max_payload + rest).max(1)
+    let rest = match wire % full {
+        0 => 0,
+        // Less than a header more is a packet more: as long as fewer than `wire` bytes are on the
+        // way, the authors' simulation grants another packet.
+        rest => rest.saturating_sub(overhead).max(1),
+    };
+    (wire / full) * framing.max_payload + rest
 }
 
 #[cfg(test)]

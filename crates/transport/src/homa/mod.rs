@@ -120,6 +120,23 @@ impl Host {
         self.rpcs.live()
     }
 
+    /// Checks that no part of the state has outgrown the configuration.
+    #[cfg(test)]
+    fn check_bounds(&self) {
+        let config = &self.config;
+        assert!(self.rpcs.live() <= config.max_rpcs);
+        assert!(self.rpcs.slots() <= config.max_rpcs);
+        assert!(self.control.len() <= (config.max_control + config.max_rpcs) as usize);
+        assert!(self.finished.len() <= config.max_finished as usize);
+        assert!(self.peers.len() <= (config.max_rpcs as usize).max(256));
+        self.rpcs.check(self.finished.len());
+        if self.rpcs.live() == 0 {
+            assert!(self.grants.is_empty());
+            assert_eq!(self.grants.incoming, 0);
+            assert!(self.queue.is_empty());
+        }
+    }
+
     /// Whether nothing is under way and nothing waits to be sent.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -349,7 +366,9 @@ impl Transport for Host {
         if let Body::Data { .. } = header.body {
             return self.handle_data(now, packet);
         }
-        if let Some(peer) = self.peers.find(from) {
+        if self.config.one_resend_per_peer
+            && let Some(peer) = self.peers.find(from)
+        {
             peer.asked = 0;
         }
         match header.body {

@@ -135,8 +135,9 @@ impl Host {
         let left = incoming.left;
         self.grants.incoming -= u64::from(before - incoming.on_the_way());
         let grantable = incoming.granted < incoming.length;
-        let entry = self.peers.get_mut(peer);
-        entry.asked = 0;
+        if self.config.one_resend_per_peer {
+            self.peers.get_mut(peer).asked = 0;
+        }
         if self.config.cutoff_version != 0 && self.config.cutoff_version != cutoff_version {
             self.tell_cutoffs(now, slot);
         }

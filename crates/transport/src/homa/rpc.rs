@@ -229,4 +229,12 @@ impl Rpcs {
     pub(super) fn get_mut(&mut self, slot: u32) -> &mut Rpc {
         &mut self.slots[slot as usize]
     }
+
+    /// Checks that the index holds what is live and `finished` others, and no gap list is long.
+    #[cfg(test)]
+    pub(super) fn check(&self, finished: usize) {
+        assert!(self.index.len() <= self.live as usize + finished);
+        let live = self.slots.iter().filter(|rpc| !matches!(rpc.state, State::Free(_)));
+        assert_eq!(live.count(), self.live as usize);
+    }
 }

@@ -96,6 +96,11 @@ impl SendQueue {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty() && self.again.is_empty()
+    }
+
     fn remove_at(&mut self, index: usize) {
         self.heap.swap_remove(index);
         if index < self.heap.len() {
