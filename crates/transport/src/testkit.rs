@@ -26,6 +26,9 @@ pub struct Faults {
     pub lateness: Span,
 }
 
+/// Whether something happens to a packet.
+pub type PacketFilter<H> = fn(&Packet<H>) -> bool;
+
 #[derive(Debug)]
 enum What<H> {
     Arrive(Packet<H>),
@@ -68,7 +71,7 @@ pub struct Network<T: Transport> {
     /// What happens to packets from now on.
     pub faults: Faults,
     /// Packets that are lost besides.
-    pub lose: Option<fn(&Packet<T::Header>) -> bool>,
+    pub lose: Option<PacketFilter<T::Header>>,
     /// What the applications were told: when, where, what.
     pub events: Vec<(Time, HostId, Event)>,
     /// Every packet sent, and when its first bit was, if [`Network::keep_packets`].

@@ -130,8 +130,6 @@ fn run(schedule: &Schedule) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     #[test]
     fn each_message_arrives_once_or_fails(schedule in schedule()) {
         run(&schedule)?;
