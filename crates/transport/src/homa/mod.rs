@@ -46,7 +46,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
-pub use config::{Config, HeaderBytes, PriorityBy};
+pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
 use peer::Peers;
@@ -97,7 +97,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Homa at host `id`, without any message.
+    /// Homa at host `id`, without any message. Hosts share their configuration, which
+    /// [`Config::check`] must have passed.
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
         Self {

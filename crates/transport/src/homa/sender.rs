@@ -241,13 +241,14 @@ impl Host {
             }
             return;
         }
-        // Many packets may each bring an UNKNOWN: the client begins anew once, and again only after
-        // it has asked in vain (ours). One whose response is arriving notes it for the reason of a
-        // failure only: the packet may be older than the response.
+        // The question that UNKNOWN answers may have overtaken the data, and many packets may each
+        // bring one: the client begins anew when it has been silent for long enough, once (ours).
+        // One whose response is arriving notes it for the reason of a failure only: the packet may
+        // be older than the response.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
-        if !core::mem::replace(&mut rpc.begun_anew, true) {
-            self.send_again(slot, 0, ALL);
+        if rpc.silent >= self.config.resend_ticks && self.send_again(slot, 0, ALL) {
+            self.rpcs.get_mut(slot).silent = 0;
         }
     }
 

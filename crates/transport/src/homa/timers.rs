@@ -81,7 +81,6 @@ impl Host {
             }
             if silent >= request_ack_ticks {
                 rpc.asked = rpc.asked.saturating_add(1);
-                rpc.begun_anew = false;
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
@@ -108,7 +107,6 @@ impl Host {
         peer.asked = peer.asked.saturating_add(1);
         peer.asked_at = tick;
         rpc.asked += 1;
-        rpc.begun_anew = false;
         self.ask(slot, wait);
         true
     }

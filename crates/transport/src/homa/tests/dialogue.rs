@@ -98,11 +98,34 @@ fn lost_data_is_asked_for() {
             "h0>h1 p5 DATA 1 0..1442 of 4000",
             "h0>h1 p6 DATA 1 1442..2884 of 4000",
             "h0>h1 p6 DATA 1 2884..4000 of 4000",
+            // The data is not late enough; when it is, the receiver asks by itself.
             "h0>h1 p7 NEED_ACK 1",
+            "h1>h0 p7 BUSY 1r",
             "h1>h0 p7 RESEND 1r 1442..2884",
             "h0>h1 p7 DATA 1 1442..2884 of 4000 again",
             "h0>h1 p7 NEED_ACK 1",
             "h1>h0 p7 ACK 1r",
+        ]
+    );
+}
+
+#[test]
+fn linux_sends_what_is_missing_when_it_asks_for_an_acknowledgement() {
+    let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 2_000, Kind::OneWay);
+    lost(&mut network, |network| {
+        network.run_until(at(Span::from_us(2)));
+    });
+    network.run_until(at(Span::from_us(3_500)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p6 DATA 1 0..1420 of 2000",
+            "h0>h1 p6 DATA 1 1420..2000 of 2000",
+            "h1>h0 p7 CUTOFFS version 1",
+            "h0>h1 p7 NEED_ACK 1",
+            "h1>h0 p7 RESEND 1r 1420..2000",
+            "h0>h1 p7 DATA 1 1420..2000 of 2000 again",
         ]
     );
 }
