@@ -167,7 +167,8 @@ impl Grants {
         if config.grant_fifo_fraction == 0 {
             return false;
         }
-        let increment = u64::from(config.fifo_grant_increment);
+        // Rounded up as the grant will be, so that the share is right.
+        let increment = u64::from(config.whole_packets(config.fifo_grant_increment, u32::MAX));
         let others =
             (1000 * increment / u64::from(config.grant_fifo_fraction)).saturating_sub(increment);
         self.since_fifo >= others.max(1)

@@ -170,7 +170,7 @@ mod tests {
                     model.swap_remove(expected);
                 }
             }
-            if rng.chance(0.05) && !model.is_empty() {
+            if rng.chance(0.4) && !model.is_empty() {
                 let victim = rng.below(model.len() as u64) as usize;
                 queue.remove(model.swap_remove(victim).slot);
             }

@@ -216,12 +216,21 @@ fn a_silent_peer_is_given_up() {
 fn linux_asks_a_peer_for_one_thing_at_a_time() {
     let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
     network.set_down(1, true);
-    for n in 1..=5 {
+    for n in 1..=3 {
         submit(&mut network, 0, 1, n, 100, Kind::Request);
     }
-    network.run_until(at(Span::from_us(15_500)));
-    let resends = trace(&mut network).iter().filter(|line| line.contains("RESEND")).count();
-    assert_eq!(resends, 1);
+    let mut resends_until = |us| {
+        network.set_down(1, us < 25_000);
+        network.run_until(at(Span::from_us(us)));
+        let mut resends = trace(&mut network);
+        resends.retain(|line| line.contains("RESEND"));
+        resends
+    };
+    assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
+    // Ten ticks later one may be sent again; since the peer answers now, the others follow soon.
+    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
+    let others = ["h0>h1 p7 RESEND 2 0.. all sent", "h0>h1 p7 RESEND 3 0.. all sent"];
+    assert_eq!(resends_until(27_500), others);
 }
 
 #[test]

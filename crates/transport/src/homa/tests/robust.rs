@@ -122,6 +122,55 @@ fn a_forged_resend_sends_no_more_than_the_message() {
     assert!((70..=90).contains(&sent), "{sent}");
 }
 
+#[test]
+fn what_a_silent_peer_began_is_forgotten() {
+    for config in [paper(), Config::linux(LINK)] {
+        let patience = Span::from_ms(u64::from(config.patience()));
+        let mut network = network(&config, 2, Span::from_us(1));
+        network.set_down(1, true);
+        for n in 0..100 {
+            network.inject(packet(1, 0, data(id(n), 100_000, 1_500 * (n as u32 % 5), 1_000)));
+        }
+        assert_eq!(network.hosts[0].rpcs_under_way(), 100);
+        assert!(network.run_until(at(patience + Span::from_ms(30))));
+        assert_eq!(network.hosts[0].rpcs_under_way(), 0);
+        network.hosts[0].check_bounds();
+        // The application never heard of them.
+        assert_eq!(events(&mut network), [""; 0]);
+    }
+}
+
+#[test]
+fn control_packets_that_wait_are_limited() {
+    let mut config = paper();
+    config.max_control = 10;
+    let mut host = Host::new(HostId(0), config.into());
+    for n in 0..1_000 {
+        let header = Header { id: Id64::new(2 * n), one_way: true, body: Body::NeedAck };
+        host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    }
+    host.check_bounds();
+    let waiting = core::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count();
+    assert_eq!(waiting, 10);
+}
+
+#[test]
+fn what_is_cancelled_is_not_sent_again() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
+    network.run_until(at(Span::from_us(5)));
+    let body = Body::Resend { offset: 0, length: 10_000, priority: 7 };
+    network.inject(packet(1, 0, Header { id: Id64::new(3), one_way: true, body }));
+    network.cancel(0, 1, id(1));
+    network.packets.clear();
+    submit(&mut network, 0, 1, 2, 100, Kind::OneWay);
+    network.run_until(at(Span::from_us(50)));
+    let sent = trace(&mut network).into_iter().filter(|line| line.contains("DATA"));
+    assert_eq!(sent.collect::<Vec<_>>(), ["h0>h1 p7 DATA 2 0..100 of 100"]);
+    network.run_until(at(Span::from_ms(50)));
+    network.hosts[0].check_bounds();
+}
+
 fn any_header(rng: &mut Rng) -> Header {
     // Small numbers meet state, large ones overflow.
     let number = |rng: &mut Rng| match rng.below(4) {
