@@ -23,10 +23,20 @@ pub(super) struct Rpc {
     pub(super) silent: u16,
     /// RESENDs (and the like) since the last sign of life.
     pub(super) asked: u16,
-    /// The peer has said that it does not know the RPC.
+    /// The last that was heard of the peer is that it does not know the RPC.
     pub(super) unknown: bool,
     /// What is under way.
     pub(super) state: State,
+}
+
+impl Rpc {
+    /// The peer has shown that it is alive and knows the RPC.
+    #[inline]
+    pub(super) const fn heard(&mut self) {
+        self.silent = 0;
+        self.asked = 0;
+        self.unknown = false;
+    }
 }
 
 /// What of an RPC is under way.
@@ -205,5 +215,13 @@ impl Rpcs {
     #[inline]
     pub(super) fn get_mut(&mut self, slot: u32) -> &mut Rpc {
         &mut self.slots[slot as usize]
+    }
+
+    /// Checks that the index holds what is live and `finished` others, and no gap list is long.
+    #[cfg(test)]
+    pub(super) fn check(&self, finished: usize) {
+        assert!(self.index.len() <= self.live as usize + finished);
+        let live = self.slots.iter().filter(|rpc| !matches!(rpc.state, State::Free(_)));
+        assert_eq!(live.count(), self.live as usize);
     }
 }
