@@ -67,7 +67,7 @@ fn main() {
         }],
         faults: vec![],
         measure: MeasureConfig {
-            warmup: Span::from_ms(2),
+            warmup: Span::from_ms(std::env::var("WARM").map_or(2, |x| x.parse().unwrap())),
             messages: n,
             time_limit: Span::from_secs(10),
             sample_every: Span::ZERO,

@@ -1,5 +1,6 @@
 //! The sender: what goes next, and what receivers tell it.
 
+use rackweave_core::rng::mix;
 use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -119,8 +120,19 @@ impl Host {
             offset,
             segment_length: len as u16,
         };
+        // Ours: of two packets sprayed over two paths the shorter one overtakes, and the message takes
+        // another time than on one path. So messages of up to two packets keep to a path of their
+        // own: each has its source port, as tunnels do to spread flows (RFC 7348 section 5).
+        let is_short = outgoing.length <= 2 * self.config.max_payload;
         let header = Header { id: Id64::new(id), one_way, body };
-        self.packet(dst, self.config.header_bytes.data + len, priority, header)
+        let packet = self.packet(dst, self.config.header_bytes.data + len, priority, header);
+        if is_short && self.config.spray {
+            let entropy = (mix(id) & 0x3fff) as u16;
+            let (source, destination) = (packet.source_port() ^ entropy, packet.destination_port());
+            packet.sprayed(false).with_ports(source, destination)
+        } else {
+            packet
+        }
     }
 
     /// The peer is alive and knows the RPC.
