@@ -1,8 +1,66 @@
 //! Homa's headers.
 
+mod codec;
+
 use rackweave_core::{MessageId, Slice};
 
 use crate::Id64;
+
+pub use codec::Layout;
+
+/// The common header's `type`.
+pub mod packet_type {
+    /// A piece of a message.
+    pub const DATA: u8 = 0x10;
+    /// Permission to send.
+    pub const GRANT: u8 = 0x11;
+    /// Send again.
+    pub const RESEND: u8 = 0x12;
+    /// No such RPC.
+    pub const RPC_UNKNOWN: u8 = 0x13;
+    /// Alive, but nothing to send.
+    pub const BUSY: u8 = 0x14;
+    /// Priorities of unscheduled bytes.
+    pub const CUTOFFS: u8 = 0x15;
+    /// A debugging aid of the kernel module: not supported.
+    pub const FREEZE: u8 = 0x16;
+    /// May the server forget the RPC?
+    pub const NEED_ACK: u8 = 0x17;
+    /// The client has finished.
+    pub const ACK: u8 = 0x18;
+}
+
+/// Bytes of each packet's header, without IP's; `_HEAD` and `_TALK` where [`Layout`]s differ.
+pub mod size {
+    /// The common header, and all of UNKNOWN, BUSY and NEED_ACK.
+    pub const COMMON: u32 = 28;
+    /// DATA, without its bytes.
+    pub const DATA_HEAD: u32 = 56;
+    /// DATA, without its bytes.
+    pub const DATA_TALK: u32 = 60;
+    /// GRANT.
+    pub const GRANT_HEAD: u32 = 33;
+    /// GRANT.
+    pub const GRANT_TALK: u32 = 34;
+    /// RESEND.
+    pub const RESEND: u32 = 37;
+    /// CUTOFFS.
+    pub const CUTOFFS: u32 = 62;
+    /// ACK, whose five entries are always there.
+    pub const ACK_HEAD: u32 = 80;
+    /// ACK, whose five entries are always there.
+    pub const ACK_TALK: u32 = 90;
+    /// The longest header.
+    pub const MAX_HEADER: u32 = ACK_TALK;
+}
+
+/// The longest message that the kernel module takes (HOMA_MAX_MESSAGE_LENGTH).
+pub const MAX_MESSAGE_LENGTH: u32 = 1_000_000;
+
+/// Bytes that the kernel module counts for Ethernet around each packet (HOMA_ETH_OVERHEAD): 18 of
+/// header and checksum, 24 of preamble and gap. Ethernet's own count of the latter is 20
+/// ([`rackweave_core::frame::ETHERNET_GAP`]), which the simulator uses.
+pub const ETH_OVERHEAD: u32 = 42;
 
 /// A Homa header: the common part and the packet's own. The ports are the packet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

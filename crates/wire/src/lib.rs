@@ -1,9 +1,22 @@
 //! Every header: a typed struct that the machines use, and its bytes.
+//!
+//! - [`homa`], [`tcp`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
+//! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
+//!
+//! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
+//! A machine may still find that a header's offsets and lengths make no sense to it.
 
+pub mod dump;
+pub mod frame;
 pub mod homa;
+mod malformed;
+pub mod pcapng;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};
+
+pub use malformed::Malformed;
 
 /// A header of any protocol: what a fabric with several transports carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +25,60 @@ pub enum Header {
     Homa(homa::Header),
     /// TCP and DCTCP.
     Tcp(tcp::Header),
+}
+
+/// TCP's IP protocol number.
+pub const IP_PROTOCOL_TCP: u8 = 6;
+
+impl Header {
+    /// The number by which IP knows the protocol; Homa's depends on the layout.
+    #[must_use]
+    pub const fn ip_protocol(&self, layout: homa::Layout) -> u8 {
+        match self {
+            Self::Homa(_) => layout.ip_protocol(),
+            Self::Tcp(_) => IP_PROTOCOL_TCP,
+        }
+    }
+
+    /// Bytes of the header, without payload.
+    #[must_use]
+    pub const fn header_bytes(&self, layout: homa::Layout) -> u32 {
+        match self {
+            Self::Homa(header) => header.header_bytes(layout),
+            Self::Tcp(header) => header.header_bytes(),
+        }
+    }
+
+    /// Appends the header's bytes.
+    pub fn encode(&self, layout: homa::Layout, ports: Ports, out: &mut Vec<u8>) {
+        match self {
+            Self::Homa(header) => header.encode(layout, ports, out),
+            Self::Tcp(header) => header.encode(ports, out),
+        }
+    }
+
+    /// Reads the header of a packet of this IP protocol, which for Homa also tells the layout.
+    /// IP says that there are `l4_bytes`; `bytes` may have been cut behind the header.
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    pub fn decode(
+        ip_protocol: u8,
+        bytes: &[u8],
+        l4_bytes: usize,
+    ) -> Result<(Self, Ports), Malformed> {
+        for layout in [homa::Layout::Head, homa::Layout::Talk] {
+            if ip_protocol == layout.ip_protocol() {
+                let (header, ports) = homa::Header::decode(layout, bytes, l4_bytes)?;
+                return Ok((Self::Homa(header), ports));
+            }
+        }
+        if ip_protocol == IP_PROTOCOL_TCP {
+            let (header, ports) = tcp::Header::decode(bytes, l4_bytes)?;
+            return Ok((Self::Tcp(header), ports));
+        }
+        Err(Malformed::Protocol(ip_protocol))
+    }
 }
 
 impl HeaderTrait for Header {
@@ -40,6 +107,23 @@ impl From<tcp::Header> for Header {
 
 /// A packet of the mixed fabric fills one cache line (DESIGN, core).
 const _: () = assert!(size_of::<Packet<Header>>() <= 64);
+
+/// The two ports of a packet; a [`Packet`] holds them itself, all headers begin with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// The sender's.
+    pub source: u16,
+    /// The receiver's.
+    pub destination: u16,
+}
+
+impl Ports {
+    /// A packet's.
+    #[must_use]
+    pub const fn of<H: HeaderTrait>(packet: &Packet<H>) -> Self {
+        Self { source: packet.source_port(), destination: packet.destination_port() }
+    }
+}
 
 /// A `u64` aligned to 4 bytes, so that a header needs no padding around it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

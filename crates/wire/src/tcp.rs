@@ -1,8 +1,14 @@
 //! A TCP segment, with the mapping from its bytes to messages.
 
+mod codec;
+
 use rackweave_core::{Kind, MessageId, Slice};
 
 use crate::Id64;
+
+pub use codec::{
+    HEADER_BYTES, MAPPING_BYTES, MAPPING_EXPERIMENT, MAX_HEADER_BYTES, SYN_OPTION_BYTES,
+};
 
 /// The segment's flags.
 pub mod flags {

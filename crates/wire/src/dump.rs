@@ -1,0 +1,264 @@
+//! A packet as one line of text, in the manner of tcpdump.
+
+use core::fmt;
+
+use rackweave_core::{Ecn, Kind, Packet};
+
+use crate::{Header, homa, tcp};
+
+/// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
+/// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
+/// whether it was trimmed.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a>(pub &'a Packet<Header>);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packet = self.0;
+        let (source, destination) = (packet.source_port(), packet.destination_port());
+        write!(f, "{}.{source} > {}.{destination} ", packet.src, packet.dst)?;
+        match &packet.header {
+            Header::Homa(header) => write_homa(f, header)?,
+            Header::Tcp(header) => write_tcp(f, header)?,
+        }
+        write!(f, " prio {}", packet.priority)?;
+        match packet.ecn() {
+            Ecn::NotCapable => {}
+            Ecn::Capable => f.write_str(" ecn ECT")?,
+            Ecn::Marked => f.write_str(" ecn CE")?,
+        }
+        if packet.is_trimmed() {
+            f.write_str(" trimmed")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result {
+    use homa::Body;
+    let name = match header.body {
+        Body::Data { .. } => "DATA",
+        Body::Grant { .. } => "GRANT",
+        Body::Resend { .. } => "RESEND",
+        Body::Unknown => "UNKNOWN",
+        Body::Busy => "BUSY",
+        Body::Cutoffs { .. } => "CUTOFFS",
+        Body::NeedAck => "NEED_ACK",
+        Body::Ack { .. } => "ACK",
+    };
+    write!(f, "homa {name} id {}", header.id.get())?;
+    if header.one_way {
+        f.write_str(" one-way")?;
+    }
+    match header.body {
+        Body::Data {
+            message_length,
+            incoming,
+            ack_id,
+            ack_port,
+            cutoff_version,
+            retransmit,
+            offset,
+            segment_length,
+        } => {
+            let end = u64::from(offset) + u64::from(segment_length);
+            write!(f, " [{offset}..{end}) of {message_length} incoming {incoming}")?;
+            if cutoff_version != 0 {
+                write!(f, " cutoffs v{cutoff_version}")?;
+            }
+            if retransmit {
+                f.write_str(" retransmit")?;
+            }
+            if ack_id.get() != 0 {
+                write!(f, " ack {}.{ack_port}", ack_id.get())?;
+            }
+            Ok(())
+        }
+        Body::Grant { offset, priority, resend_all } => {
+            write!(f, " to {offset} at {priority}")?;
+            f.write_str(if resend_all { " resend all" } else { "" })
+        }
+        Body::Resend { length: u32::MAX, priority, .. } => write!(f, " all at {priority}"),
+        Body::Resend { offset, length, priority } => {
+            let end = u64::from(offset) + u64::from(length);
+            write!(f, " [{offset}..{end}) at {priority}")
+        }
+        Body::Cutoffs { cutoffs, version } => {
+            write!(f, " v{version}")?;
+            for (priority, cutoff) in (1..=7).rev().zip(cutoffs) {
+                write!(f, " {priority}:{cutoff}")?;
+            }
+            Ok(())
+        }
+        Body::Ack { count, others } => {
+            for (i, id) in others.iter().take(usize::from(count)).enumerate() {
+                write!(f, "{}{}", if i == 0 { " and " } else { ", " }, id.get())?;
+            }
+            Ok(())
+        }
+        Body::Unknown | Body::Busy | Body::NeedAck => Ok(()),
+    }
+}
+
+/// The flags as tcpdump writes them.
+const TCP_FLAGS: [(u8, char); 8] = [
+    (tcp::flags::SYN, 'S'),
+    (tcp::flags::FIN, 'F'),
+    (tcp::flags::RST, 'R'),
+    (tcp::flags::PSH, 'P'),
+    (tcp::flags::ACK, '.'),
+    (0x20, 'U'),
+    (tcp::flags::ECE, 'E'),
+    (tcp::flags::CWR, 'W'),
+];
+
+fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt::Result {
+    f.write_str("tcp [")?;
+    for (bit, letter) in TCP_FLAGS {
+        if header.flags & bit != 0 {
+            write!(f, "{letter}")?;
+        }
+    }
+    write!(f, "] seq {}", header.seq)?;
+    if let tcp::Body::Data { len, .. } = header.body {
+        write!(f, ":{}", header.seq.wrapping_add(u32::from(len)))?;
+    }
+    if header.flags & tcp::flags::ACK != 0 {
+        write!(f, " ack {}", header.ack)?;
+    }
+    write!(f, " win {}", u32::from(header.window) << tcp::WINDOW_SHIFT)?;
+    match header.body {
+        tcp::Body::Data { message, message_length, offset, len, kind } => {
+            let kind = match kind {
+                Kind::OneWay => "one-way",
+                Kind::Request => "request",
+                Kind::Response => "response",
+            };
+            let end = u64::from(offset) + u64::from(len);
+            write!(f, " {kind} {} [{offset}..{end}) of {message_length}", message.get())
+        }
+        tcp::Body::Ack { count, sack } => {
+            for (i, (from, to)) in sack.iter().take(usize::from(count)).enumerate() {
+                write!(f, "{}{from}:{to}", if i == 0 { " sack " } else { ", " })?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Id64;
+    use rackweave_core::HostId;
+
+    fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {
+        let packet = Packet::new(HostId(3), HostId(7), 100, header.into())
+            .with_ports(1, 2)
+            .with_priority(priority)
+            .with_ecn(ecn);
+        Line(&packet).to_string()
+    }
+
+    fn homa(body: homa::Body) -> String {
+        line(homa::Header { id: Id64::new(42), one_way: false, body }, 7, Ecn::NotCapable)
+    }
+
+    #[test]
+    fn homa_data() {
+        let data = |ack_id, cutoff_version, retransmit| homa::Body::Data {
+            message_length: 10_000,
+            incoming: 9000,
+            ack_id: Id64::new(ack_id),
+            ack_port: 80,
+            cutoff_version,
+            retransmit,
+            offset: 1424,
+            segment_length: 1424,
+        };
+        let header = |one_way, body| homa::Header { id: Id64::new(42), one_way, body };
+        assert_eq!(
+            line(header(false, data(0, 0, false)), 6, Ecn::Marked),
+            "h3.1 > h7.2 homa DATA id 42 [1424..2848) of 10000 incoming 9000 prio 6 ecn CE"
+        );
+        assert_eq!(
+            line(header(true, data(40, 3, true)), 0, Ecn::Capable),
+            "h3.1 > h7.2 homa DATA id 42 one-way [1424..2848) of 10000 incoming 9000 \
+             cutoffs v3 retransmit ack 40.80 prio 0 ecn ECT"
+        );
+    }
+
+    #[test]
+    fn homa_control() {
+        use homa::Body;
+        let grant = |resend_all| Body::Grant { offset: 20_000, priority: 2, resend_all };
+        let resend = |length| Body::Resend { offset: 1424, length, priority: 7 };
+        let ids = [40, 38, 36].map(Id64::new);
+        for (body, expected) in [
+            (grant(false), "GRANT id 42 to 20000 at 2"),
+            (grant(true), "GRANT id 42 to 20000 at 2 resend all"),
+            (resend(1424), "RESEND id 42 [1424..2848) at 7"),
+            (resend(u32::MAX), "RESEND id 42 all at 7"),
+            (Body::Unknown, "UNKNOWN id 42"),
+            (Body::Busy, "BUSY id 42"),
+            (Body::NeedAck, "NEED_ACK id 42"),
+            (
+                Body::Cutoffs { cutoffs: [200, 2800, 15_000, 99, 98, 97, 96], version: 2 },
+                "CUTOFFS id 42 v2 7:200 6:2800 5:15000 4:99 3:98 2:97 1:96",
+            ),
+            (Body::Ack { count: 0, others: ids }, "ACK id 42"),
+            (Body::Ack { count: 2, others: ids }, "ACK id 42 and 40, 38"),
+        ] {
+            assert_eq!(homa(body), format!("h3.1 > h7.2 homa {expected} prio 7"));
+        }
+    }
+
+    #[test]
+    fn tcp_segments() {
+        let header = |flags, body| tcp::Header { seq: 1461, ack: 77, window: 256, flags, body };
+        let data = |kind| tcp::Body::Data {
+            message: Id64::new(42),
+            message_length: 10_000,
+            offset: 1460,
+            len: 1460,
+            kind,
+        };
+        let sack = [(2921, 4381), (8, 9), (6, 7)];
+        use tcp::flags::{ACK, CWR, ECE, FIN, PSH, RST, SYN};
+        for (header, expected) in [
+            (
+                header(ACK | PSH | CWR, data(Kind::OneWay)),
+                "[P.W] seq 1461:2921 ack 77 win 65536 one-way 42 [1460..2920) of 10000",
+            ),
+            (
+                header(ACK, data(Kind::Response)),
+                "[.] seq 1461:2921 ack 77 win 65536 response 42 [1460..2920) of 10000",
+            ),
+            (
+                header(0, data(Kind::Request)),
+                "[] seq 1461:2921 win 65536 request 42 [1460..2920) of 10000",
+            ),
+            (header(SYN, tcp::Body::Ack { count: 0, sack }), "[S] seq 1461 win 65536"),
+            (
+                header(FIN | ACK, tcp::Body::Ack { count: 0, sack }),
+                "[F.] seq 1461 ack 77 win 65536",
+            ),
+            (header(RST, tcp::Body::Ack { count: 0, sack }), "[R] seq 1461 win 65536"),
+            (
+                header(ACK | ECE, tcp::Body::Ack { count: 2, sack }),
+                "[.E] seq 1461 ack 77 win 65536 sack 2921:4381, 8:9",
+            ),
+        ] {
+            let text = line(header, 0, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 tcp {expected} prio 0"));
+        }
+    }
+
+    #[test]
+    fn a_trimmed_packet_says_so() {
+        let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
+        let mut packet = Packet::new(HostId(3), HostId(7), 100, Header::Homa(header));
+        packet.trim();
+        assert_eq!(Line(&packet).to_string(), "h3.0 > h7.0 homa BUSY id 42 prio 0 trimmed");
+    }
+}

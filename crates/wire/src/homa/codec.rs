@@ -1,0 +1,333 @@
+//! Homa's headers as bytes: the kernel module's layouts, field for field.
+//!
+//! Fields that the machines do not use (`sequence`, `ack`, `window`, `checksum`, `urgent`, there
+//! for look-alike TCP hardware) are sent as zero and not read.
+
+use crate::malformed::{Malformed, Put, Reader};
+use crate::{Id64, Ports};
+
+use super::{Body, Header, packet_type, size};
+
+/// The kernel module's layout changed between the two versions that we follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Today's (2026).
+    #[default]
+    Head,
+    /// That of 2023, on which Leverage Homa was built: DATA says its segment's length, entries of
+    /// acknowledgements name both ports, GRANT has `resend_all`.
+    Talk,
+}
+
+/// In `flags`, ours: no response will follow.
+const FLAG_ONE_WAY: u8 = 0x80;
+/// In `flags` of a GRANT, ours: `resend_all`, for which [`Layout::Head`] has no field.
+const FLAG_RESEND_ALL: u8 = 0x40;
+
+/// Entries that an ACK has room for.
+const ACK_ENTRIES: usize = 5;
+
+/// Priority 0's cutoff: the longest length that the kernel's signed field can say.
+const NO_CUTOFF: u32 = i32::MAX as u32;
+
+impl Layout {
+    /// The IP protocol number: IANA's 146 (since October 2024), before that one for experiments.
+    #[must_use]
+    pub const fn ip_protocol(self) -> u8 {
+        match self {
+            Self::Head => 146,
+            Self::Talk => 0xfd,
+        }
+    }
+
+    /// Bytes of a DATA header.
+    #[must_use]
+    pub const fn data_bytes(self) -> u32 {
+        match self {
+            Self::Head => size::DATA_HEAD,
+            Self::Talk => size::DATA_TALK,
+        }
+    }
+
+    /// Message bytes in a full packet of this MTU, over IPv4.
+    #[must_use]
+    pub const fn max_payload(self, mtu: u32) -> u32 {
+        mtu.saturating_sub(rackweave_core::frame::IPV4 + self.data_bytes())
+    }
+}
+
+impl Header {
+    /// Bytes of the header, without payload.
+    #[must_use]
+    pub const fn header_bytes(&self, layout: Layout) -> u32 {
+        match (&self.body, layout) {
+            (Body::Data { .. }, _) => layout.data_bytes(),
+            (Body::Grant { .. }, Layout::Head) => size::GRANT_HEAD,
+            (Body::Grant { .. }, Layout::Talk) => size::GRANT_TALK,
+            (Body::Resend { .. }, _) => size::RESEND,
+            (Body::Unknown | Body::Busy | Body::NeedAck, _) => size::COMMON,
+            (Body::Cutoffs { .. }, _) => size::CUTOFFS,
+            (Body::Ack { .. }, Layout::Head) => size::ACK_HEAD,
+            (Body::Ack { .. }, Layout::Talk) => size::ACK_TALK,
+        }
+    }
+
+    /// The code in the common header's `type`.
+    #[must_use]
+    pub const fn packet_type(&self) -> u8 {
+        match self.body {
+            Body::Data { .. } => packet_type::DATA,
+            Body::Grant { .. } => packet_type::GRANT,
+            Body::Resend { .. } => packet_type::RESEND,
+            Body::Unknown => packet_type::RPC_UNKNOWN,
+            Body::Busy => packet_type::BUSY,
+            Body::Cutoffs { .. } => packet_type::CUTOFFS,
+            Body::NeedAck => packet_type::NEED_ACK,
+            Body::Ack { .. } => packet_type::ACK,
+        }
+    }
+
+    /// Appends the header's bytes: exactly [`Header::header_bytes`].
+    pub fn encode(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>) {
+        self.encode_common(layout, ports, out);
+        match self.body {
+            Body::Data { .. } => self.encode_data(layout, ports, out),
+            Body::Grant { offset, priority, resend_all } => {
+                out.put_u32(offset);
+                out.put_u8(priority);
+                if layout == Layout::Talk {
+                    out.put_u8(u8::from(resend_all));
+                }
+            }
+            Body::Resend { offset, length, priority } => {
+                out.put_u32(offset);
+                out.put_u32(length);
+                out.put_u8(priority);
+            }
+            Body::Unknown | Body::Busy | Body::NeedAck => {}
+            Body::Cutoffs { cutoffs, version } => {
+                out.put_u32(NO_CUTOFF);
+                // The wire's index is the priority; ours begins at the highest.
+                for cutoff in cutoffs.iter().rev() {
+                    out.put_u32(*cutoff);
+                }
+                out.put_u16(version);
+            }
+            Body::Ack { count, others } => {
+                let count = usize::from(count).min(others.len());
+                out.put_u16(count as u16);
+                for id in &others[..count] {
+                    put_ack(layout, *id, ports, ports.destination, out);
+                }
+                out.put_zeros((ACK_ENTRIES - count) * ack_bytes(layout));
+            }
+        }
+    }
+
+    fn encode_common(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>) {
+        out.put_u16(ports.source);
+        out.put_u16(ports.destination);
+        out.put_zeros(4 + 3); // sequence, ack
+        out.put_u8(self.packet_type());
+        // doff, as in TCP: 4-byte words of the header, in the high half. Only DATA's matters (to
+        // segmentation hardware), and only its length is a multiple of 4.
+        let is_data = matches!(self.body, Body::Data { .. });
+        out.put_u8(if is_data { (layout.data_bytes() as u8 / 4) << 4 } else { 0 });
+        let mut flags = if self.one_way { FLAG_ONE_WAY } else { 0 };
+        if matches!(self.body, Body::Grant { resend_all: true, .. }) {
+            flags |= FLAG_RESEND_ALL;
+        }
+        out.put_u8(flags);
+        out.put_zeros(2 + 2 + 2); // window, checksum, urgent
+        out.put_u64(self.id.get());
+    }
+
+    fn encode_data(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>) {
+        let Body::Data {
+            message_length,
+            incoming,
+            ack_id,
+            ack_port,
+            cutoff_version,
+            retransmit,
+            offset,
+            segment_length,
+        } = self.body
+        else {
+            return;
+        };
+        out.put_u32(message_length);
+        out.put_u32(incoming);
+        match layout {
+            Layout::Head => {
+                put_ack(layout, ack_id, ports, ack_port, out);
+                out.put_u16(cutoff_version);
+                out.put_u8(u8::from(retransmit));
+                out.put_zeros(3);
+                out.put_u32(offset);
+            }
+            Layout::Talk => {
+                out.put_u16(cutoff_version);
+                out.put_u8(u8::from(retransmit));
+                out.put_zeros(1);
+                out.put_u32(offset);
+                out.put_u32(u32::from(segment_length));
+                put_ack(layout, ack_id, ports, ack_port, out);
+            }
+        }
+    }
+
+    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
+    /// have been cut by a capture, but not within the header.
+    ///
+    /// What can be written is accepted; whether offsets, lengths and priorities make sense is for
+    /// the machine to judge. Bytes after a control packet's header are ignored. Of an ACK with
+    /// four or five entries the first three are kept: the server asks again (NEED_ACK) about the
+    /// rest.
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    pub fn decode(
+        layout: Layout,
+        bytes: &[u8],
+        l4_bytes: usize,
+    ) -> Result<(Self, Ports), Malformed> {
+        let bytes = &bytes[..bytes.len().min(l4_bytes)];
+        let mut reader = Reader::new("a Homa header", bytes);
+        reader.need("a Homa header", size::COMMON as usize)?;
+        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
+        reader.skip::<7>()?; // sequence, ack
+        let code = reader.u8()?;
+        reader.skip::<1>()?; // doff
+        let flags = reader.u8()?;
+        reader.skip::<6>()?; // window, checksum, urgent
+        let id = Id64::new(reader.u64()?);
+        let body = match code {
+            packet_type::DATA => Self::decode_data(layout, &mut reader, l4_bytes)?,
+            packet_type::GRANT => {
+                let talk = layout == Layout::Talk;
+                let bytes = if talk { size::GRANT_TALK } else { size::GRANT_HEAD };
+                reader.need("a Homa GRANT", bytes as usize)?;
+                Body::Grant {
+                    offset: reader.u32()?,
+                    priority: reader.u8()?,
+                    resend_all: if talk { reader.u8()? != 0 } else { flags & FLAG_RESEND_ALL != 0 },
+                }
+            }
+            packet_type::RESEND => {
+                reader.need("a Homa RESEND", size::RESEND as usize)?;
+                Body::Resend {
+                    offset: reader.u32()?,
+                    length: reader.u32()?,
+                    priority: reader.u8()?,
+                }
+            }
+            packet_type::RPC_UNKNOWN => Body::Unknown,
+            packet_type::BUSY => Body::Busy,
+            packet_type::CUTOFFS => {
+                reader.need("a Homa CUTOFFS", size::CUTOFFS as usize)?;
+                reader.skip::<4>()?; // priority 0's: everything that is longer
+                let mut cutoffs = [0; 7];
+                for cutoff in cutoffs.iter_mut().rev() {
+                    *cutoff = reader.u32()?;
+                }
+                Body::Cutoffs { cutoffs, version: reader.u16()? }
+            }
+            packet_type::NEED_ACK => Body::NeedAck,
+            packet_type::ACK => Self::decode_ack(layout, &mut reader)?,
+            code => return Err(Malformed::HomaType(code)),
+        };
+        Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, body }, ports))
+    }
+
+    fn decode_data(
+        layout: Layout,
+        reader: &mut Reader<'_>,
+        l4_bytes: usize,
+    ) -> Result<Body, Malformed> {
+        let header_bytes = layout.data_bytes() as usize;
+        reader.need("a Homa DATA header", header_bytes)?;
+        // `need` has compared with the cut bytes, which are no more than `l4_bytes`.
+        let left = l4_bytes - header_bytes;
+        let message_length = reader.u32()?;
+        let incoming = reader.u32()?;
+        let (ack_id, ack_port, cutoff_version, retransmit, offset, said);
+        match layout {
+            Layout::Head => {
+                (ack_id, ack_port) = read_ack(layout, reader)?;
+                cutoff_version = reader.u16()?;
+                retransmit = reader.u8()? != 0;
+                reader.skip::<3>()?;
+                offset = reader.u32()?;
+                said = left;
+            }
+            Layout::Talk => {
+                cutoff_version = reader.u16()?;
+                retransmit = reader.u8()? != 0;
+                reader.skip::<1>()?;
+                offset = reader.u32()?;
+                said = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+                (ack_id, ack_port) = read_ack(layout, reader)?;
+            }
+        }
+        let segment_length = match u16::try_from(said) {
+            Ok(length) if said <= left => length,
+            _ => return Err(Malformed::SegmentLength { said, left }),
+        };
+        Ok(Body::Data {
+            message_length,
+            incoming,
+            ack_id,
+            ack_port,
+            cutoff_version,
+            retransmit,
+            offset,
+            segment_length,
+        })
+    }
+
+    fn decode_ack(layout: Layout, reader: &mut Reader<'_>) -> Result<Body, Malformed> {
+        let bytes = match layout {
+            Layout::Head => size::ACK_HEAD,
+            Layout::Talk => size::ACK_TALK,
+        };
+        reader.need("a Homa ACK", bytes as usize)?;
+        let said = reader.u16()?;
+        if usize::from(said) > ACK_ENTRIES {
+            return Err(Malformed::AckCount(said));
+        }
+        let mut others = [Id64::default(); 3];
+        let count = usize::from(said).min(others.len());
+        for id in &mut others[..count] {
+            (*id, _) = read_ack(layout, reader)?;
+        }
+        Ok(Body::Ack { count: count as u8, others })
+    }
+}
+
+/// Bytes of one entry of an acknowledgement.
+const fn ack_bytes(layout: Layout) -> usize {
+    match layout {
+        Layout::Head => 10,
+        Layout::Talk => 12,
+    }
+}
+
+/// Writes one finished RPC. The machines do not keep its client's port; ids are unique per client,
+/// so ours says the packet's own.
+fn put_ack(layout: Layout, id: Id64, ports: Ports, server_port: u16, out: &mut Vec<u8>) {
+    out.put_u64(id.get());
+    if layout == Layout::Talk {
+        out.put_u16(ports.source);
+    }
+    out.put_u16(server_port);
+}
+
+/// Reads one finished RPC and its port at the server.
+fn read_ack(layout: Layout, reader: &mut Reader<'_>) -> Result<(Id64, u16), Malformed> {
+    let id = Id64::new(reader.u64()?);
+    if layout == Layout::Talk {
+        reader.skip::<2>()?;
+    }
+    Ok((id, reader.u16()?))
+}

@@ -1,0 +1,160 @@
+//! What can be wrong with bytes that claim to be a packet, and the cursor that reads them.
+
+/// Why bytes are not a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The bytes end too early.
+    #[error("{what} needs {needed} bytes, but there are {got}")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Bytes that it takes.
+        needed: usize,
+        /// Bytes that there are.
+        got: usize,
+    },
+    /// The frame's type is not IPv4 (or a VLAN tag stands in front).
+    #[error("EtherType {0:#06x} is not IPv4's 0x0800")]
+    EtherType(u16),
+    /// The IP header's version is not 4.
+    #[error("IP version {0} is not 4")]
+    IpVersion(u8),
+    /// The IP header's length is below 20 bytes or above the packet's.
+    #[error("an IP header of {header} bytes in a packet of {total}")]
+    IpLength {
+        /// Bytes of the header, as it says.
+        header: usize,
+        /// Bytes of the packet, as it says.
+        total: usize,
+    },
+    /// The IP packet is longer than [`crate::frame::MAX_IP_BYTES`].
+    #[error("an IP packet of {0} bytes is longer than a simulated packet can be")]
+    TooLong(usize),
+    /// The IP header's checksum is wrong.
+    #[error("the IP header's checksum is wrong")]
+    Checksum,
+    /// The packet is a fragment.
+    #[error("a fragment of an IP packet")]
+    Fragment,
+    /// The address is not one that a host here has.
+    #[error("{}.{}.{}.{} is not in 10.0.0.0/8", .0[0], .0[1], .0[2], .0[3])]
+    ForeignAddress([u8; 4]),
+    /// Nothing here speaks this protocol.
+    #[error("IP protocol {0} is not known")]
+    Protocol(u8),
+    /// No such Homa packet.
+    #[error("Homa packet type {0:#04x} is not known")]
+    HomaType(u8),
+    /// An ACK has room for five.
+    #[error("an ACK that claims {0} entries, but has room for 5")]
+    AckCount(u16),
+    /// The segment is longer than the packet, or than any IP packet.
+    #[error("a segment of {said} bytes in a packet with room for {left}")]
+    SegmentLength {
+        /// Bytes that the header claims.
+        said: usize,
+        /// Bytes that are left after the header.
+        left: usize,
+    },
+    /// TCP's data offset is below 20 bytes or beyond the segment's end.
+    #[error("a TCP header of {header} bytes in a segment of {segment}")]
+    TcpDataOffset {
+        /// Bytes of the header, as it says.
+        header: usize,
+        /// Bytes of the whole segment.
+        segment: usize,
+    },
+    /// A TCP option's length does not fit its kind or the header.
+    #[error("TCP option {kind} of length {length}")]
+    TcpOption {
+        /// Its kind.
+        kind: u8,
+        /// Its length, as it says.
+        length: u8,
+    },
+    /// A TCP segment carries bytes, but does not say of which message.
+    #[error("a TCP segment with {0} bytes of no known message")]
+    NoMapping(usize),
+    /// A message is a request, a response or one-way.
+    #[error("message kind {0} is not known")]
+    MessageKind(u8),
+}
+
+/// Reads big-endian fields one after the other; `what` names the whole in errors.
+pub(crate) struct Reader<'a> {
+    what: &'static str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(what: &'static str, bytes: &'a [u8]) -> Self {
+        Self { what, bytes, at: 0 }
+    }
+
+    /// Refuses at once what is shorter than `needed`, so that the error names the whole's size.
+    pub(crate) fn need(&mut self, what: &'static str, needed: usize) -> Result<(), Malformed> {
+        self.what = what;
+        if self.bytes.len() < needed {
+            return Err(Malformed::Truncated { what, needed, got: self.bytes.len() });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some((array, _)) = rest.split_first_chunk::<N>() else {
+            let needed = self.at.saturating_add(N);
+            return Err(Malformed::Truncated { what: self.what, needed, got: self.bytes.len() });
+        };
+        self.at += N;
+        Ok(*array)
+    }
+
+    pub(crate) fn skip<const N: usize>(&mut self) -> Result<(), Malformed> {
+        self.array::<N>().map(|_| ())
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_be_bytes)
+    }
+}
+
+/// Appends big-endian fields.
+pub(crate) trait Put {
+    fn put_u8(&mut self, value: u8);
+    fn put_u16(&mut self, value: u16);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+    fn put_zeros(&mut self, count: usize);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+    fn put_u16(&mut self, value: u16) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_zeros(&mut self, count: usize) {
+        self.resize(self.len() + count, 0);
+    }
+}

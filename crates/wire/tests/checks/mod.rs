@@ -1,0 +1,80 @@
+//! What must hold for any bytes at all. The fuzz targets and the tests call the same functions.
+
+use rackweave_core::Packet;
+use rackweave_wire::dump::Line;
+use rackweave_wire::homa::{self, Layout};
+use rackweave_wire::{Header, Ports, frame, tcp};
+
+/// Lengths that IP may claim for a packet of which `captured` bytes are there.
+fn claimed_lengths(captured: usize) -> [usize; 4] {
+    [captured, captured / 2, captured + 1424, 65_515]
+}
+
+/// A Homa header that was understood is written in its full size and understood again.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn homa(bytes: &[u8]) {
+    for layout in [Layout::Head, Layout::Talk] {
+        for l4_bytes in claimed_lengths(bytes.len()) {
+            let Ok((header, ports)) = homa::Header::decode(layout, bytes, l4_bytes) else {
+                continue;
+            };
+            let mut again = Vec::new();
+            header.encode(layout, ports, &mut again);
+            assert_eq!(again.len(), header.header_bytes(layout) as usize);
+            let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
+            assert_eq!(homa::Header::decode(layout, &again, l4_bytes), Ok((header, ports)));
+            print(header.into(), ports);
+        }
+    }
+}
+
+/// A TCP header that was understood is written in its full size and understood again.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn tcp(bytes: &[u8]) {
+    for l4_bytes in claimed_lengths(bytes.len()) {
+        let Ok((header, ports)) = tcp::Header::decode(bytes, l4_bytes) else {
+            continue;
+        };
+        let mut again = Vec::new();
+        header.encode(ports, &mut again);
+        assert_eq!(again.len(), header.header_bytes() as usize);
+        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
+        assert_eq!(tcp::Header::decode(&again, l4_bytes), Ok((header, ports)));
+        print(header.into(), ports);
+    }
+}
+
+/// A frame that was understood is written again as the same packet: once in our own form (without
+/// options and trailers that we do not write), it does not change any more.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn frame(bytes: &[u8]) {
+    let Ok(packet) = frame::decode(bytes) else {
+        return;
+    };
+    let layout = match bytes[23] {
+        253 => Layout::Talk,
+        _ => Layout::Head,
+    };
+    let mut again = Vec::new();
+    let length = match frame::encode(&packet, layout, &mut again) {
+        Ok(length) => length as usize,
+        // A SYN gets options that it may not have had.
+        Err(frame::Unframeable::TooLong(length)) if length > frame::MAX_IP_BYTES => return,
+        Err(error) => panic!("{error}: {packet:?}"),
+    };
+    assert!(again.len() <= length, "captured {} of {length} bytes", again.len());
+    let ours = frame::decode(&again).expect("what was encoded is decoded");
+    let mut same_size = ours;
+    same_size.wire_bytes = packet.wire_bytes;
+    assert_eq!(same_size, packet);
+    let mut third = Vec::new();
+    assert_eq!(frame::encode(&ours, layout, &mut third), Ok(length as u32));
+    assert_eq!(third, again);
+    assert!(!Line(&packet).to_string().is_empty());
+}
+
+fn print(header: Header, ports: Ports) {
+    let packet = Packet::new(Default::default(), Default::default(), 100, header)
+        .with_ports(ports.source, ports.destination);
+    assert!(!Line(&packet).to_string().is_empty());
+}

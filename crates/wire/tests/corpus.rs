@@ -1,0 +1,48 @@
+//! The fuzz targets' corpus, replayed without a fuzzer.
+
+mod checks;
+mod seeds;
+
+use std::fs;
+use std::path::PathBuf;
+
+fn corpus(target: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", target].iter().collect()
+}
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let folder = corpus(target);
+    let mut count = 0;
+    for entry in fs::read_dir(&folder).expect("the corpus is there") {
+        let path = entry.expect("the folder can be read").path();
+        println!("{}", path.display());
+        check(&fs::read(path).expect("the seed can be read"));
+        count += 1;
+    }
+    assert!(count > 0, "{} is empty", folder.display());
+}
+
+#[test]
+fn homa() {
+    replay("decode_homa", checks::homa);
+}
+
+#[test]
+fn tcp() {
+    replay("decode_tcp", checks::tcp);
+}
+
+#[test]
+fn frames() {
+    replay("decode_frame", checks::frame);
+}
+
+/// Else: `cargo run -p rackweave-wire --example fuzz_seeds`.
+#[test]
+fn seeds_are_up_to_date() {
+    for (target, name, bytes) in seeds::all() {
+        let path = corpus(target).join(&name);
+        let file = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(file, bytes, "{target}/{name}");
+    }
+}

@@ -1,0 +1,134 @@
+//! What holds for every header, and for any bytes.
+
+mod checks;
+mod strategies;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rackweave_core::Packet;
+use rackweave_wire::homa::Layout;
+use rackweave_wire::{Header, Malformed, Ports, frame, homa, tcp};
+use strategies::{headers, homa_headers, layouts, packets, ports, tcp_headers};
+
+fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    header.encode(layout, ports, &mut bytes);
+    let payload = match header {
+        Header::Homa(header) => header.payload(),
+        Header::Tcp(header) => header.payload(),
+    };
+    let l4_bytes = bytes.len() + payload.map_or(0, |slice| slice.len as usize);
+    (bytes, l4_bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn every_header_comes_back(header in headers(), layout in layouts(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header, layout, ports);
+        prop_assert_eq!(bytes.len(), header.header_bytes(layout) as usize);
+        let decoded = Header::decode(header.ip_protocol(layout), &bytes, l4_bytes);
+        prop_assert_eq!(decoded, Ok((header, ports)));
+    }
+
+    #[test]
+    fn every_frame_comes_back((layout, packet) in packets()) {
+        let mut bytes = Vec::new();
+        let length = frame::encode(&packet, layout, &mut bytes).expect("short enough");
+        prop_assert!(bytes.len() <= length as usize);
+        prop_assert!(length >= 60);
+        prop_assert_eq!(frame::decode(&bytes), Ok(packet));
+        checks::frame(&bytes);
+    }
+
+    #[test]
+    fn payload_and_padding_behind_a_header_change_nothing(
+        (layout, packet) in packets(), tail in vec(any::<u8>(), 0..100)
+    ) {
+        let mut bytes = Vec::new();
+        frame::encode(&packet, layout, &mut bytes).expect("short enough");
+        bytes.extend_from_slice(&tail);
+        prop_assert_eq!(frame::decode(&bytes), Ok(packet));
+    }
+
+    #[test]
+    fn decoders_survive_any_bytes(bytes in vec(any::<u8>(), 0..120), l4_bytes in any::<usize>()) {
+        checks::homa(&bytes);
+        checks::tcp(&bytes);
+        checks::frame(&bytes);
+        for protocol in [Layout::Head.ip_protocol(), Layout::Talk.ip_protocol(), 6] {
+            // Most are refused; none may panic, whatever IP claims.
+            let _ = Header::decode(protocol, &bytes, l4_bytes);
+        }
+    }
+
+    #[test]
+    fn decoders_survive_a_changed_byte((layout, packet) in packets(), at: usize, to: u8) {
+        let mut bytes = Vec::new();
+        frame::encode(&packet, layout, &mut bytes).expect("short enough");
+        let at = at % bytes.len();
+        bytes[at] = to;
+        checks::frame(&bytes);
+        let l4 = &bytes[34..];
+        match packet.header {
+            Header::Homa(_) => checks::homa(l4),
+            Header::Tcp(_) => checks::tcp(l4),
+        }
+    }
+
+    #[test]
+    fn a_changed_ip_header_is_noticed((layout, packet) in packets(), at in 14..34_usize, to: u8) {
+        let mut bytes = Vec::new();
+        frame::encode(&packet, layout, &mut bytes).expect("short enough");
+        prop_assume!(bytes[at] != to);
+        bytes[at] = to;
+        prop_assert!(frame::decode(&bytes).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_homa_header_cut_anywhere_is_refused(
+        header in homa_headers(), layout in layouts(), ports in ports()
+    ) {
+        let (bytes, l4_bytes) = encoded(&header.into(), layout, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                let error = homa::Header::decode(layout, &bytes[..cut], claimed).unwrap_err();
+                let Malformed::Truncated { got, .. } = error else {
+                    return Err(TestCaseError::fail(format!("{error} at {cut}")));
+                };
+                prop_assert_eq!(got, cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tcp_header_cut_anywhere_is_refused(header in tcp_headers(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header.into(), Layout::Head, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                prop_assert!(tcp::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_within_its_headers_is_refused((layout, packet) in packets()) {
+        let mut bytes = Vec::new();
+        frame::encode(&packet, layout, &mut bytes).expect("short enough");
+        let headers = 34 + packet.header.header_bytes(layout) as usize;
+        for cut in 0..headers {
+            prop_assert!(frame::decode(&bytes[..cut]).is_err(), "at {}", cut);
+        }
+    }
+}
+
+/// 16 bytes of packet, 48 of header (DESIGN, core).
+#[test]
+fn a_packet_fills_a_cache_line() {
+    assert!(size_of::<Packet<Header>>() <= 64);
+}

@@ -1,0 +1,156 @@
+//! The seeds of the fuzz targets: every kind of packet once, and the ways to be wrong that random
+//! changes find slowly.
+
+use rackweave_core::{Ecn, HostId, Kind, Packet};
+use rackweave_wire::homa::{self, Layout};
+use rackweave_wire::{Header, Id64, Ports, frame, tcp};
+
+const PORTS: Ports = Ports { source: 32_768, destination: 80 };
+
+/// Target, name and bytes of each seed.
+pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for (layout, prefix) in [(Layout::Head, "head"), (Layout::Talk, "talk")] {
+        for (name, header) in homa_headers() {
+            let mut bytes = Vec::new();
+            header.encode(layout, PORTS, &mut bytes);
+            seeds.push(("decode_homa", format!("{prefix}_{name}"), bytes));
+            seeds.push(("decode_frame", format!("homa_{prefix}_{name}"), framed(header, layout)));
+        }
+    }
+    for (name, header) in tcp_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_tcp", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("tcp_{name}"), framed(header, Layout::Head)));
+    }
+    for (target, name, bytes) in wrong() {
+        seeds.push((target, format!("wrong_{name}"), bytes));
+    }
+    seeds
+}
+
+fn homa_headers() -> Vec<(&'static str, homa::Header)> {
+    use homa::Body;
+    // The slice is cut off: in a Talk packet its length is only in the header.
+    let data = |ack_id, retransmit| Body::Data {
+        message_length: 10_000,
+        incoming: 10_000,
+        ack_id: Id64::new(ack_id),
+        ack_port: 80,
+        cutoff_version: 3,
+        retransmit,
+        offset: 1424,
+        segment_length: 1000,
+    };
+    let header = |body| homa::Header { id: Id64::new(42), one_way: false, body };
+    let others = [40, 38, 36].map(Id64::new);
+    vec![
+        ("data", header(data(0, false))),
+        ("data_with_ack", header(data(40, false))),
+        ("data_retransmitted", header(data(0, true))),
+        ("data_one_way", homa::Header { one_way: true, ..header(data(0, false)) }),
+        ("grant", header(Body::Grant { offset: 20_000, priority: 2, resend_all: false })),
+        ("grant_resend_all", header(Body::Grant { offset: 0, priority: 2, resend_all: true })),
+        ("resend", header(Body::Resend { offset: 1424, length: 1424, priority: 7 })),
+        ("resend_all", header(Body::Resend { offset: 0, length: u32::MAX, priority: 7 })),
+        ("unknown", header(Body::Unknown)),
+        ("busy", header(Body::Busy)),
+        (
+            "cutoffs",
+            header(Body::Cutoffs { cutoffs: [200, 2800, 15_000, 1_000_000, 0, 0, 0], version: 3 }),
+        ),
+        ("need_ack", header(Body::NeedAck)),
+        ("ack_alone", header(Body::Ack { count: 0, others: Default::default() })),
+        ("ack_of_three_more", header(Body::Ack { count: 3, others })),
+    ]
+}
+
+fn tcp_headers() -> Vec<(&'static str, tcp::Header)> {
+    use tcp::Body;
+    use tcp::flags::{ACK, CWR, ECE, FIN, PSH, RST, SYN};
+    let header = |flags, body| tcp::Header { seq: 1461, ack: 77, window: 256, flags, body };
+    let data = |kind, len| Body::Data {
+        message: Id64::new(42),
+        message_length: 10_000,
+        offset: 1460,
+        len,
+        kind,
+    };
+    let ack = |count: u8| {
+        let mut sack = [(2921, 4381), (5841, 7301), (u32::MAX, 9)];
+        sack[usize::from(count)..].fill((0, 0));
+        Body::Ack { count, sack }
+    };
+    vec![
+        ("data_one_way", header(ACK, data(Kind::OneWay, 1460))),
+        ("data_request", header(ACK | PSH | CWR, data(Kind::Request, 1))),
+        ("data_response", header(ACK, data(Kind::Response, 0))),
+        ("ack", header(ACK, ack(0))),
+        ("ack_ecn_echo", header(ACK | ECE, ack(0))),
+        ("ack_sack_1", header(ACK, ack(1))),
+        ("ack_sack_3", header(ACK, ack(3))),
+        ("syn", header(SYN | ECE | CWR, ack(0))),
+        ("syn_data", header(SYN, data(Kind::Request, 100))),
+        ("fin", header(FIN | ACK, ack(0))),
+        ("rst", header(RST, ack(0))),
+    ]
+}
+
+fn framed(header: impl Into<Header>, layout: Layout) -> Vec<u8> {
+    let header = header.into();
+    let bytes = frame::counted_ip_bytes(&header, layout);
+    let packet = Packet::new(HostId(3), HostId(7), bytes, header)
+        .with_ports(PORTS.source, PORTS.destination)
+        .with_priority(6)
+        .with_ecn(Ecn::Capable);
+    let mut bytes = Vec::new();
+    frame::encode(&packet, layout, &mut bytes).expect("short enough");
+    bytes
+}
+
+fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let changed = |mut bytes: Vec<u8>, at: usize, to: u8| {
+        bytes[at] = to;
+        bytes
+    };
+    let homa = |body| {
+        let mut bytes = Vec::new();
+        let header = homa::Header { id: Id64::new(42), one_way: false, body };
+        header.encode(Layout::Head, PORTS, &mut bytes);
+        bytes
+    };
+    let busy = homa(homa::Body::Busy);
+    let ack = homa(homa::Body::Ack { count: 0, others: Default::default() });
+    let tcp = |options: &[u8]| {
+        let body = tcp::Body::Ack { count: 0, sack: Default::default() };
+        let mut bytes = Vec::new();
+        let header = tcp::Header { seq: 0, ack: 0, window: 0, flags: tcp::flags::ACK, body };
+        header.encode(PORTS, &mut bytes);
+        bytes[12] = (5 + options.len() as u8 / 4) << 4;
+        bytes.extend_from_slice(options);
+        bytes
+    };
+    let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
+    let good_frame = framed(header, Layout::Head);
+    vec![
+        ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
+        ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),
+        ("decode_homa", "cut_in_common_header", busy[..27].to_vec()),
+        ("decode_homa", "ack_of_five_more", changed(ack.clone(), 29, 5)),
+        ("decode_homa", "ack_of_six_more", changed(ack.clone(), 29, 6)),
+        ("decode_homa", "ack_cut_in_entries", changed(ack, 29, 3)[..50].to_vec()),
+        ("decode_tcp", "option_without_length", tcp(&[1, 1, 1, 8])),
+        ("decode_tcp", "option_of_length_zero", tcp(&[8, 0, 0, 0])),
+        ("decode_tcp", "option_beyond_header", tcp(&[8, 255, 0, 0])),
+        ("decode_tcp", "sack_of_half_a_block", tcp(&[5, 6, 0, 0, 0, 0, 1, 1])),
+        ("decode_tcp", "mapping_too_short", tcp(&[253, 4, 0x52, 0x57])),
+        ("decode_tcp", "data_offset_zero", changed(tcp(&[]), 12, 0)),
+        ("decode_tcp", "data_offset_beyond_segment", changed(tcp(&[]), 12, 0xf0)),
+        ("decode_frame", "ethertype_ipv6", changed(good_frame.clone(), 12, 0x86)),
+        ("decode_frame", "checksum", changed(good_frame.clone(), 24, 0)),
+        ("decode_frame", "fragment", changed(good_frame.clone(), 20, 0x20)),
+        ("decode_frame", "total_length_below_header", changed(good_frame.clone(), 17, 19)),
+        ("decode_frame", "header_length_beyond_packet", changed(good_frame, 14, 0x4f)),
+    ]
+}

@@ -1,0 +1,118 @@
+//! Arbitrary headers and packets.
+
+use proptest::array::{uniform3, uniform7};
+use proptest::prelude::*;
+use rackweave_core::{Ecn, HostId, Kind, Packet};
+use rackweave_wire::homa::Layout;
+use rackweave_wire::{Header, Id64, Ports, frame, homa, tcp};
+
+pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
+    prop_oneof![Just(Layout::Head), Just(Layout::Talk)]
+}
+
+pub(crate) fn ports() -> impl Strategy<Value = Ports> {
+    any::<(u16, u16)>().prop_map(|(source, destination)| Ports { source, destination })
+}
+
+fn ids() -> impl Strategy<Value = Id64> {
+    any::<u64>().prop_map(Id64::new)
+}
+
+fn homa_data() -> impl Strategy<Value = homa::Body> {
+    let ack = (ids(), any::<u16>());
+    let rest = any::<(u32, u32, u16, bool, u32)>();
+    // What fits an IP packet with the longest header.
+    (rest, ack, 0..=65_000_u16).prop_map(|(rest, (ack_id, ack_port), segment_length)| {
+        let (message_length, incoming, cutoff_version, retransmit, offset) = rest;
+        homa::Body::Data {
+            message_length,
+            incoming,
+            ack_id,
+            ack_port,
+            cutoff_version,
+            retransmit,
+            offset,
+            segment_length,
+        }
+    })
+}
+
+/// Of an ACK's ids, those that do not count are zero: there is no room for them on the wire.
+fn homa_ack() -> impl Strategy<Value = homa::Body> {
+    (0..=3_u8, uniform3(ids())).prop_map(|(count, mut others)| {
+        others[usize::from(count)..].fill(Id64::default());
+        homa::Body::Ack { count, others }
+    })
+}
+
+pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
+    let grant = any::<(u32, u8, bool)>().prop_map(|(offset, priority, resend_all)| {
+        homa::Body::Grant { offset, priority, resend_all }
+    });
+    let resend = any::<(u32, u32, u8)>()
+        .prop_map(|(offset, length, priority)| homa::Body::Resend { offset, length, priority });
+    let cutoffs = (uniform7(any::<u32>()), any::<u16>())
+        .prop_map(|(cutoffs, version)| homa::Body::Cutoffs { cutoffs, version });
+    let body = prop_oneof![
+        homa_data(),
+        grant,
+        resend,
+        Just(homa::Body::Unknown),
+        Just(homa::Body::Busy),
+        cutoffs,
+        Just(homa::Body::NeedAck),
+        homa_ack(),
+    ];
+    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| homa::Header { id, one_way, body })
+}
+
+pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
+    let kinds = prop_oneof![Just(Kind::OneWay), Just(Kind::Request), Just(Kind::Response)];
+    let data = (ids(), any::<u32>(), any::<u32>(), 0..=65_000_u16, kinds).prop_map(
+        |(message, message_length, offset, len, kind)| tcp::Body::Data {
+            message,
+            message_length,
+            offset,
+            len,
+            kind,
+        },
+    );
+    let ack = (0..=3_u8, uniform3(any::<(u32, u32)>())).prop_map(|(count, mut sack)| {
+        sack[usize::from(count)..].fill((0, 0));
+        tcp::Body::Ack { count, sack }
+    });
+    (any::<(u32, u32, u16, u8)>(), prop_oneof![data, ack])
+        .prop_map(|((seq, ack, window, flags), body)| tcp::Header { seq, ack, window, flags, body })
+}
+
+pub(crate) fn headers() -> impl Strategy<Value = Header> {
+    prop_oneof![
+        homa_headers().prop_map(Header::Homa), //
+        tcp_headers().prop_map(Header::Tcp)
+    ]
+}
+
+/// A layout, and a packet of the size that the header has in it.
+pub(crate) fn packets() -> impl Strategy<Value = (Layout, Packet<Header>)> {
+    let ecn = prop_oneof![Just(Ecn::NotCapable), Just(Ecn::Capable), Just(Ecn::Marked)];
+    let hosts = (0..1_u32 << 24, 0..1_u32 << 24);
+    let marks = (ecn, any::<(bool, bool, bool)>(), 0..8_u8);
+    (layouts(), headers(), hosts, ports(), marks).prop_map(
+        |(layout, header, (src, dst), ports, (ecn, marks, priority))| {
+            let (spray, trimmable, trimmed) = marks;
+            let bytes = frame::counted_ip_bytes(&header, layout);
+            let mut packet = Packet::new(HostId(src), HostId(dst), bytes, header)
+                .with_ports(ports.source, ports.destination)
+                .with_priority(priority)
+                .with_ecn(ecn)
+                .sprayed(spray);
+            if trimmable {
+                packet = packet.trimmable();
+            }
+            if trimmed {
+                packet.trim();
+            }
+            (layout, packet)
+        },
+    )
+}
