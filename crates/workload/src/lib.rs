@@ -1,45 +1,39 @@
 //! Who sends how much to whom, and when: the same generators for both worlds.
+//!
+//! - [`sizes`]: [`SizeDist`], how long messages are: published, from a file, or made up.
+//! - [`pattern`]: [`WorkloadConfig`] and [`Pattern`], who sends to whom.
+//! - [`load`]: how far apart messages are at a given load of the hosts' links.
+//! - [`generator`]: [`Generator`], which draws the messages of each host from streams of its own.
+//! - [`trace`]: [`Trace`], messages read from a file.
+//!
+//! ```
+//! use rackweave_core::{Framing, HostId, Rate};
+//! use rackweave_workload::{
+//!     Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig, open_loop_gap,
+//! };
+//!
+//! let (sizes, load, counts) = (SizeDist::named("W4")?, 0.8, LoadCounts::Wire);
+//! let framing = Framing { max_payload: 1460, header_bytes: 40 };
+//! let gap = open_loop_gap(&sizes, load, counts, Rate::from_gbps(10), framing, |_| 0.0)?;
+//! let config = WorkloadConfig::new(Pattern::OpenLoop { sizes, load, counts });
+//! let mut generator = Generator::new(&config, 144, Some(gap), 1, 0, 0)?;
+//! let first = generator.next(HostId(7)).expect("an open loop goes on");
+//! assert_ne!(first.dst, HostId(7));
+//! # Ok::<(), rackweave_workload::WorkloadError>(())
+//! ```
 
-use rackweave_core::{HostId, Span, Time};
+pub mod error;
+pub mod generator;
+pub mod load;
+pub mod pattern;
+mod rows;
+pub mod sizes;
+mod tables;
+pub mod trace;
 
-/// A workload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WorkloadConfig {
-    /// Which messages, and when.
-    pub pattern: Pattern,
-    /// Whether messages are answered.
-    pub exchange: Exchange,
-    /// No message starts before this.
-    pub start: Span,
-    /// No message starts after this.
-    pub stop: Span,
-}
-
-/// Whether messages are answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exchange {
-    /// One-way messages.
-    OneWay,
-    /// Requests with a response of the same length.
-    Echo,
-    /// Requests with a response of this many bytes.
-    Respond(u64),
-}
-
-/// Which messages, and when.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Pattern {
-    /// To be completed.
-    Todo,
-}
-
-/// A message to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// When.
-    pub at: Time,
-    /// To whom.
-    pub dst: HostId,
-    /// How long.
-    pub bytes: u64,
-}
+pub use error::{LineProblem, SizesError, TraceError, WorkloadError};
+pub use generator::Generator;
+pub use load::{Grants, open_loop_gap};
+pub use pattern::{Arrival, Exchange, LoadCounts, Pattern, WorkloadConfig};
+pub use sizes::{Interpolation, MAX_MESSAGE_BYTES, SizeDist};
+pub use trace::{Trace, TraceEntry};

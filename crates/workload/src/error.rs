@@ -1,0 +1,215 @@
+//! What can be wrong with a workload, said so that the user can mend it.
+
+use rackweave_core::Span;
+
+use crate::sizes::SizeDist;
+
+/// Why a workload cannot be run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WorkloadError {
+    /// There is nobody to send.
+    #[error("the workload has no hosts")]
+    NoHosts,
+    /// A load out of (0, 1].
+    #[error("the load must be above 0 and at most 1 (the share of a host's link), not {0}")]
+    Load(f64),
+    /// A link without a rate.
+    #[error("the hosts' links have a rate of 0, so that no load can be put on them")]
+    NoRate,
+    /// The gap between messages was not given, or is zero.
+    #[error("an open loop needs a mean gap between a host's messages of at least 1 ps")]
+    NoGap,
+    /// A closed loop that never starts.
+    #[error("a closed loop needs at least 1 outstanding message")]
+    NoOutstanding,
+    /// A count that must be at least one.
+    #[error("{what} must be at least 1")]
+    Zero {
+        /// The count.
+        what: &'static str,
+    },
+    /// More than the generator counts or stores.
+    #[error("{what} is {value}, more than the {max} that are possible")]
+    TooMany {
+        /// The count.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The most.
+        max: u64,
+    },
+    /// A range of hosts without a host.
+    #[error("the range of {what}, {start}..{end}, is empty")]
+    EmptyRange {
+        /// "senders" or "receivers".
+        what: &'static str,
+        /// First host.
+        start: u32,
+        /// One past the last host.
+        end: u32,
+    },
+    /// A host that is not in the fabric.
+    #[error("host {host} ({what}) does not exist: the fabric has hosts 0 to {}", hosts.saturating_sub(1))]
+    NoSuchHost {
+        /// Its part in the workload.
+        what: &'static str,
+        /// The host.
+        host: u32,
+        /// How many there are.
+        hosts: u32,
+    },
+    /// Nobody but itself to send to.
+    #[error("host {0} has nobody to send to but itself")]
+    NoDestination(u32),
+    /// An incast without a sender.
+    #[error("the only sender of the incast is its receiver, host {0}")]
+    NoSender(u32),
+    /// A permutation between sets of different size.
+    #[error("a permutation needs as many receivers as senders, not {senders} to {receivers}")]
+    UnequalPermutation {
+        /// Hosts that send.
+        senders: u32,
+        /// Hosts that receive.
+        receivers: u32,
+    },
+    /// A restriction that this pattern has no use for.
+    #[error("`{what}` cannot be restricted for the pattern `{pattern}`")]
+    NotApplicable {
+        /// "senders" or "receivers".
+        what: &'static str,
+        /// The pattern's name.
+        pattern: &'static str,
+    },
+    /// The time of the workload is over before it begins.
+    #[error("the workload stops at {stop}, before its messages start at {start}")]
+    StopsBeforeStart {
+        /// When its (last) messages start.
+        start: Span,
+        /// When it stops.
+        stop: Span,
+    },
+    /// A built-in distribution that does not exist.
+    #[error("there is no size distribution `{0}`; there are {names}", names = SizeDist::NAMES.join(", "))]
+    UnknownDistribution(String),
+    /// A size distribution that is none.
+    #[error(transparent)]
+    Sizes(#[from] SizesError),
+    /// A trace that cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+/// What is wrong with a size distribution.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SizesError {
+    /// There is not one point.
+    #[error("the size distribution has no points")]
+    Empty,
+    /// A size out of the possible range.
+    #[error("a message size must be from 1 to {max} bytes, not {0}", max = crate::sizes::MAX_MESSAGE_BYTES)]
+    Size(u64),
+    /// A uniform distribution upside down.
+    #[error("the smallest size, {low}, is above the largest, {high}")]
+    Reversed {
+        /// Smallest.
+        low: u64,
+        /// Largest.
+        high: u64,
+    },
+    /// A line of a CSV file.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: LineProblem,
+    },
+}
+
+/// What is wrong with a trace.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TraceError {
+    /// There is not one message.
+    #[error("the trace has no messages")]
+    Empty,
+    /// A line of a CSV file.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: LineProblem,
+    },
+    /// An entry that was not read from a file.
+    #[error("message {index} of the trace: {problem}")]
+    Entry {
+        /// Counted from 0.
+        index: usize,
+        /// What is wrong with it.
+        problem: LineProblem,
+    },
+    /// A message from or to a host that is not in the fabric.
+    #[error("{place}: host {host} does not exist: the fabric has hosts 0 to {}", hosts.saturating_sub(1))]
+    NoSuchHost {
+        /// "line 7", or "message 6" if the trace was not read from a file.
+        place: String,
+        /// The host.
+        host: u32,
+        /// How many there are.
+        hosts: u32,
+    },
+}
+
+/// What is wrong with a line of a CSV file.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LineProblem {
+    /// Not text at all.
+    #[error("this is not text (UTF-8)")]
+    NotText,
+    /// The first line lacks a column.
+    #[error("the header has no column `{column}`; it must have {expected}")]
+    MissingColumn {
+        /// What is missing.
+        column: &'static str,
+        /// What must be there.
+        expected: &'static str,
+    },
+    /// A line ends too early.
+    #[error("there is no value for `{column}`")]
+    MissingValue {
+        /// The column.
+        column: &'static str,
+    },
+    /// Not a number, or not one in range.
+    #[error("`{value}` is not a value for `{column}`: it must be {expected}")]
+    BadValue {
+        /// The column.
+        column: &'static str,
+        /// What stands there (shortened).
+        value: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// A size is not above the one before.
+    #[error("size {size} is below the one before it, {before}: sizes must increase")]
+    SizeDecreases {
+        /// The size.
+        size: u64,
+        /// The size before.
+        before: u64,
+    },
+    /// A cumulative probability falls.
+    #[error("cdf {cdf} is below the one before it, {before}: a CDF cannot decrease")]
+    CdfDecreases {
+        /// The probability.
+        cdf: f64,
+        /// The one before.
+        before: f64,
+    },
+    /// The last cumulative probability is not 1.
+    #[error("the last cdf is {0}, but must be 1 (not percent)")]
+    CdfEnd(f64),
+    /// A message from a host to itself.
+    #[error("host {0} sends to itself")]
+    ToItself(u32),
+}

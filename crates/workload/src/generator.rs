@@ -1,0 +1,514 @@
+//! Draws the messages of a workload, host by host.
+
+use core::ops::Range;
+
+use rackweave_core::{HostId, Rng, Span, Time};
+
+use crate::error::WorkloadError;
+use crate::load::check_load;
+use crate::pattern::{Arrival, Exchange, Pattern, WorkloadConfig};
+use crate::sizes::{SizeDist, check_size};
+use crate::trace::Trace;
+
+/// Logical senders of an incast: more would take gigabytes for their delays.
+const MAX_INCAST_SENDERS: u32 = 1 << 24;
+
+/// The messages of a workload among the hosts of a fabric.
+///
+/// Each host draws times, sizes and destinations from streams of its own: what one host starts
+/// does not depend on the others, nor on the order in which hosts are asked.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    plan: Plan,
+    peers: Peers,
+    start: Time,
+    stop: Time,
+    total: Option<u64>,
+}
+
+/// Who may send, and to whom.
+#[derive(Clone, Debug)]
+struct Peers {
+    senders: Range<u32>,
+    receivers: Range<u32>,
+}
+
+#[derive(Clone, Debug)]
+enum Plan {
+    OpenLoop { sizes: SizeDist, gap: f64, hosts: Vec<OpenLoopHost> },
+    ClosedLoop { sizes: SizeDist, think: Span, hosts: Vec<ClosedLoopHost> },
+    Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64, hosts: Vec<IncastHost> },
+    Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32>, hosts: Vec<BatchHost> },
+    AllToAll { sizes: SizeDist, per_pair: u64, hosts: Vec<BatchHost> },
+    Trace { trace: Trace, order: Vec<u32>, left: Vec<Range<u32>> },
+}
+
+#[derive(Clone, Debug)]
+struct OpenLoopHost {
+    last: Time,
+    arrivals: Rng,
+    sizes: Rng,
+    destinations: Rng,
+}
+
+#[derive(Clone, Debug)]
+struct ClosedLoopHost {
+    to_start: u32,
+    sizes: Rng,
+    destinations: Rng,
+}
+
+#[derive(Clone, Debug)]
+struct IncastHost {
+    senders: u32,
+    /// How late each of its senders is, increasing; empty: none is.
+    late: Box<[Span]>,
+    started: u64,
+    sizes: Rng,
+}
+
+#[derive(Clone, Debug)]
+struct BatchHost {
+    started: u64,
+    sizes: Rng,
+}
+
+/// Where the random streams of a workload come from.
+#[derive(Clone, Copy)]
+struct Streams {
+    seed: u64,
+    run: u64,
+    stream: u64,
+}
+
+impl Streams {
+    fn host(self, host: u32, purpose: &str) -> Rng {
+        Rng::stream(self.seed, self.run, self.stream << 32 | u64::from(host), purpose)
+    }
+
+    fn whole(self, purpose: &str) -> Rng {
+        self.host(u32::MAX, purpose)
+    }
+}
+
+impl Generator {
+    /// A generator of the workload `config` among `hosts` hosts.
+    ///
+    /// `mean_gap` is the mean gap between the messages of one host in an open loop (see
+    /// [`crate::open_loop_gap`]); other patterns need none. `stream` tells the workloads of one
+    /// run apart: it must be below 2^32.
+    ///
+    /// # Errors
+    /// If the workload cannot be run on these hosts.
+    pub fn new(
+        config: &WorkloadConfig,
+        hosts: u32,
+        mean_gap: Option<Span>,
+        seed: u64,
+        run: u64,
+        stream: u64,
+    ) -> Result<Self, WorkloadError> {
+        if hosts == 0 {
+            return Err(WorkloadError::NoHosts);
+        }
+        if config.stop < config.start {
+            return Err(WorkloadError::StopsBeforeStart { start: config.start, stop: config.stop });
+        }
+        if let Exchange::Respond(bytes) = config.exchange {
+            check_size(bytes)?;
+        }
+        let peers = Peers::new(config, hosts)?;
+        let streams = Streams { seed, run, stream };
+        let start = Time::ZERO.saturating_add(config.start);
+        let (plan, total) = match &config.pattern {
+            Pattern::OpenLoop { sizes, load, .. } => {
+                check_load(*load)?;
+                let gap = mean_gap.filter(|gap| gap.0 > 0).ok_or(WorkloadError::NoGap)?;
+                peers.check_destinations()?;
+                (Plan::open_loop(sizes, gap, &peers, start, streams), None)
+            }
+            Pattern::ClosedLoop { sizes, outstanding, think } => {
+                if *outstanding == 0 {
+                    return Err(WorkloadError::NoOutstanding);
+                }
+                peers.check_destinations()?;
+                (Plan::closed_loop(sizes, *outstanding, *think, &peers, streams), None)
+            }
+            &Pattern::Incast { senders, receiver, ref sizes, messages_per_sender, at, spread } => {
+                let at = start.saturating_add(at);
+                let last = Span(at.saturating_add(spread).0);
+                if last > config.stop {
+                    let stop = config.stop;
+                    return Err(WorkloadError::StopsBeforeStart { start: last, stop });
+                }
+                let per_sender = messages_per_sender;
+                Incast { sizes, senders, receiver, per_sender, at, spread }.plan(&peers, streams)?
+            }
+            Pattern::Permutation { sizes, messages_per_host } => {
+                Plan::permutation(sizes, *messages_per_host, &peers, streams)?
+            }
+            Pattern::AllToAll { sizes, messages_per_pair } => {
+                Plan::all_to_all(sizes, *messages_per_pair, &peers, streams)?
+            }
+            Pattern::Trace(trace) => Plan::trace(trace, hosts, config)?,
+        };
+        let stop = Time::ZERO.saturating_add(config.stop);
+        Ok(Self { plan, peers, start, stop, total })
+    }
+
+    /// The next message that `host` starts by itself; `None`: there is no more.
+    ///
+    /// To be called once at the start and again after each message. Times don't decrease.
+    #[inline]
+    pub fn next(&mut self, host: HostId) -> Option<Arrival> {
+        let index = self.peers.sender_index(host)?;
+        let Self { plan, peers, start, stop, .. } = self;
+        let arrival = match plan {
+            Plan::OpenLoop { sizes, gap, hosts } => {
+                let state = &mut hosts[index];
+                // The sum is of whole picoseconds: each gap is rounded, the error does not grow.
+                let gap = Span((state.arrivals.exponential(*gap) + 0.5) as u64);
+                state.last = state.last.saturating_add(gap);
+                Arrival {
+                    at: state.last,
+                    dst: peers.pick(host, &mut state.destinations),
+                    bytes: sizes.sample(&mut state.sizes),
+                }
+            }
+            Plan::ClosedLoop { sizes, hosts, .. } => {
+                let state = &mut hosts[index];
+                state.to_start = state.to_start.checked_sub(1)?;
+                state.draw(*start, host, sizes, peers)
+            }
+            Plan::Incast { sizes, receiver, at, per_sender, hosts } => {
+                let state = &mut hosts[index];
+                let sender = state.started / *per_sender;
+                if sender >= u64::from(state.senders) {
+                    return None;
+                }
+                state.started += 1;
+                let late = state.late.get(sender as usize).copied().unwrap_or(Span::ZERO);
+                Arrival {
+                    at: at.saturating_add(late),
+                    dst: *receiver,
+                    bytes: sizes.sample(&mut state.sizes),
+                }
+            }
+            Plan::Permutation { sizes, per_host, to, hosts } => {
+                hosts[index].draw(*start, *per_host, sizes, |_| HostId(to[index]))?
+            }
+            Plan::AllToAll { sizes, per_pair, hosts } => {
+                let others = peers.others(host);
+                let count = *per_pair * u64::from(others);
+                // Round after round, so that no destination gets all its messages first.
+                hosts[index].draw(*start, count, sizes, |started| {
+                    peers.after(host, (started % u64::from(others)) as u32)
+                })?
+            }
+            Plan::Trace { trace, order, left } => {
+                let entry = trace.entries()[order[left[index].next()? as usize] as usize];
+                Arrival { at: start.saturating_add(entry.at), dst: entry.dst, bytes: entry.bytes }
+            }
+        };
+        (arrival.at <= *stop).then_some(arrival)
+    }
+
+    /// A message that `host` started has ended (completed or failed) at `now`: in a closed loop the
+    /// next one follows.
+    pub fn completed(&mut self, host: HostId, now: Time) -> Option<Arrival> {
+        let index = self.peers.sender_index(host)?;
+        let Plan::ClosedLoop { sizes, think, hosts } = &mut self.plan else { return None };
+        let at = now.saturating_add(*think);
+        if at > self.stop {
+            return None;
+        }
+        Some(hosts[index].draw(at, host, sizes, &self.peers))
+    }
+
+    /// From now on nothing is started any more.
+    pub fn stop(&mut self) {
+        self.peers.senders = 0..0;
+    }
+
+    /// How many messages there are in all; `None`: as many as time allows.
+    #[must_use]
+    pub const fn total(&self) -> Option<u64> {
+        self.total
+    }
+}
+
+impl ClosedLoopHost {
+    fn draw(&mut self, at: Time, host: HostId, sizes: &SizeDist, peers: &Peers) -> Arrival {
+        let dst = peers.pick(host, &mut self.destinations);
+        Arrival { at, dst, bytes: sizes.sample(&mut self.sizes) }
+    }
+}
+
+impl BatchHost {
+    fn new(streams: Streams, host: u32) -> Self {
+        Self { started: 0, sizes: streams.host(host, "sizes") }
+    }
+
+    /// The next of `count` messages that all start at `at`.
+    fn draw(
+        &mut self,
+        at: Time,
+        count: u64,
+        sizes: &SizeDist,
+        dst: impl FnOnce(u64) -> HostId,
+    ) -> Option<Arrival> {
+        if self.started >= count {
+            return None;
+        }
+        let dst = dst(self.started);
+        self.started += 1;
+        Some(Arrival { at, dst, bytes: sizes.sample(&mut self.sizes) })
+    }
+}
+
+/// [`Pattern::Incast`], with `at` from the start of the run.
+struct Incast<'a> {
+    sizes: &'a SizeDist,
+    senders: Option<u32>,
+    receiver: HostId,
+    per_sender: u64,
+    at: Time,
+    spread: Span,
+}
+
+impl Incast<'_> {
+    fn plan(self, peers: &Peers, streams: Streams) -> Result<(Plan, Option<u64>), WorkloadError> {
+        let Self { sizes, senders, receiver, per_sender, at, spread } = self;
+        let on_hosts = peers.senders.len() as u32 - u32::from(peers.senders.contains(&receiver.0));
+        if on_hosts == 0 {
+            return Err(WorkloadError::NoSender(receiver.0));
+        }
+        let senders = senders.unwrap_or(on_hosts);
+        if senders > MAX_INCAST_SENDERS {
+            return Err(WorkloadError::TooMany {
+                what: "the number of senders",
+                value: senders.into(),
+                max: MAX_INCAST_SENDERS.into(),
+            });
+        }
+        let total = product(&[
+            ("the number of senders", senders.into()),
+            ("the number of messages per sender", per_sender),
+        ])?;
+        let mut place = 0;
+        let hosts = peers.senders.clone().map(|host| {
+            let mut mine = 0;
+            if host != receiver.0 {
+                mine = senders / on_hosts + u32::from(place < senders % on_hosts);
+                place += 1;
+            }
+            let mut arrivals = streams.host(host, "arrivals");
+            let mut late: Box<[Span]> = if spread == Span::ZERO {
+                Box::default()
+            } else {
+                (0..mine).map(|_| Span(arrivals.below(spread.0.saturating_add(1)))).collect()
+            };
+            late.sort_unstable();
+            IncastHost { senders: mine, late, started: 0, sizes: streams.host(host, "sizes") }
+        });
+        let plan =
+            Plan::Incast { sizes: sizes.clone(), receiver, at, per_sender, hosts: hosts.collect() };
+        Ok((plan, Some(total)))
+    }
+}
+
+impl Plan {
+    fn open_loop(
+        sizes: &SizeDist,
+        gap: Span,
+        peers: &Peers,
+        start: Time,
+        streams: Streams,
+    ) -> Self {
+        let hosts = peers.senders.clone().map(|host| OpenLoopHost {
+            last: start,
+            arrivals: streams.host(host, "arrivals"),
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        });
+        Self::OpenLoop { sizes: sizes.clone(), gap: gap.0 as f64, hosts: hosts.collect() }
+    }
+
+    fn closed_loop(
+        sizes: &SizeDist,
+        outstanding: u32,
+        think: Span,
+        peers: &Peers,
+        streams: Streams,
+    ) -> Self {
+        let hosts = peers.senders.clone().map(|host| ClosedLoopHost {
+            to_start: outstanding,
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        });
+        Self::ClosedLoop { sizes: sizes.clone(), think, hosts: hosts.collect() }
+    }
+
+    fn permutation(
+        sizes: &SizeDist,
+        per_host: u64,
+        peers: &Peers,
+        streams: Streams,
+    ) -> Result<(Self, Option<u64>), WorkloadError> {
+        let Peers { senders, receivers } = peers;
+        if senders.len() != receivers.len() {
+            return Err(WorkloadError::UnequalPermutation {
+                senders: senders.len() as u32,
+                receivers: receivers.len() as u32,
+            });
+        }
+        peers.check_destinations()?;
+        let total = product(&[
+            ("the number of senders", senders.len() as u64),
+            ("the number of messages per host", per_host),
+        ])?;
+        // Uniform among all permutations without a fixed point: at most about e attempts on average
+        // (three for three hosts, the worst case).
+        let mut rng = streams.whole("permutation");
+        let mut to: Vec<u32> = receivers.clone().collect();
+        loop {
+            rng.shuffle(&mut to);
+            if senders.clone().zip(&to).all(|(src, &dst)| src != dst) {
+                break;
+            }
+        }
+        let hosts = senders.clone().map(|host| BatchHost::new(streams, host)).collect();
+        Ok((Self::Permutation { sizes: sizes.clone(), per_host, to, hosts }, Some(total)))
+    }
+
+    fn all_to_all(
+        sizes: &SizeDist,
+        per_pair: u64,
+        peers: &Peers,
+        streams: Streams,
+    ) -> Result<(Self, Option<u64>), WorkloadError> {
+        peers.check_destinations()?;
+        let pairs = peers.senders.clone().map(|host| u64::from(peers.others(HostId(host)))).sum();
+        let total = product(&[
+            ("the number of pairs", pairs),
+            ("the number of messages per pair", per_pair),
+        ])?;
+        let hosts = peers.senders.clone().map(|host| BatchHost::new(streams, host)).collect();
+        Ok((Self::AllToAll { sizes: sizes.clone(), per_pair, hosts }, Some(total)))
+    }
+
+    fn trace(
+        trace: &Trace,
+        hosts: u32,
+        config: &WorkloadConfig,
+    ) -> Result<(Self, Option<u64>), WorkloadError> {
+        trace.check_hosts(hosts)?;
+        let entries = trace.entries();
+        let max = u64::from(u32::MAX);
+        if entries.len() as u64 > max {
+            let (what, value) = ("the number of messages of the trace", entries.len() as u64);
+            return Err(WorkloadError::TooMany { what, value, max });
+        }
+        // A counting sort by sender, which keeps the order of time.
+        let mut left = vec![0..0_u32; hosts as usize];
+        for entry in entries {
+            left[entry.src.0 as usize].end += 1;
+        }
+        let mut before = 0;
+        for range in &mut left {
+            let count = range.end;
+            *range = before..before;
+            before += count;
+        }
+        let mut order = vec![0; entries.len()];
+        for (index, entry) in entries.iter().enumerate() {
+            let range = &mut left[entry.src.0 as usize];
+            order[range.end as usize] = index as u32;
+            range.end += 1;
+        }
+        let last = config.stop - config.start;
+        let total = entries.partition_point(|entry| entry.at <= last) as u64;
+        Ok((Self::Trace { trace: trace.clone(), order, left }, Some(total)))
+    }
+}
+
+impl Peers {
+    fn new(config: &WorkloadConfig, hosts: u32) -> Result<Self, WorkloadError> {
+        let pattern = config.pattern.name();
+        let (may_restrict_senders, may_restrict_receivers) = match config.pattern {
+            Pattern::Trace(_) => (false, false),
+            Pattern::Incast { receiver, .. } => {
+                check_host("the receiver", receiver.0, hosts)?;
+                (true, false)
+            }
+            _ => (true, true),
+        };
+        for (what, range, possible) in [
+            ("senders", &config.senders, may_restrict_senders),
+            ("receivers", &config.receivers, may_restrict_receivers),
+        ] {
+            let Some(range) = range else { continue };
+            if !possible {
+                return Err(WorkloadError::NotApplicable { what, pattern });
+            }
+            if range.is_empty() {
+                return Err(WorkloadError::EmptyRange { what, start: range.start, end: range.end });
+            }
+            check_host(what, range.end - 1, hosts)?;
+        }
+        let or_all = |range: &Option<Range<u32>>| range.clone().unwrap_or(0..hosts);
+        Ok(Self { senders: or_all(&config.senders), receivers: or_all(&config.receivers) })
+    }
+
+    #[inline]
+    fn sender_index(&self, host: HostId) -> Option<usize> {
+        self.senders.contains(&host.0).then(|| (host.0 - self.senders.start) as usize)
+    }
+
+    /// How many there are to whom `host` can send.
+    #[inline]
+    fn others(&self, host: HostId) -> u32 {
+        let all = self.receivers.end - self.receivers.start;
+        all - u32::from(self.receivers.contains(&host.0))
+    }
+
+    fn check_destinations(&self) -> Result<(), WorkloadError> {
+        // Only a single receiver can be alone with itself.
+        let only = self.receivers.start;
+        let alone = self.receivers.len() == 1 && self.senders.contains(&only);
+        if alone { Err(WorkloadError::NoDestination(only)) } else { Ok(()) }
+    }
+
+    /// A receiver other than `host`, uniformly.
+    #[inline]
+    fn pick(&self, host: HostId, rng: &mut Rng) -> HostId {
+        let picked = self.receivers.start + rng.below(u64::from(self.others(host))) as u32;
+        let skip = self.receivers.contains(&host.0) && picked >= host.0;
+        HostId(picked + u32::from(skip))
+    }
+
+    /// The `n`-th receiver after `host`, round the circle; `n` is below [`Peers::others`].
+    fn after(&self, host: HostId, n: u32) -> HostId {
+        let Range { start, end } = self.receivers;
+        let all = u64::from(end - start);
+        let from = if self.receivers.contains(&host.0) { host.0 - start + 1 } else { host.0 };
+        HostId(start + ((u64::from(from) + u64::from(n)) % all) as u32)
+    }
+}
+
+fn check_host(what: &'static str, host: u32, hosts: u32) -> Result<(), WorkloadError> {
+    if host < hosts { Ok(()) } else { Err(WorkloadError::NoSuchHost { what, host, hosts }) }
+}
+
+/// The product of counts that must each be at least one.
+fn product(counts: &[(&'static str, u64)]) -> Result<u64, WorkloadError> {
+    let mut product = 1_u64;
+    for &(what, value) in counts {
+        if value == 0 {
+            return Err(WorkloadError::Zero { what });
+        }
+        let max = u64::MAX / product;
+        product = product.checked_mul(value).ok_or(WorkloadError::TooMany { what, value, max })?;
+    }
+    Ok(product)
+}

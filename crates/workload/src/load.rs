@@ -1,0 +1,76 @@
+//! How far apart a host's messages are, so that its link carries a given load.
+
+use rackweave_core::{Framing, Rate, Span};
+
+use crate::error::WorkloadError;
+use crate::pattern::LoadCounts;
+use crate::sizes::SizeDist;
+
+/// The mean gap between the messages of one host that puts `load` on its link.
+///
+/// With [`LoadCounts::Wire`] every byte on the link counts: `framing`'s headers and gaps, and
+/// `extra(size)` bytes of whatever else a message of this size costs (grants: see [`Grants`];
+/// a response, which loads the link too where every host both asks and answers). With [`LoadCounts::Payload`] only message bytes count
+/// and `framing` and `extra` are not looked at.
+///
+/// # Errors
+/// If the load is not in (0, 1], the rate is zero, or the gap is below a picosecond.
+pub fn open_loop_gap(
+    sizes: &SizeDist,
+    load: f64,
+    counts: LoadCounts,
+    link: Rate,
+    framing: Framing,
+    extra: impl Fn(u64) -> f64,
+) -> Result<Span, WorkloadError> {
+    check_load(load)?;
+    if link.0 == 0 {
+        return Err(WorkloadError::NoRate);
+    }
+    let bytes = match counts {
+        LoadCounts::Payload => sizes.mean(),
+        LoadCounts::Wire => {
+            sizes.mean_of(|size| framing.message_wire_bytes(size) as f64 + extra(size))
+        }
+    };
+    let gap = bytes * 8e12 / (load * link.0 as f64);
+    let gap = Span((gap + 0.5) as u64);
+    if gap == Span::ZERO { Err(WorkloadError::NoGap) } else { Ok(gap) }
+}
+
+pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {
+    // Written so that NaN is refused too.
+    if load > 0.0 && load <= 1.0 { Ok(()) } else { Err(WorkloadError::Load(load)) }
+}
+
+/// What a receiver-driven transport's grants cost: one for each so many bytes beyond the
+/// unscheduled ones.
+///
+/// Grants travel against the data. With uniform destinations every host sends as many as it
+/// causes, so that they count towards the load of its own link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grants {
+    /// Bytes that are sent without a grant.
+    pub unscheduled_bytes: u64,
+    /// Message bytes that one grant allows; at least 1.
+    pub bytes_per_grant: u64,
+    /// Bytes of one grant on the link, gap included.
+    pub wire_bytes_per_grant: u64,
+}
+
+impl Grants {
+    /// SIGCOMM'18's simulations: a grant of 86 bytes on the link for each packet of 1442 bytes
+    /// beyond the first 9328.
+    pub const HOMA_SIGCOMM18: Self =
+        Self { unscheduled_bytes: 9328, bytes_per_grant: 1442, wire_bytes_per_grant: 86 };
+
+    /// Bytes on the link of all grants of a message.
+    ///
+    /// # Panics
+    /// If `bytes_per_grant` is zero.
+    #[must_use]
+    pub const fn wire_bytes(self, size: u64) -> u64 {
+        let scheduled = size.saturating_sub(self.unscheduled_bytes);
+        scheduled.div_ceil(self.bytes_per_grant).saturating_mul(self.wire_bytes_per_grant)
+    }
+}

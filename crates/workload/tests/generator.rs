@@ -1,0 +1,366 @@
+//! Who sends to whom, and when.
+
+use core::ops::Range;
+
+use proptest::prelude::*;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_workload::{
+    Arrival, Exchange, Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig, WorkloadError,
+};
+
+const GAP: Span = Span::from_us(10);
+
+fn sizes() -> SizeDist {
+    SizeDist::named("W4").unwrap()
+}
+
+fn open_loop() -> WorkloadConfig {
+    let pattern = Pattern::OpenLoop { sizes: sizes(), load: 0.8, counts: LoadCounts::Wire };
+    WorkloadConfig::new(pattern)
+}
+
+fn closed_loop(outstanding: u32) -> WorkloadConfig {
+    let think = Span::from_us(1);
+    WorkloadConfig::new(Pattern::ClosedLoop { sizes: sizes(), outstanding, think })
+}
+
+fn incast(senders: Option<u32>, messages_per_sender: u64, spread: Span) -> WorkloadConfig {
+    WorkloadConfig::new(Pattern::Incast {
+        senders,
+        receiver: HostId(2),
+        sizes: sizes(),
+        messages_per_sender,
+        at: Span::from_us(5),
+        spread,
+    })
+}
+
+fn permutation(messages_per_host: u64) -> WorkloadConfig {
+    WorkloadConfig::new(Pattern::Permutation { sizes: sizes(), messages_per_host })
+}
+
+fn all_to_all(messages_per_pair: u64) -> WorkloadConfig {
+    WorkloadConfig::new(Pattern::AllToAll { sizes: sizes(), messages_per_pair })
+}
+
+fn generator(config: &WorkloadConfig, hosts: u32) -> Generator {
+    Generator::new(config, hosts, Some(GAP), 1, 0, 0).unwrap()
+}
+
+fn refused(config: &WorkloadConfig, hosts: u32) -> String {
+    Generator::new(config, hosts, Some(GAP), 1, 0, 0).unwrap_err().to_string()
+}
+
+/// The next messages of a host, `limit` at most.
+fn drain(generator: &mut Generator, host: u32, limit: usize) -> Vec<Arrival> {
+    std::iter::from_fn(|| generator.next(HostId(host))).take(limit).collect()
+}
+
+#[test]
+fn poisson_gaps_have_their_mean_and_variance() {
+    let mut generator = generator(&open_loop(), 4);
+    let n = 100_000;
+    let times: Vec<f64> = drain(&mut generator, 1, n).iter().map(|m| m.at.0 as f64).collect();
+    let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) / GAP.0 as f64).collect();
+    let count = gaps.len() as f64;
+    let mean = gaps.iter().sum::<f64>() / count;
+    let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
+    // Of exponential gaps in units of their mean; four standard errors.
+    assert!((mean - 1.0).abs() < 4.0 / count.sqrt(), "{mean}");
+    assert!((variance - 1.0).abs() < 4.0 * (8.0 / count).sqrt(), "{variance}");
+    // Without memory: a gap says nothing of the next.
+    let products = gaps.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean));
+    let correlation = products.sum::<f64>() / count / variance;
+    assert!(correlation.abs() < 4.0 / count.sqrt(), "{correlation}");
+}
+
+#[test]
+fn destinations_are_uniform_among_the_others() {
+    let mut generator = generator(&open_loop(), 8);
+    let mut counts = [0_u32; 8];
+    for message in drain(&mut generator, 3, 70_000) {
+        counts[message.dst.0 as usize] += 1;
+    }
+    assert_eq!(counts[3], 0);
+    let others = counts.iter().enumerate().filter(|(i, _)| *i != 3);
+    assert!(others.into_iter().all(|(_, c)| (9_600..10_400).contains(c)), "{counts:?}");
+}
+
+#[test]
+fn same_seed_same_messages() {
+    let draw = |seed, run, stream| {
+        let mut generator = Generator::new(&open_loop(), 4, Some(GAP), seed, run, stream).unwrap();
+        drain(&mut generator, 2, 100)
+    };
+    assert_eq!(draw(1, 0, 0), draw(1, 0, 0));
+    for other in [draw(2, 0, 0), draw(1, 1, 0), draw(1, 0, 1)] {
+        assert_ne!(draw(1, 0, 0), other);
+    }
+}
+
+/// Fixed values: whatever changes them changes every result and must be seen.
+#[test]
+fn messages_are_portable() {
+    let drawn = drain(&mut generator(&open_loop(), 4), 2, 3);
+    let drawn: Vec<_> = drawn.iter().map(|m| (m.at.0, m.dst.0, m.bytes)).collect();
+    assert_eq!(drawn, [(1_125_132, 3, 189_618), (44_247_441, 0, 671), (47_039_043, 0, 491)]);
+}
+
+#[test]
+fn hosts_do_not_disturb_each_other() {
+    let mut alone = generator(&open_loop(), 4);
+    let alone = drain(&mut alone, 2, 100);
+    let mut among = generator(&open_loop(), 4);
+    let among: Vec<_> = (0..100)
+        .map(|_| {
+            (0..2).for_each(|host| assert!(among.next(HostId(host)).is_some()));
+            among.next(HostId(2)).unwrap()
+        })
+        .collect();
+    assert_eq!(alone, among);
+    // More hosts: other destinations, but the same times and sizes.
+    let mut more = generator(&open_loop(), 400);
+    let more = drain(&mut more, 2, 100);
+    let times = |messages: &[Arrival]| messages.iter().map(|m| (m.at, m.bytes)).collect::<Vec<_>>();
+    assert_eq!(times(&alone), times(&more));
+    // Nor does it matter who else may send.
+    let mut config = open_loop();
+    config.senders = Some(2..3);
+    assert_eq!(drain(&mut generator(&config, 4), 2, 100), alone);
+}
+
+#[test]
+fn messages_start_in_the_workloads_time() {
+    let mut config = open_loop();
+    config.start = Span::from_us(100);
+    config.stop = Span::from_us(1100);
+    let messages = drain(&mut generator(&config, 4), 0, 10_000);
+    assert!((50..200).contains(&messages.len()), "{}", messages.len());
+    assert!(messages[0].at >= Time(100_000_000));
+    assert!(messages.last().unwrap().at <= Time(1_100_000_000));
+    let mut stopped = generator(&config, 4);
+    assert!(stopped.next(HostId(0)).is_some());
+    stopped.stop();
+    assert_eq!((stopped.next(HostId(0)), stopped.next(HostId(1))), (None, None));
+}
+
+#[test]
+fn a_closed_loop_goes_on_when_messages_end() {
+    let mut config = closed_loop(3);
+    config.stop = Span::from_us(50);
+    let mut generator = generator(&config, 4);
+    let first = drain(&mut generator, 1, 100);
+    assert_eq!(first.len(), 3);
+    assert!(first.iter().all(|m| m.at == Time::ZERO && m.dst != HostId(1)));
+    let next = generator.completed(HostId(1), Time(40_000_000)).unwrap();
+    assert_eq!(next.at, Time(41_000_000));
+    assert_ne!(next.dst, HostId(1));
+    assert_eq!(generator.completed(HostId(1), Time(49_000_001)), None);
+    assert_eq!(generator.next(HostId(1)), None);
+    assert_eq!(generator.total(), None);
+    generator.stop();
+    assert_eq!(generator.completed(HostId(1), Time(40_000_000)), None);
+}
+
+#[test]
+fn an_open_loop_does_not_wait_for_the_end_of_messages() {
+    let mut generator = generator(&open_loop(), 4);
+    assert_eq!(generator.completed(HostId(1), Time(5)), None);
+}
+
+#[test]
+fn incast_from_all_others_at_once() {
+    let mut generator = generator(&incast(None, 2, Span::ZERO), 5);
+    assert_eq!(generator.total(), Some(8));
+    for host in 0..5 {
+        let messages = drain(&mut generator, host, 100);
+        assert_eq!(messages.len(), if host == 2 { 0 } else { 2 });
+        assert!(messages.iter().all(|m| m.at == Time(5_000_000) && m.dst == HostId(2)));
+    }
+}
+
+#[test]
+fn incast_of_more_senders_than_hosts_goes_round_robin() {
+    let spread = Span::from_us(1);
+    let mut generator = generator(&incast(Some(4002), 1, spread), 5);
+    assert_eq!(generator.total(), Some(4002));
+    let mut counts = Vec::new();
+    for host in 0..5 {
+        let messages = drain(&mut generator, host, 10_000);
+        assert!(messages.is_sorted_by_key(|m| m.at));
+        assert!(messages.iter().all(|m| (5_000_000..=6_000_000).contains(&m.at.0)));
+        if let Some(last) = messages.last() {
+            // A thousand uniform delays nearly fill the spread.
+            assert!(messages[0].at.0 < 5_050_000 && last.at.0 > 5_950_000);
+        }
+        counts.push(messages.len());
+    }
+    assert_eq!(counts, [1001, 1001, 0, 1000, 1000]);
+}
+
+#[test]
+fn all_to_all_sends_to_each_and_starts_at_different_ones() {
+    let mut generator = generator(&all_to_all(2), 4);
+    assert_eq!(generator.total(), Some(24));
+    let mut firsts = Vec::new();
+    for host in 0..4 {
+        let to: Vec<u32> = drain(&mut generator, host, 100).iter().map(|m| m.dst.0).collect();
+        let expected: Vec<u32> = (1..4).chain(1..4).map(|i| (host + i) % 4).collect();
+        assert_eq!(to, expected);
+        firsts.push(to[0]);
+    }
+    assert_eq!(firsts, [1, 2, 3, 0]);
+}
+
+#[test]
+fn ranges_restrict_who_sends_to_whom() {
+    let restrict = |mut config: WorkloadConfig, senders: Range<u32>, receivers: Range<u32>| {
+        config.senders = Some(senders);
+        config.receivers = Some(receivers);
+        config
+    };
+    for config in [open_loop(), closed_loop(50), all_to_all(10)] {
+        let mut generator = generator(&restrict(config, 2..6, 5..9), 10);
+        for host in 0..10 {
+            let messages = drain(&mut generator, host, 50);
+            assert_eq!(messages.is_empty(), !(2..6).contains(&host), "{host}");
+            for to in 5..9 {
+                let found = messages.iter().any(|m| m.dst.0 == to);
+                assert_eq!(found, (2..6).contains(&host) && to != host, "{host} to {to}");
+            }
+            assert!(messages.iter().all(|m| (5..9).contains(&m.dst.0)));
+        }
+    }
+    let mut config = incast(Some(6), 1, Span::ZERO);
+    config.senders = Some(1..4);
+    let mut generator = generator(&config, 10);
+    let counts: Vec<usize> = (0..10).map(|host| drain(&mut generator, host, 99).len()).collect();
+    assert_eq!(counts, [0, 3, 0, 3, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
+fn what_cannot_be_run_is_refused() {
+    assert_eq!(refused(&open_loop(), 0), "the workload has no hosts");
+    assert_eq!(refused(&open_loop(), 1), "host 0 has nobody to send to but itself");
+    assert_eq!(refused(&permutation(1), 1), "host 0 has nobody to send to but itself");
+    assert_eq!(refused(&all_to_all(1), 1), "host 0 has nobody to send to but itself");
+    for load in [0.0, 1.5, f64::NAN] {
+        let pattern = Pattern::OpenLoop { sizes: sizes(), load, counts: LoadCounts::Payload };
+        let message = refused(&WorkloadConfig::new(pattern), 4);
+        assert!(message.starts_with("the load must be above 0 and at most 1"), "{message}");
+    }
+    for gap in [None, Some(Span::ZERO)] {
+        let error = Generator::new(&open_loop(), 4, gap, 1, 0, 0).unwrap_err();
+        assert_eq!(error, WorkloadError::NoGap);
+    }
+    assert_eq!(refused(&closed_loop(0), 4), "a closed loop needs at least 1 outstanding message");
+    assert_eq!(
+        refused(&incast(None, 1, Span::ZERO), 2),
+        "host 2 (the receiver) does not exist: the fabric has hosts 0 to 1"
+    );
+    let mut config = incast(None, 1, Span::ZERO);
+    config.senders = Some(2..3);
+    assert_eq!(refused(&config, 4), "the only sender of the incast is its receiver, host 2");
+    config = incast(None, 1, Span::ZERO);
+    config.receivers = Some(2..3);
+    assert_eq!(refused(&config, 4), "`receivers` cannot be restricted for the pattern `incast`");
+    assert_eq!(
+        refused(&incast(Some(0), 1, Span::ZERO), 4),
+        "the number of senders must be at least 1"
+    );
+    assert_eq!(
+        refused(&incast(Some(u32::MAX), 1, Span::ZERO), 4),
+        "the number of senders is 4294967295, more than the 16777216 that are possible"
+    );
+    assert_eq!(refused(&permutation(0), 4), "the number of messages per host must be at least 1");
+    assert_eq!(
+        refused(&all_to_all(u64::MAX), 4),
+        "the number of messages per pair is 18446744073709551615, more than the \
+         1537228672809129301 that are possible"
+    );
+    config = incast(None, 1, Span::from_us(10));
+    config.stop = Span::from_us(14);
+    assert_eq!(
+        refused(&config, 4),
+        "the workload stops at 14 us, before its messages start at 15 us"
+    );
+    config = open_loop();
+    config.start = Span::from_us(2);
+    config.stop = Span::from_us(1);
+    assert_eq!(
+        refused(&config, 4),
+        "the workload stops at 1 us, before its messages start at 2 us"
+    );
+    config = open_loop();
+    config.senders = Some(3..5);
+    assert_eq!(refused(&config, 4), "host 4 (senders) does not exist: the fabric has hosts 0 to 3");
+    config.senders = Some(3..3);
+    assert_eq!(refused(&config, 4), "the range of senders, 3..3, is empty");
+    config = permutation(1);
+    config.receivers = Some(0..3);
+    assert_eq!(refused(&config, 4), "a permutation needs as many receivers as senders, not 4 to 3");
+    config = open_loop();
+    config.exchange = Exchange::Respond(0);
+    assert_eq!(refused(&config, 4), "a message size must be from 1 to 1099511627776 bytes, not 0");
+}
+
+proptest! {
+    #[test]
+    fn a_permutation_has_no_fixed_point(
+        hosts in 2_u32..60,
+        seed in any::<u64>(),
+        shift in 0_u32..60,
+    ) {
+        // With a shift, senders and receivers overlap in part or not at all.
+        let mut config = permutation(2);
+        config.senders = Some(0..hosts);
+        config.receivers = Some(shift..shift + hosts);
+        let mut generator = Generator::new(&config, 120, None, seed, 0, 0).unwrap();
+        prop_assert_eq!(generator.total(), Some(2 * u64::from(hosts)));
+        let mut received = vec![0; 120];
+        for host in 0..hosts {
+            let messages = drain(&mut generator, host, 10);
+            prop_assert_eq!(messages.len(), 2);
+            prop_assert_eq!(messages[0].dst, messages[1].dst);
+            prop_assert_ne!(messages[0].dst.0, host);
+            received[messages[0].dst.0 as usize] += 1;
+        }
+        for (host, count) in received.into_iter().enumerate() {
+            let receives = (shift as usize..(shift + hosts) as usize).contains(&host);
+            prop_assert_eq!(count, u32::from(receives));
+        }
+    }
+
+    #[test]
+    fn arrivals_are_sorted_possible_and_as_many_as_said(
+        kind in 0..5,
+        hosts in 3_u32..12,
+        count in 1_u32..20,
+        spread in 0_u64..10_000,
+        seed in any::<u64>(),
+    ) {
+        let mut config = match kind {
+            0 => open_loop(),
+            1 => closed_loop(count),
+            2 => incast(Some(count), 2, Span(spread)),
+            3 => permutation(count.into()),
+            _ => all_to_all(count.into()),
+        };
+        config.stop = Span::from_us(100);
+        let mut generator = Generator::new(&config, hosts, Some(GAP), seed, 0, 7).unwrap();
+        let mut total = 0;
+        for host in 0..hosts {
+            let messages = drain(&mut generator, host, 10_000);
+            prop_assert!(messages.is_sorted_by_key(|m| m.at));
+            for m in &messages {
+                prop_assert!(m.dst.0 < hosts && m.dst.0 != host);
+                prop_assert!(m.bytes > 0 && m.at <= Time(100_000_000));
+            }
+            prop_assert_eq!(generator.next(HostId(host)), None);
+            total += messages.len() as u64;
+        }
+        prop_assert_eq!(generator.next(HostId(hosts)), None);
+        prop_assert!(generator.total().is_none_or(|said| said == total));
+    }
+}
