@@ -205,7 +205,7 @@ impl PointResult {
             by_size: stats::by_size(&samples, &spec.size_buckets),
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
-            drops_by_reason: by_reason.map(|(r, n)| (r.to_string(), n.into())).collect(),
+            drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
             refused: counters.refused,
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,

@@ -277,9 +277,8 @@ impl Workload {
             },
             Arrivals::Incast => Pattern::Incast {
                 senders: match &self.senders {
-                    None => None,
                     Some(Hosts::Number(n)) => Some(*n),
-                    Some(Hosts::Range(range)) => Some(range.end.saturating_sub(range.start)),
+                    Some(Hosts::Range(_)) | None => None,
                 },
                 receiver: HostId(self.receiver.unwrap_or(0)),
                 sizes: self.size_dist(place, context)?,
