@@ -43,11 +43,16 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Writes everything.
+    /// Writes everything; `command` is what gives the same results again.
     ///
     /// # Errors
     /// If a file can't be written; then none of them changes.
-    pub fn write(&self, scenario: &Scenario, results: &Results) -> Result<(), OutputError> {
+    pub fn write(
+        &self,
+        scenario: &Scenario,
+        results: &Results,
+        command: &str,
+    ) -> Result<(), OutputError> {
         let mut staged = Staged { folder: &self.path, names: Vec::new() };
         staged.add("summary.json", results.to_json().as_bytes())?;
         let head = format!(
@@ -56,6 +61,7 @@ impl OutputFolder {
             env!("CARGO_PKG_VERSION")
         );
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
+        staged.add("report.html", results.to_html(scenario, command).as_bytes())?;
         let points = &results.points;
         staged.csv("points.csv", points, &POINT_COLUMNS, points_rows)?;
         staged.csv("slowdown_by_size.csv", points, &BY_SIZE_COLUMNS, by_size_rows)?;

@@ -10,7 +10,10 @@ use serde_json::{Map, Value};
 
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use self::stats::Sample;
+use crate::report::html;
+use crate::report::table::{self, Style};
 use crate::scenario::{PointSpec, Scenario, transport_name};
+use crate::view;
 
 /// The fields of `summary.json` that depend on the machine and its load. All others follow from
 /// scenario and seed, byte for byte.
@@ -309,6 +312,18 @@ impl Results {
         let mut text = serde_json::to_string_pretty(&self.summary).unwrap_or_default();
         text.push('\n');
         text
+    }
+
+    /// The tables for a terminal.
+    #[must_use]
+    pub fn to_table(&self, width: usize, style: Style) -> String {
+        table::render(&view::points(self), width, style)
+    }
+
+    /// The page: `command` is what gives the same numbers again.
+    #[must_use]
+    pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
+        html::render(&view::report(scenario, self, command))
     }
 
     /// What a user must know before trusting the numbers: one line for each point concerned.

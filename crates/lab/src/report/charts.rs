@@ -1,0 +1,568 @@
+//! Which charts a comparison gets.
+//!
+//! A few points share a chart. Many points, from a sweep of several transports, get a small chart
+//! for each value of the sweep, so that each shows the transports side by side on the same axes.
+//! Many points of one kind cannot be told apart in any way; some are shown, evenly chosen, and a
+//! note says so.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{Bytes, Rate, Span};
+
+use super::{
+    model::{Point, QueueDepth, short_key},
+    number,
+    svg::{Axis, Chart, Look, Series},
+    ticks::{self, Quantity, Scale},
+};
+
+/// The heading of the section on latency.
+pub(super) const LATENCY_TITLE: &str = "Latency";
+
+/// Lines that a reader can tell apart in one chart.
+const MAX_LINES: usize = 8;
+/// Above this many, lines that come in groups are spread over small charts.
+const MAX_LINES_OF_GROUPS: usize = 6;
+/// Small charts of one kind.
+const MAX_FACETS: usize = 12;
+/// Above this many points, a line's points are not marked.
+const MAX_MARKS: usize = 40;
+/// Columns that a series over time is reduced to.
+const COLUMNS: usize = 240;
+/// Width and height of a chart on the page.
+const SIZE: (f64, f64) = (520.0, 300.0);
+
+/// Charts that belong together, under one heading and one legend.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// What is to be seen, and how to read it.
+    pub text: String,
+    /// The lines' names and looks, and whether their points are marked.
+    pub legend: Vec<(String, Look, bool)>,
+    /// The charts.
+    pub rows: Vec<Row>,
+    /// What is left out; empty if nothing is.
+    pub note: String,
+}
+
+/// Charts of one measure.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What folds the row away, if it is of less interest.
+    pub folded_as: Option<String>,
+    /// The charts.
+    pub charts: Vec<Chart>,
+}
+
+/// Which percentile of the slowdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Percentile {
+    /// The median.
+    P50,
+    /// The 99th.
+    P99,
+}
+
+/// All sections of a comparison.
+#[must_use]
+pub fn sections(points: &[Point]) -> Vec<Section> {
+    let layout = Layout::of(points);
+    let mut sections = sweeps(points);
+    let tail_first = layout.facets.len() > 1;
+    let mut add = |title: &str,
+                   text: &str,
+                   marked: bool,
+                   tail: (Vec<Chart>, &str),
+                   body: (Vec<Chart>, &str)| {
+        let rows = if tail_first {
+            vec![
+                Row { folded_as: None, charts: tail.0 },
+                Row { folded_as: Some(body.1.to_owned()), charts: body.0 },
+            ]
+        } else {
+            vec![Row { folded_as: None, charts: body.0.into_iter().chain(tail.0).collect() }]
+        };
+        sections.push(Section {
+            title: title.to_owned(),
+            text: text.to_owned(),
+            legend: layout.legend(marked),
+            rows,
+            note: layout.note.clone(),
+        });
+    };
+    let facets = |build: &dyn Fn(&Facet) -> Chart| -> Vec<Chart> {
+        let mut charts: Vec<Chart> = layout.facets.iter().map(build).collect();
+        share_axes(&mut charts);
+        charts
+    };
+
+    let axis = size_axis(points);
+    let by_count = matches!(axis, SizeAxis::ByCount(_));
+    add(
+        "Slowdown by message size",
+        if by_count {
+            "Message sizes along the bottom are spaced by how many messages are at most as large: \
+             each tenth of the width stands for a tenth of all messages. Lower is better; 1 is \
+             the best possible."
+        } else {
+            "Lower is better; 1 is the best possible."
+        },
+        true,
+        (facets(&|f| slowdown(points, f, &axis, Percentile::P99)), "99th percentile"),
+        (facets(&|f| slowdown(points, f, &axis, Percentile::P50)), "Median"),
+    );
+    add(
+        LATENCY_TITLE,
+        "From the moment a message is submitted until its last byte has arrived, over all \
+         messages. The second kind of chart shows the same distribution's tail: which share of \
+         messages takes longer than the time below. Further left is better in both.",
+        false,
+        (facets(&|f| latency(points, f, true)), "Tail of the distribution"),
+        (facets(&|f| latency(points, f, false)), "Whole distribution"),
+    );
+    add(
+        "Queues in the switches",
+        "Bytes waiting in the longest queue of any switch port, and in all queues together, over \
+         simulated time. Where samples are denser than the picture, the largest is drawn.",
+        false,
+        (facets(&|f| queue(points, f, true)), "Longest queue"),
+        (facets(&|f| queue(points, f, false)), "All queues together"),
+    );
+    sections
+}
+
+/// The chart of slowdown by message size for all points (the first [`MAX_FACETS`] rules apply), to
+/// stand alone under `title`.
+#[must_use]
+pub fn slowdown_chart(points: &[Point], percentile: Percentile, title: &str) -> Option<Chart> {
+    let layout = Layout::of(points);
+    let facet = layout.facets.first()?;
+    let mut chart = slowdown(points, facet, &size_axis(points), percentile);
+    title.clone_into(&mut chart.title);
+    chart.size = (720.0, 360.0);
+    Some(chart)
+}
+
+/// The look of each point's line; `None` for points that are not drawn.
+pub(super) fn looks(points: &[Point]) -> Vec<Option<Look>> {
+    let mut looks = vec![None; points.len()];
+    for line in Layout::of(points).facets.iter().flat_map(|f| &f.lines) {
+        looks[line.point] = Some(line.look);
+    }
+    looks
+}
+
+/// Which points are drawn where, and how they look.
+struct Layout {
+    facets: Vec<Facet>,
+    note: String,
+}
+
+/// One chart's share of the points.
+struct Facet {
+    /// What the points have in common; empty if there is one facet only.
+    title: String,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    point: usize,
+    label: String,
+    look: Look,
+}
+
+impl Layout {
+    fn of(points: &[Point]) -> Self {
+        let groups = distinct(points.iter().map(|p| p.group.clone()));
+        let variants = distinct(points.iter().map(Point::variant_label));
+        let group_of = |p: &Point| groups.iter().position(|g| *g == p.group).unwrap_or(0);
+        let variant_of =
+            |p: &Point| variants.iter().position(|v| *v == p.variant_label()).unwrap_or(0);
+        let crossed = groups.len() > 1 && variants.len() > 1;
+
+        if crossed && points.len() > MAX_LINES_OF_GROUPS {
+            let shown_variants = spread(variants.len(), MAX_FACETS);
+            let shown_groups = groups.len().min(MAX_LINES);
+            let mut note = String::new();
+            if shown_variants.len() < variants.len() {
+                note = format!(
+                    "{} of {} values of the sweep are shown, evenly chosen. ",
+                    shown_variants.len(),
+                    variants.len()
+                );
+            }
+            if shown_groups < groups.len() {
+                note += &format!("The first {shown_groups} of {} are shown.", groups.len());
+            }
+            let facets = shown_variants
+                .into_iter()
+                .map(|v| Facet {
+                    title: variants[v].clone(),
+                    lines: (0..points.len())
+                        .filter(|i| variant_of(&points[*i]) == v)
+                        .map(|i| (i, group_of(&points[i])))
+                        .filter(|(_, group)| *group < shown_groups)
+                        .map(|(point, group)| Line {
+                            point,
+                            label: groups[group].clone(),
+                            look: Look::nth(group),
+                        })
+                        .collect(),
+                })
+                .collect();
+            return Self { facets, note: note.trim_end().to_owned() };
+        }
+
+        let shown = spread(points.len(), MAX_LINES);
+        let note = if shown.len() < points.len() {
+            format!(
+                "{} of {} points are drawn, evenly chosen; the tables have all of them.",
+                shown.len(),
+                points.len()
+            )
+        } else {
+            String::new()
+        };
+        let unique = distinct(points.iter().map(|p| format!("{}\n{}", p.group, p.variant_label())))
+            .len()
+            == points.len();
+        let lines = shown
+            .into_iter()
+            .enumerate()
+            .map(|(nth, point)| Line {
+                point,
+                label: points[point].label.clone(),
+                look: if crossed && unique {
+                    Look { colour: group_of(&points[point]), dash: variant_of(&points[point]) }
+                } else {
+                    Look::nth(nth)
+                },
+            })
+            .collect();
+        Self { facets: vec![Facet { title: String::new(), lines }], note }
+    }
+
+    /// Each name once, in the order of the facets.
+    fn legend(&self, marked: bool) -> Vec<(String, Look, bool)> {
+        let mut legend: Vec<(String, Look, bool)> = Vec::new();
+        for line in self.facets.iter().flat_map(|f| &f.lines) {
+            if !legend.iter().any(|(label, look, _)| *label == line.label && *look == line.look) {
+                legend.push((line.label.clone(), line.look, marked));
+            }
+        }
+        legend
+    }
+}
+
+impl Facet {
+    fn named(&self, what: &str) -> String {
+        if self.title.is_empty() { what.to_owned() } else { format!("{what}, {}", self.title) }
+    }
+
+    fn chart(
+        &self,
+        points: &[Point],
+        what: &str,
+        (x, y): (Axis, Axis),
+        of: impl Fn(&Point) -> Vec<(f64, f64)>,
+    ) -> Chart {
+        let series = self
+            .lines
+            .iter()
+            .map(|line| Series {
+                label: line.label.clone(),
+                look: line.look,
+                points: of(&points[line.point]),
+                step: false,
+                marked: false,
+                notes: Vec::new(),
+            })
+            .collect();
+        Chart { title: self.named(what), x, y, series, size: SIZE }
+    }
+}
+
+/// Every value once, in the order of first appearance.
+fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
+}
+
+/// At most `most` of `0..count`, evenly chosen, both ends among them.
+fn spread(count: usize, most: usize) -> Vec<usize> {
+    if count <= most {
+        return (0..count).collect();
+    }
+    (0..most).map(|i| (i * (count - 1) + (most - 1) / 2) / (most - 1)).collect()
+}
+
+/// Gives charts of one kind the same axes, so that they can be compared by eye.
+fn share_axes(charts: &mut [Chart]) {
+    if charts.len() < 2 {
+        return;
+    }
+    let union =
+        |ranges: Vec<(f64, f64)>| ranges.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let x = union(charts.iter().filter_map(Chart::x_range).collect());
+    let y = union(charts.iter().filter_map(Chart::y_range).collect());
+    for chart in charts {
+        chart.x.ends = x;
+        chart.y.ends = y.map(|(low, high)| ticks::widen(low, high, chart.y.scale, 5));
+    }
+}
+
+/// How message sizes lie along the bottom of a chart.
+enum SizeAxis {
+    /// By number of messages, as in the figures of the Homa paper (SIGCOMM'18, figure 12), with
+    /// the sizes at every tenth.
+    ByCount(Vec<(f64, String)>),
+    /// By the logarithm of the size: for points whose workloads differ.
+    BySize,
+}
+
+fn size_axis(points: &[Point]) -> SizeAxis {
+    let at = |point: &Point, fraction: f64| {
+        point
+            .slowdown_curve
+            .iter()
+            .find(|step| step.count_fraction >= fraction)
+            .or(point.slowdown_curve.last())
+            .map(|step| step.size_bytes)
+    };
+    let mut curves = points.iter().filter(|p| !p.slowdown_curve.is_empty());
+    let Some(first) = curves.next() else { return SizeAxis::BySize };
+    let tenths = || (0..=10).map(|tenth| f64::from(tenth) / 10.0);
+    // The ends of a sampled distribution differ between runs of the same workload.
+    let alike = curves.all(|other| {
+        tenths().skip(1).take(9).all(|f| match (at(first, f), at(other, f)) {
+            (Some(a), Some(b)) => a <= b * 1.3 && b <= a * 1.3,
+            _ => false,
+        })
+    });
+    if !alike {
+        return SizeAxis::BySize;
+    }
+    SizeAxis::ByCount(tenths().filter_map(|f| Some((f, ticks::size(at(first, f)?)))).collect())
+}
+
+fn slowdown(points: &[Point], facet: &Facet, axis: &SizeAxis, percentile: Percentile) -> Chart {
+    let (what, short) = match percentile {
+        Percentile::P50 => ("Median slowdown", "median"),
+        Percentile::P99 => ("99th-percentile slowdown", "p99"),
+    };
+    let x = match axis {
+        SizeAxis::ByCount(names) => {
+            Axis::new("message size in bytes", Scale::Linear, Quantity::Number)
+                .between(0.0, 1.0)
+                .named(names.clone())
+        }
+        SizeAxis::BySize => Axis::new("message size in bytes", Scale::Log, Quantity::Bytes),
+    };
+    let y = Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
+    let mut chart = facet.chart(points, what, (x, y), |point| {
+        point
+            .slowdown_curve
+            .iter()
+            .map(|step| {
+                let x = match axis {
+                    SizeAxis::ByCount(_) => step.count_fraction,
+                    SizeAxis::BySize => step.size_bytes,
+                };
+                (x, if percentile == Percentile::P50 { step.p50 } else { step.p99 })
+            })
+            .collect()
+    });
+    for (series, line) in chart.series.iter_mut().zip(&facet.lines) {
+        let point = &points[line.point];
+        series.marked = series.points.len() <= MAX_MARKS;
+        series.notes = point
+            .slowdown_curve
+            .iter()
+            .zip(&series.points)
+            .map(|(step, (_, value))| {
+                format!(
+                    "{}: up to {} ({:.0} % of messages), {short} {}",
+                    point.label,
+                    number::bytes(step.size_bytes),
+                    step.count_fraction * 100.0,
+                    number::short(*value)
+                )
+            })
+            .collect();
+    }
+    chart
+}
+
+fn latency(points: &[Point], facet: &Facet, tail: bool) -> Chart {
+    let x = Axis::new("latency", Scale::Log, Quantity::Micros);
+    let (what, y) = if tail {
+        let y = Axis::new("share of messages that take longer", Scale::Log, Quantity::Fraction);
+        ("Tail of latency", y.including(1.0))
+    } else {
+        let y = Axis::new("share of messages", Scale::Linear, Quantity::Fraction);
+        ("Latency", y.between(0.0, 1.0))
+    };
+    let mut chart = facet.chart(points, what, (x, y), |point| {
+        let value = |fraction: f64| if tail { 1.0 - fraction } else { fraction };
+        point.latency_cdf.iter().map(|(us, fraction)| (*us, value(*fraction))).collect()
+    });
+    for series in &mut chart.series {
+        series.step = true;
+    }
+    chart
+}
+
+fn queue(points: &[Point], facet: &Facet, longest: bool) -> Chart {
+    let what = if longest { "Longest queue" } else { "All queues together" };
+    let x = Axis::new("time", Scale::Linear, Quantity::Micros);
+    let y = Axis::new("bytes waiting", Scale::Linear, Quantity::Bytes).including(0.0);
+    facet.chart(points, what, (x, y), |point| {
+        envelope(&point.queue_series, |q| if longest { q.max_bytes } else { q.total_bytes })
+    })
+}
+
+/// At most [`COLUMNS`] points: the largest of each stretch of the series, where it was.
+fn envelope(series: &[QueueDepth], of: impl Fn(&QueueDepth) -> f64) -> Vec<(f64, f64)> {
+    series
+        .chunks(series.len().div_ceil(COLUMNS).max(1))
+        .filter_map(|chunk| chunk.iter().max_by(|a, b| of(a).total_cmp(&of(b))))
+        .map(|depth| (depth.time_us, of(depth)))
+        .collect()
+}
+
+/// A section for each swept key that takes at least three values: the outcome against the value.
+fn sweeps(points: &[Point]) -> Vec<Section> {
+    let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (key, value) in points.iter().flat_map(Point::variant) {
+        let values = keys.entry(key).or_default();
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    keys.into_iter()
+        .filter(|(_, values)| values.len() >= 3)
+        .map(|(key, values)| sweep(points, key, &values))
+        .collect()
+}
+
+/// A line of a sweep's charts: its name, and its points with their place along the bottom.
+type SweepLine<'a> = (String, Vec<(f64, &'a Point)>);
+
+fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
+    let (x, places) = sweep_axis(key, values);
+    let mut lines: Vec<SweepLine<'_>> = Vec::new();
+    for point in points {
+        let Some(place) = point
+            .variant()
+            .find(|(k, _)| *k == key)
+            .and_then(|(_, value)| values.iter().position(|v| *v == value))
+        else {
+            continue;
+        };
+        let others = point.variant().filter(|(k, _)| *k != key);
+        let name = others.fold(point.group.clone(), |name, (k, value)| {
+            format!("{name}, {} {value}", short_key(k))
+        });
+        let entry = (places[place], point);
+        match lines.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, line)) => line.push(entry),
+            None => lines.push((name, vec![entry])),
+        }
+    }
+    let note = if lines.len() > MAX_LINES {
+        format!("The first {MAX_LINES} of {} lines are drawn.", lines.len())
+    } else {
+        String::new()
+    };
+    lines.truncate(MAX_LINES);
+    for (_, line) in &mut lines {
+        line.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let chart = |title: &str, y: Axis, of: &dyn Fn(&Point) -> f64| Chart {
+        title: format!("{title} by {}", short_key(key)),
+        x: x.clone(),
+        y,
+        series: lines
+            .iter()
+            .enumerate()
+            .map(|(nth, (name, line))| Series {
+                label: name.clone(),
+                look: Look::nth(nth),
+                points: line.iter().map(|(x, point)| (*x, of(point))).collect(),
+                step: false,
+                marked: true,
+                notes: line.iter().map(|(_, p)| note_on(p, of(p))).collect(),
+            })
+            .collect(),
+        size: (420.0, SIZE.1),
+    };
+    let slowdown = || Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
+    let goodput = Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0);
+    Section {
+        title: format!("The sweep over {}", short_key(key)),
+        text: format!("All messages of a run together, against `{key}`."),
+        legend: lines
+            .iter()
+            .enumerate()
+            .map(|(nth, (name, _))| (name.clone(), Look::nth(nth), true))
+            .collect(),
+        rows: vec![Row {
+            folded_as: None,
+            charts: vec![
+                chart("Median slowdown", slowdown(), &|p| p.totals.slowdown.p50),
+                chart("99th-percentile slowdown", slowdown(), &|p| p.totals.slowdown.p99),
+                chart("Goodput", goodput, &|p| p.totals.goodput_gbps),
+            ],
+        }],
+        note,
+    }
+}
+
+fn note_on(point: &Point, value: f64) -> String {
+    let missing = if point.totals.is_whole() { "" } else { " (messages are missing)" };
+    format!("{}: {}{missing}", point.label, number::short(value))
+}
+
+/// The axis of a swept key, and the place of each of its values: by size if they all are numbers
+/// or quantities of one kind, else one beside the other.
+fn sweep_axis(key: &str, values: &[&str]) -> (Axis, Vec<f64>) {
+    #[expect(clippy::cast_precision_loss, reason = "places along an axis")]
+    let quantity = |text: &&str| -> Option<(f64, u8)> {
+        if let Ok(number) = text.parse::<f64>() {
+            return number.is_finite().then_some((number, 0));
+        }
+        let size = text.parse::<Bytes>().map(|v| (v.0 as f64, 1));
+        let span = text.parse::<Span>().map(|v| (v.0 as f64, 2));
+        let rate = text.parse::<Rate>().map(|v| (v.0 as f64, 3));
+        size.or(span.map_err(drop)).or(rate.map_err(drop)).ok()
+    };
+    let parsed: Option<Vec<(f64, u8)>> = values.iter().map(quantity).collect();
+    let title = key.to_owned();
+    let named = |places: &[f64]| -> Vec<(f64, String)> {
+        let mut names: Vec<(f64, String)> =
+            places.iter().copied().zip(values.iter().map(|v| (*v).to_owned())).collect();
+        names.sort_by(|a, b| a.0.total_cmp(&b.0));
+        names
+    };
+    if let Some(parsed) = parsed.filter(|p| p.iter().all(|(_, kind)| *kind == p[0].1)) {
+        let places: Vec<f64> = parsed.into_iter().map(|(value, _)| value).collect();
+        let low = places.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let scale = if low > 0.0 && high / low > 20.0 { Scale::Log } else { Scale::Linear };
+        return (Axis::new(title, scale, Quantity::Number).named(named(&places)), places);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let places: Vec<f64> = (0..values.len()).map(|i| i as f64).collect();
+    let last = places.last().copied().unwrap_or(0.0);
+    let axis = Axis::new(title, Scale::Linear, Quantity::Number)
+        .between(-0.3, last + 0.3)
+        .named(named(&places));
+    (axis, places)
+}

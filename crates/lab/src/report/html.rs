@@ -1,0 +1,374 @@
+//! The comparison as one HTML page that needs nothing else: no script, no font, no network.
+//!
+//! It is written so that an XML parser reads it too, which the tests do.
+
+use std::fmt::Write;
+
+use super::{
+    charts::{self, Section},
+    columns::{self, COLUMNS},
+    model::{Point, Report, SizeBucket, bucket_edges},
+    number,
+    svg::{self, Dress, Look, escape},
+};
+
+/// The page's style, apart from the lines' colours.
+const STYLE: &str = include_str!("report.css");
+
+/// Below this many messages, a 99th percentile is one message's luck.
+const FEW: u64 = 100;
+
+/// The page.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let title = if report.title.is_empty() { "Comparison" } else { &report.title };
+    let points = &report.points;
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head>\
+         <meta charset=\"utf-8\"/>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\
+         <title>{}</title>\n<style>{}\n{}</style></head>\n<body>\n",
+        escape(title),
+        colours(),
+        STYLE,
+    );
+    header(&mut page, report, title);
+    page.push_str("<main>\n");
+    if points.is_empty() {
+        page.push_str("<p class=\"alert\">There are no points to compare.</p>\n");
+    } else {
+        warnings(&mut page, points);
+        summary(&mut page, points);
+        let mut sections = charts::sections(points).into_iter().peekable();
+        while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
+            figures(&mut page, &section);
+        }
+        by_size(&mut page, points);
+        for section in sections {
+            figures(&mut page, &section);
+        }
+        drops(&mut page, points);
+    }
+    reproduce(&mut page, report);
+    terms(&mut page);
+    page.push_str("</main>\n");
+    let _ = write!(
+        page,
+        "<footer>Written by Rackweave {}.</footer>\n</body></html>\n",
+        escape(&report.version)
+    );
+    page
+}
+
+/// The lines' colours as classes, for the light and the dark page.
+fn colours() -> String {
+    let rules = |palette: &[&str]| {
+        palette.iter().enumerate().fold(String::new(), |mut rules, (index, colour)| {
+            let _ = write!(rules, ".s{index}{{color:{colour}}}");
+            rules
+        })
+    };
+    format!(
+        "{}\n@media (prefers-color-scheme:dark){{{}}}\n@media print{{{}}}",
+        rules(&svg::LIGHT),
+        rules(&svg::DARK),
+        rules(&svg::LIGHT)
+    )
+}
+
+fn header(page: &mut String, report: &Report, title: &str) {
+    let _ = writeln!(page, "<header><h1>{}</h1>", escape(title));
+    if !report.description.is_empty() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&report.description));
+    }
+    page.push_str("<dl class=\"facts\">");
+    let messages: u64 = report.points.iter().map(|p| p.totals.started).sum();
+    let own = [
+        ("Points", number::grouped(report.points.len() as u64)),
+        ("Messages", number::grouped(messages)),
+        ("Seed", report.seed.to_string()),
+        ("Version", report.version.clone()),
+    ];
+    let given = report.facts.iter().map(|(name, value)| (name.as_str(), value.clone()));
+    for (name, value) in given.chain(own) {
+        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(&value));
+    }
+    page.push_str("</dl></header>\n");
+}
+
+fn warnings(page: &mut String, points: &[Point]) {
+    let warnings: Vec<String> = points.iter().filter_map(columns::warning).collect();
+    if warnings.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<div class=\"alert\" role=\"note\"><p><strong>Messages are missing.</strong> What these \
+         runs say of slowdown and latency does not cover every message, so it is never marked as \
+         the best.</p><ul>",
+    );
+    for warning in warnings {
+        let _ = write!(page, "<li>{}</li>", escape(&warning));
+    }
+    page.push_str("</ul></div>\n");
+}
+
+/// The page writes micro with its own letter.
+fn units(text: &str) -> String {
+    text.strip_suffix(" us").map_or_else(|| text.to_owned(), |digits| format!("{digits} \u{b5}s"))
+}
+
+/// The first cell of a point's row.
+fn row_head(page: &mut String, point: &Point, look: Option<Look>) {
+    let swatch = look.map_or_else(String::new, |look| svg::swatch(look, true));
+    let missing = if point.totals.is_whole() {
+        ""
+    } else {
+        " <span class=\"missing\" title=\"messages are missing\">!</span>"
+    };
+    let _ = write!(page, "<tr><th scope=\"row\">{swatch}{}{missing}</th>", escape(&point.label));
+}
+
+fn cell(page: &mut String, text: &str, best: bool, class: &str, note: &str) {
+    let title = if note.is_empty() { String::new() } else { format!(" title=\"{note}\"") };
+    let text = escape(&units(text));
+    let content = if best { format!("<b>{text}</b>") } else { text };
+    let _ = write!(page, "<td class=\"{class}\"{title}>{content}</td>");
+}
+
+fn summary(page: &mut String, points: &[Point]) {
+    page.push_str("<section><h2>Summary</h2>\n");
+    if let Some(verdict) = columns::verdict(points) {
+        let _ = writeln!(page, "<p class=\"verdict\">{}</p>", escape(&verdict));
+    }
+    let shown: Vec<_> = COLUMNS.iter().filter(|c| c.speaks(points)).collect();
+    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
+    for group in shown.chunk_by(|a, b| a.group == b.group) {
+        let _ = write!(
+            page,
+            "<th colspan=\"{}\" scope=\"colgroup\" class=\"first\">{}</th>",
+            group.len(),
+            group[0].group
+        );
+    }
+    page.push_str("<th class=\"first\"></th></tr><tr><th></th>");
+    for group in shown.chunk_by(|a, b| a.group == b.group) {
+        for (nth, column) in group.iter().enumerate() {
+            let class = if nth == 0 { " class=\"first\"" } else { "" };
+            let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", column.name);
+        }
+    }
+    page.push_str("<th scope=\"col\" class=\"first end\">end</th></tr></thead><tbody>\n");
+    let best: Vec<Vec<bool>> = shown.iter().map(|c| c.best(points)).collect();
+    for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
+        row_head(page, point, look);
+        let mut group = None;
+        for (column, best) in shown.iter().zip(&best) {
+            let class = if group == Some(column.group) { "" } else { "first" };
+            group = Some(column.group);
+            let text = (column.text)((column.value)(&point.totals));
+            cell(page, &text, best[index], class, "");
+        }
+        cell(page, &point.totals.end, false, "first end", "");
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n");
+    page.push_str("<p class=\"note\">Bold: the best of those that were run alike.</p></section>\n");
+}
+
+fn by_size(page: &mut String, points: &[Point]) {
+    let edges: Vec<u64> = bucket_edges(points)
+        .into_iter()
+        .filter(|edge| {
+            points.iter().flat_map(|p| &p.by_size).any(|b| b.up_to_bytes == *edge && b.count > 0)
+        })
+        .collect();
+    if edges.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Slowdown by size, in numbers</h2>\n\
+         <div class=\"scroll\"><table><thead><tr><th></th>",
+    );
+    for edge in &edges {
+        let name = number::bucket(*edge).replace("<=", "\u{2264}");
+        let _ = write!(page, "<th colspan=\"2\" scope=\"colgroup\" class=\"first\">{name}</th>");
+    }
+    page.push_str("</tr><tr><th></th>");
+    for _ in &edges {
+        page.push_str("<th scope=\"col\" class=\"first\">p50</th><th scope=\"col\">p99</th>");
+    }
+    page.push_str("</tr></thead><tbody>\n");
+
+    let bucket = |p: &Point, edge: u64| -> Option<SizeBucket> {
+        p.by_size.iter().copied().find(|b| b.up_to_bytes == edge && b.count > 0)
+    };
+    let best = |edge: u64, of: fn(&SizeBucket) -> f64| {
+        columns::best(points, true, |p| {
+            bucket(p, edge).filter(|_| p.totals.is_whole()).as_ref().map_or(f64::NAN, of)
+        })
+    };
+    let best: Vec<[Vec<bool>; 2]> = edges
+        .iter()
+        .map(|edge| [best(*edge, |b| b.slowdown.p50), best(*edge, |b| b.slowdown.p99)])
+        .collect();
+    let mut any_few = false;
+    for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
+        row_head(page, point, look);
+        for (edge, [best_p50, best_p99]) in edges.iter().zip(&best) {
+            let found = bucket(point, *edge);
+            let count = found.map_or(0, |b| b.count);
+            let (p50, p99) =
+                found.map_or((f64::NAN, f64::NAN), |b| (b.slowdown.p50, b.slowdown.p99));
+            let note = format!("{} messages", number::grouped(count));
+            let few = count < FEW && count > 0;
+            any_few |= few;
+            cell(page, &number::short(p50), best_p50[index], "first", &note);
+            let class = if few { "few" } else { "" };
+            cell(page, &number::short(p99), best_p99[index], class, &note);
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n");
+    if any_few {
+        let _ = writeln!(
+            page,
+            "<p class=\"note\">In italics: fewer than {FEW} messages, so that the 99th percentile \
+             is in truth the slowest one.</p>"
+        );
+    }
+    page.push_str("</section>\n");
+}
+
+fn figures(page: &mut String, section: &Section) {
+    let _ = write!(
+        page,
+        "<section><h2>{}</h2>\n<p>{}</p>\n<ul class=\"legend\">",
+        escape(&section.title),
+        escape(&section.text)
+    );
+    for (label, look, marked) in &section.legend {
+        let _ = write!(page, "<li>{}{}</li>", svg::swatch(*look, *marked), escape(label));
+    }
+    page.push_str("</ul>\n");
+    for row in &section.rows {
+        if let Some(summary) = &row.folded_as {
+            let _ = writeln!(page, "<details><summary>{}</summary>", escape(summary));
+        }
+        let _ = write!(page, "<div class=\"charts of-{}\">", row.charts.len().min(3));
+        for chart in &row.charts {
+            let _ = write!(
+                page,
+                "<figure><figcaption>{}</figcaption>{}</figure>",
+                escape(&chart.title),
+                chart.render(Dress::Page)
+            );
+        }
+        page.push_str("</div>\n");
+        if row.folded_as.is_some() {
+            page.push_str("</details>\n");
+        }
+    }
+    if !section.note.is_empty() {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));
+    }
+    page.push_str("</section>\n");
+}
+
+fn drops(page: &mut String, points: &[Point]) {
+    page.push_str("<section><h2>Dropped packets</h2>\n");
+    let mut reasons: Vec<&str> = Vec::new();
+    for (reason, count) in points.iter().flat_map(|p| &p.totals.drops_by_reason) {
+        if *count > 0 && !reasons.contains(&reason.as_str()) {
+            reasons.push(reason);
+        }
+    }
+    if points.iter().all(|p| p.totals.drops == 0) {
+        page.push_str("<p>No packet was dropped.</p></section>\n");
+        return;
+    }
+    page.push_str(
+        "<div class=\"scroll\"><table><thead><tr><th></th><th scope=\"col\" class=\"first\">all\
+         </th>",
+    );
+    for (nth, reason) in reasons.iter().enumerate() {
+        let class = if nth == 0 { " class=\"first\"" } else { "" };
+        let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", escape(&reason.replace('_', " ")));
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for (point, look) in points.iter().zip(charts::looks(points)) {
+        row_head(page, point, look);
+        cell(page, &number::grouped(point.totals.drops), false, "first", "");
+        for (nth, reason) in reasons.iter().enumerate() {
+            let of_reason = point.totals.drops_by_reason.iter().filter(|(r, _)| r == reason);
+            let count = of_reason.map(|(_, count)| count).sum();
+            let class = if nth == 0 { "first" } else { "" };
+            cell(page, &number::grouped(count), false, class, "");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div></section>\n");
+}
+
+fn reproduce(page: &mut String, report: &Report) {
+    page.push_str("<section><h2>The same again</h2>\n");
+    if !report.command.is_empty() {
+        let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&report.command));
+    }
+    let _ = writeln!(
+        page,
+        "<p>Rackweave {}, seed {}: the same version, scenario and seed give the same numbers on any \
+         machine.</p>",
+        escape(&report.version),
+        report.seed
+    );
+    if !report.scenario_toml.is_empty() {
+        let _ = writeln!(
+            page,
+            "<details><summary>The scenario, all defaults filled in</summary>\
+             <pre><code>{}</code></pre></details>",
+            escape(&report.scenario_toml)
+        );
+    }
+    page.push_str("</section>\n");
+}
+
+/// What the page's words mean.
+const TERMS: [(&str, &str); 8] = [
+    (
+        "Slowdown",
+        "A message's latency divided by the time that it would take on the same path with nothing \
+         else in the network, headers and store-and-forward included. 1 is the best possible.",
+    ),
+    (
+        "Latency",
+        "From the moment a message is submitted at its sender until its last byte has arrived at \
+         its receiver; of a request, until its response has arrived.",
+    ),
+    ("p50, p99", "The median and the 99th percentile: 50 or 99 of 100 messages do no worse."),
+    (
+        "Goodput",
+        "Payload bytes that arrived in the measured time, over that time, for all hosts together; \
+         headers and what was sent twice do not count.",
+    ),
+    (
+        "Missing",
+        "Messages that failed, or were under way when the run ended. The run ends with \u{201c}all \
+         done\u{201d} if every measured message ended, \u{201c}time limit\u{201d} if time ran out, \
+         and \u{201c}stalled\u{201d} if nothing was left to happen.",
+    ),
+    ("Drops", "Packets that a queue, a fault or a host threw away, during the whole run."),
+    (
+        "Trims and marks",
+        "Packets cut to their headers by a full queue, and packets that got an ECN mark.",
+    ),
+    ("Queue", "Bytes that wait at a switch port; a KB is 1000 bytes."),
+];
+
+fn terms(page: &mut String) {
+    page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
+    for (term, meaning) in TERMS {
+        let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
+    }
+    page.push_str("</dl></section>\n");
+}

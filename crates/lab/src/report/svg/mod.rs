@@ -1,0 +1,456 @@
+//! Line charts as SVG text.
+//!
+//! A small kit of our own rather than a plotting crate: `plotters`, the best kept one, rounds
+//! coordinates to whole pixels, writes colours and fonts into every element, so that a page's
+//! light and dark styles cannot reach them, draws a dashed line as one element a dash, and has
+//! neither gaps in a line nor ticks by unit. What is needed here is one kind of chart.
+//!
+//! A chart is dressed in one of two ways: for a page, whose style sheet colours the classes, or to
+//! stand alone, with a style of its own that looks right on white (an image in a README).
+
+mod look;
+
+use std::fmt::Write;
+
+pub use look::{DARK, DASHES, LIGHT, Look, MARKERS, swatch};
+
+use super::ticks::{self, Quantity, Scale};
+
+/// Where a chart will stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dress {
+    /// Inside a page that has a legend and a style for the classes.
+    Page,
+    /// As a file of its own, with title and legend inside and its own colours.
+    Standalone,
+}
+
+/// One axis.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What it shows. The unit is added where all marks share one.
+    pub title: String,
+    /// How values lie.
+    pub scale: Scale,
+    /// What they are.
+    pub quantity: Quantity,
+    /// A value that the axis must reach: 0 for a queue, 1 for a slowdown.
+    pub include: Option<f64>,
+    /// Both ends, if they do not follow from the data.
+    pub ends: Option<(f64, f64)>,
+    /// Marks and their names, if they are not to be round numbers.
+    pub names: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// An axis that follows its data.
+    #[must_use]
+    pub fn new(title: impl Into<String>, scale: Scale, quantity: Quantity) -> Self {
+        let title = title.into();
+        Self { title, scale, quantity, include: None, ends: None, names: Vec::new() }
+    }
+
+    /// The same, reaching `value` at least.
+    #[must_use]
+    pub fn including(mut self, value: f64) -> Self {
+        self.include = Some(value);
+        self
+    }
+
+    /// The same, between fixed ends.
+    #[must_use]
+    pub fn between(mut self, low: f64, high: f64) -> Self {
+        self.ends = Some((low, high));
+        self
+    }
+
+    /// The same, with marks of one's own.
+    #[must_use]
+    pub fn named(mut self, names: Vec<(f64, String)>) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// Whether a value has a place on the axis. Beyond what any measurement gives, arithmetic on
+    /// the ends of the axis would overflow or lose all its digits.
+    fn shows(&self, value: f64) -> bool {
+        match self.scale {
+            Scale::Linear => value.abs() < 1e30 && (value == 0.0 || value.abs() > 1e-30),
+            Scale::Log => value > 1e-30 && value < 1e30,
+        }
+    }
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Its name in the legend.
+    pub label: String,
+    /// Its colour, dash and marker.
+    pub look: Look,
+    /// In the order of x; the line has a gap where a value is not finite.
+    pub points: Vec<(f64, f64)>,
+    /// Whether the value holds until the next point, as in a distribution.
+    pub step: bool,
+    /// Whether points are marked. Each mark has the note of the same index, shown when the
+    /// pointer rests on it.
+    pub marked: bool,
+    /// Notes on the points, or none.
+    pub notes: Vec<String>,
+}
+
+/// A line chart.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// Left to right.
+    pub x: Axis,
+    /// Bottom to top.
+    pub y: Axis,
+    /// The lines, in the order of the legend; the first is drawn last, above the others.
+    pub series: Vec<Series>,
+    /// Width and height in pixels, at the size at which text is readable.
+    pub size: (f64, f64),
+}
+
+/// Room left of, above, right of and below the plot.
+const LEFT: f64 = 50.0;
+const TOP: f64 = 28.0;
+const RIGHT: f64 = 18.0;
+const BOTTOM: f64 = 44.0;
+/// Width of a character of a label, rather too much.
+const CHARACTER: f64 = 6.8;
+/// Height of a row of the legend.
+const LEGEND_ROW: f64 = 20.0;
+
+/// A linear map from an axis' values to pixels.
+#[derive(Clone, Copy)]
+struct Map {
+    scale: Scale,
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Map {
+    fn at(&self, value: f64) -> f64 {
+        let position = |v: f64| match self.scale {
+            Scale::Linear => v,
+            Scale::Log => libm::log10(v),
+        };
+        let (low, high) = (position(self.low), position(self.high));
+        self.from + (position(value) - low) / (high - low) * (self.to - self.from)
+    }
+}
+
+/// An axis laid out: its map, the places and names of its marks, and its title with the unit.
+struct Laid {
+    map: Map,
+    marks: Vec<(f64, String)>,
+    title: String,
+}
+
+impl Chart {
+    /// The chart as one `<svg>` element.
+    #[must_use]
+    pub fn render(&self, dress: Dress) -> String {
+        let (width, height) = self.size;
+        let head = match dress {
+            Dress::Page => 0.0,
+            Dress::Standalone => 24.0 + self.legend_rows() * LEGEND_ROW,
+        };
+        let height = height + head;
+        let mut svg = String::new();
+        let _ = write!(
+            svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\"{} \
+             role=\"img\" aria-label=\"{}\" font-size=\"12\">",
+            if dress == Dress::Page {
+                " class=\"chart\"".to_owned()
+            } else {
+                format!(
+                    " width=\"{width}\" height=\"{height}\" \
+                     font-family=\"Helvetica, Arial, sans-serif\""
+                )
+            },
+            escape(&self.title)
+        );
+        if dress == Dress::Standalone {
+            svg.push_str(&look::standalone_style());
+            let _ = write!(svg, "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>");
+            let _ = write!(
+                svg,
+                "<text class=\"ink\" x=\"12\" y=\"20\" font-size=\"14\" font-weight=\"600\" \
+                 fill=\"currentColor\">{}</text>",
+                escape(&self.title)
+            );
+            self.legend(&mut svg);
+        }
+        self.plot(&mut svg, head, height);
+        svg.push_str("</svg>");
+        svg
+    }
+
+    /// Frame, marks and lines, between `head` and `height`.
+    fn plot(&self, svg: &mut String, head: f64, height: f64) {
+        let (left, right) = (LEFT, self.size.0 - RIGHT);
+        let (top, bottom) = (head + TOP, height - BOTTOM);
+        let ranges = self.x_range().zip(self.y_range());
+        let Some((x_range, y_range)) = ranges else {
+            let _ = write!(
+                svg,
+                "<rect class=\"grid\" x=\"{left}\" y=\"{top}\" width=\"{}\" height=\"{}\" \
+                 fill=\"none\" stroke=\"currentColor\"/><text class=\"soft\" x=\"{}\" y=\"{}\" \
+                 text-anchor=\"middle\" fill=\"currentColor\">no data</text>",
+                px(right - left),
+                px(bottom - top),
+                px(f64::midpoint(left, right)),
+                px(f64::midpoint(top, bottom)),
+            );
+            return;
+        };
+        let x = lay(&self.x, x_range, (left, right), 8, false);
+        let y = lay(&self.y, y_range, (bottom, top), 6, true);
+
+        // The grid and the marks' names.
+        let mut grid = String::new();
+        let mut names = String::new();
+        for (value, name) in &y.marks {
+            let at = y.map.at(*value);
+            let _ = write!(grid, "M{} {}H{}", px(left), px(at), px(right));
+            let _ = write!(
+                names,
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                px(left - 6.0),
+                px(at + 4.0),
+                escape(name)
+            );
+        }
+        for (index, (value, name)) in readable(&x.marks, x.map) {
+            let at = x.map.at(*value);
+            let _ = write!(grid, "M{} {}V{}", px(at), px(top), px(bottom));
+            // A narrow screen shows larger text and hides every other name.
+            let every_other = if index % 2 == 1 { " class=\"alt\"" } else { "" };
+            let _ = write!(
+                names,
+                "<text{every_other} x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                px(at),
+                px(bottom + 17.0),
+                escape(name)
+            );
+        }
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"{grid}\" stroke=\"currentColor\"/>\
+             <path class=\"axis\" d=\"M{} {}H{}\" stroke=\"currentColor\"/>\
+             <g class=\"soft\" fill=\"currentColor\">{names}\
+             <text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text></g>\
+             <text class=\"ink\" x=\"8\" y=\"{}\" fill=\"currentColor\">{}</text>",
+            px(left),
+            px(bottom),
+            px(right),
+            px(f64::midpoint(left, right)),
+            px(height - 8.0),
+            escape(&x.title),
+            px(top - 12.0),
+            escape(&y.title),
+        );
+        for series in self.series.iter().rev() {
+            self.line(svg, series, x.map, y.map);
+        }
+    }
+
+    /// The range of the x axis that the data ask for; `None` if no point can be shown.
+    pub(super) fn x_range(&self) -> Option<(f64, f64)> {
+        self.range(&self.x, |p| p.0)
+    }
+
+    /// The same of the y axis.
+    pub(super) fn y_range(&self) -> Option<(f64, f64)> {
+        self.range(&self.y, |p| p.1)
+    }
+
+    /// The ends of an axis, from the data; `None` if no point can be shown.
+    fn range(&self, axis: &Axis, of: impl Fn(&(f64, f64)) -> f64) -> Option<(f64, f64)> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for point in self.series.iter().flat_map(|s| &s.points) {
+            if self.x.shows(point.0) && self.y.shows(point.1) {
+                low = low.min(of(point));
+                high = high.max(of(point));
+            }
+        }
+        if low > high {
+            return None;
+        }
+        if axis.ends.is_some() {
+            return axis.ends;
+        }
+        if let Some(value) = axis.include {
+            low = low.min(value);
+            high = high.max(value);
+        }
+        // A range that overflows cannot be mapped.
+        (high - low).is_finite().then_some((low, high))
+    }
+
+    /// One line with its marks.
+    fn line(&self, svg: &mut String, series: &Series, x: Map, y: Map) {
+        let mut path = String::new();
+        let mut marks = String::new();
+        let mut last: Option<(f64, f64)> = None;
+        let count = series.points.len();
+        let least = if series.step { 1.0 } else { 0.5 };
+        for (index, point) in series.points.iter().enumerate() {
+            if !(self.x.shows(point.0) && self.y.shows(point.1)) {
+                last = None;
+                continue;
+            }
+            let at = (x.at(point.0), y.at(point.1));
+            match last {
+                // Steps that no eye can see cost bytes only, and a distribution has thousands.
+                Some(last)
+                    if index + 1 < count
+                        && !series.marked
+                        && (at.0 - last.0).abs() < least
+                        && (at.1 - last.1).abs() < least =>
+                {
+                    continue;
+                }
+                Some(_) if series.step => {
+                    let _ = write!(path, "H{}V{}", px(at.0), px(at.1));
+                }
+                Some(_) => {
+                    let _ = write!(path, "L{} {}", px(at.0), px(at.1));
+                }
+                None => {
+                    let _ = write!(path, "M{} {}", px(at.0), px(at.1));
+                }
+            }
+            last = Some(at);
+            // One point alone would draw no line.
+            if series.marked || count == 1 {
+                series.look.mark(&mut marks, at, series.notes.get(index).map(String::as_str));
+            }
+        }
+        let _ = write!(
+            svg,
+            "<g class=\"{}\"><path d=\"{path}\" fill=\"none\" stroke=\"currentColor\" \
+             stroke-width=\"2\" stroke-linejoin=\"round\"{}/>{marks}</g>",
+            series.look.class(),
+            series.look.dash_attribute(),
+        );
+    }
+
+    /// Where each entry of the legend begins, as (column, row).
+    fn legend_places(&self) -> Vec<(f64, f64)> {
+        let (mut x, mut row) = (12.0, 0.0);
+        let mut places = Vec::with_capacity(self.series.len());
+        for series in &self.series {
+            #[expect(clippy::cast_precision_loss, reason = "the length of a name")]
+            let width = 46.0 + series.label.chars().count() as f64 * CHARACTER;
+            if x + width > self.size.0 && x > 12.0 {
+                (x, row) = (12.0, row + 1.0);
+            }
+            places.push((x, row));
+            x += width;
+        }
+        places
+    }
+
+    fn legend_rows(&self) -> f64 {
+        self.legend_places().last().map_or(0.0, |place| place.1 + 1.0)
+    }
+
+    fn legend(&self, svg: &mut String) {
+        for (series, (x, row)) in self.series.iter().zip(self.legend_places()) {
+            let y = 38.0 + row * LEGEND_ROW;
+            let _ = write!(svg, "<g transform=\"translate({} {})\">", px(x), px(y - 5.0));
+            series.look.draw_swatch(svg, series.marked);
+            let _ = write!(
+                svg,
+                "</g><text class=\"ink\" x=\"{}\" y=\"{}\" fill=\"currentColor\">{}</text>",
+                px(x + 34.0),
+                px(y + 4.0),
+                escape(&series.label)
+            );
+        }
+    }
+}
+
+/// Decides on the ends and the marks of an axis.
+fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, round: bool) -> Laid {
+    let (low, high) = if axis.ends.is_some() && low < high {
+        (low, high)
+    } else if round || low >= high {
+        // The y axis ends at round numbers; the x axis ends where the data do.
+        ticks::widen(low, high, axis.scale, most - 1)
+    } else {
+        (low, high)
+    };
+    let map = Map { scale: axis.scale, low, high, from: pixels.0, to: pixels.1 };
+    if !axis.names.is_empty() {
+        let marks = axis
+            .names
+            .iter()
+            .filter(|(value, _)| axis.shows(*value) && (low..=high).contains(value))
+            .cloned()
+            .collect();
+        return Laid { map, marks, title: axis.title.clone() };
+    }
+    let values = match axis.scale {
+        Scale::Linear => ticks::linear(low, high, most),
+        Scale::Log => ticks::log(low, high, most),
+    };
+    let (names, unit) = ticks::labels(&values, axis.scale, axis.quantity);
+    let title =
+        if unit.is_empty() { axis.title.clone() } else { format!("{} ({unit})", axis.title) };
+    Laid { map, marks: values.into_iter().zip(names).collect(), title }
+}
+
+/// The marks whose names do not run into each other, counted anew.
+fn readable(marks: &[(f64, String)], map: Map) -> impl Iterator<Item = (usize, &(f64, String))> {
+    let mut free_from = f64::NEG_INFINITY;
+    marks
+        .iter()
+        .filter(move |(value, name)| {
+            #[expect(clippy::cast_precision_loss, reason = "the length of a name")]
+            let half = name.chars().count() as f64 * CHARACTER / 2.0;
+            let at = map.at(*value);
+            let fits = at - half >= free_from;
+            if fits {
+                free_from = at + half + 4.0;
+            }
+            fits
+        })
+        .enumerate()
+}
+
+/// A coordinate with one decimal at most.
+fn px(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
+
+/// `text` for XML and HTML, in content and in quoted attributes. Characters that XML forbids even
+/// when escaped become U+FFFD.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => {
+                escaped.push(char::REPLACEMENT_CHARACTER);
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

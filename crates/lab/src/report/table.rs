@@ -1,0 +1,355 @@
+//! The comparison as text for a terminal.
+//!
+//! Drawn here rather than by a table crate: those wrap the text of cells where there is little
+//! room, and numbers must not be wrapped. Columns of less interest are left out instead, and size
+//! buckets go on in a further table.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::{
+    columns::{self, COLUMNS, Column},
+    model::{Point, SizeBucket, bucket_edges},
+    number,
+};
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Bold for the best values, by ANSI escapes.
+    pub color: bool,
+    /// Lines of box-drawing characters instead of ASCII.
+    pub unicode: bool,
+}
+
+/// The least width that is worked with.
+const MIN_WIDTH: usize = 64;
+/// The longest label of a point, before it is cut.
+const MAX_LABEL: usize = 32;
+/// The width of the columns that are always there, with their lines.
+const CORE_WIDTH: usize = 52;
+
+/// A cell: its text, and whether it is the best.
+#[derive(Clone)]
+struct Cell {
+    text: String,
+    best: bool,
+}
+
+/// A column laid out. Neighbours with the same heading stand below it together.
+struct Strip {
+    heading: String,
+    name: String,
+    cells: Vec<Cell>,
+    left: bool,
+}
+
+/// The tables of a comparison: all in all, then by message size, then what is wrong with the
+/// points. No line is wider than `width`, or 64 if that is more.
+#[must_use]
+pub fn render(points: &[Point], width: usize, style: Style) -> String {
+    if points.is_empty() {
+        return "no points\n".to_owned();
+    }
+    let width = width.max(MIN_WIDTH);
+    let labels = labels(points, width);
+    let mut text = summary(points, &labels, width, style);
+    text.push_str(&by_size(points, &labels, width, style));
+    let warnings: Vec<String> = points.iter().filter_map(columns::warning).collect();
+    if !warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in warnings {
+        for (nth, line) in wrap(&printable(&warning), width - 2).into_iter().enumerate() {
+            text.push_str(if nth == 0 { "! " } else { "  " });
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    if let Some(verdict) = columns::verdict(points) {
+        text.push('\n');
+        for line in wrap(&printable(&verdict), width) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The points' names as the first column.
+fn labels(points: &[Point], width: usize) -> Strip {
+    let most = MAX_LABEL.min(width - CORE_WIDTH);
+    let cells = points
+        .iter()
+        .map(|point| Cell { text: shorten(&printable(&point.label), most), best: false })
+        .collect();
+    Strip { heading: String::new(), name: String::new(), cells, left: true }
+}
+
+fn summary(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
+    let mut shown: Vec<&Column> = COLUMNS.iter().filter(|c| c.speaks(points)).collect();
+    loop {
+        let strips: Vec<Strip> = shown
+            .iter()
+            .map(|column| {
+                let best = column.best(points);
+                let cells = points
+                    .iter()
+                    .zip(best)
+                    .map(|(p, best)| Cell { text: (column.text)((column.value)(&p.totals)), best })
+                    .collect();
+                let (heading, name) = (column.group.to_owned(), column.name.to_owned());
+                Strip { heading, name, cells, left: false }
+            })
+            .collect();
+        let all: Vec<&Strip> = std::iter::once(labels).chain(&strips).collect();
+        let rank = shown.iter().map(|c| c.rank).max().unwrap_or(0);
+        if total_width(&all) <= width || rank == 0 {
+            return draw(&all, style);
+        }
+        shown.retain(|column| column.rank < rank);
+    }
+}
+
+fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
+    let mut strips: Vec<Strip> = Vec::new();
+    for edge in bucket_edges(points) {
+        let bucket = |p: &Point| -> Option<SizeBucket> {
+            p.by_size.iter().copied().find(|b| b.up_to_bytes == edge && b.count > 0)
+        };
+        if points.iter().all(|p| bucket(p).is_none()) {
+            continue;
+        }
+        let measures: [(&str, fn(&SizeBucket) -> f64); 2] =
+            [("p50", |b| b.slowdown.p50), ("p99", |b| b.slowdown.p99)];
+        for (name, of) in measures {
+            let value = |p: &Point| bucket(p).as_ref().map_or(f64::NAN, of);
+            let best =
+                columns::best(
+                    points,
+                    true,
+                    |p| {
+                        if p.totals.is_whole() { value(p) } else { f64::NAN }
+                    },
+                );
+            let cells = points
+                .iter()
+                .zip(best)
+                .map(|(p, best)| Cell { text: number::short(value(p)), best })
+                .collect();
+            let (heading, name) = (number::bucket(edge), name.to_owned());
+            strips.push(Strip { heading, name, cells, left: false });
+        }
+    }
+    let mut text = String::new();
+    let mut rest: &[Strip] = &strips;
+    while !rest.is_empty() {
+        // A bucket's two columns stay together.
+        let mut take = 2;
+        let fits = |n: usize| {
+            let all: Vec<&Strip> = std::iter::once(labels).chain(&rest[..n]).collect();
+            total_width(&all) <= width
+        };
+        while take + 2 <= rest.len() && fits(take + 2) {
+            take += 2;
+        }
+        let (now, later) = rest.split_at(take);
+        text.push_str(if text.is_empty() { "\nSlowdown by message size\n" } else { "\n" });
+        let all: Vec<&Strip> = std::iter::once(labels).chain(now).collect();
+        text.push_str(&draw(&all, style));
+        rest = later;
+    }
+    text
+}
+
+/// Neighbouring strips with the same heading, with the width of each.
+fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
+    strips
+        .chunk_by(|a, b| a.heading == b.heading && !a.heading.is_empty())
+        .map(|group| {
+            let mut widths: Vec<usize> = group
+                .iter()
+                .map(|strip| {
+                    let cells = strip.cells.iter().map(|cell| cell.text.width());
+                    cells.chain([strip.name.width()]).max().unwrap_or(0)
+                })
+                .collect();
+            // A heading wider than its columns widens the last of them.
+            let inner = inner_width(&widths);
+            if let Some(last) = widths.last_mut() {
+                *last += group[0].heading.width().saturating_sub(inner);
+            }
+            (group, widths)
+        })
+        .collect()
+}
+
+/// Columns of one group stand two spaces apart.
+fn inner_width(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+}
+
+/// Groups stand apart by a line with a space on both sides.
+fn total_width(strips: &[&Strip]) -> usize {
+    let groups = groups(strips);
+    groups.iter().map(|(_, widths)| inner_width(widths)).sum::<usize>() + 3 * (groups.len() - 1)
+}
+
+fn draw(strips: &[&Strip], style: Style) -> String {
+    let groups = groups(strips);
+    let (bar, rule, cross) =
+        if style.unicode { (" │ ", "─", "─┼─") } else { (" | ", "-", "-+-") };
+    let bold = |text: String, on: bool| {
+        if on && style.color { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text }
+    };
+    let line = |cells: Vec<String>, between: &str| cells.join(between).trim_end().to_owned() + "\n";
+
+    let mut text = String::new();
+    if strips.iter().any(|s| !s.heading.is_empty()) {
+        let headings = groups
+            .iter()
+            .map(|(group, widths)| pad(&group[0].heading, inner_width(widths), true))
+            .collect();
+        text.push_str(&line(headings, bar));
+    }
+    let row = |cell: &dyn Fn(&Strip) -> Cell| -> String {
+        let parts = groups
+            .iter()
+            .map(|(group, widths)| {
+                let cells = group.iter().zip(widths).map(|(strip, width)| {
+                    let cell = cell(strip);
+                    bold(pad(&cell.text, *width, strip.left), cell.best)
+                });
+                cells.collect::<Vec<_>>().join("  ")
+            })
+            .collect();
+        line(parts, bar)
+    };
+    text.push_str(&row(&|strip| Cell { text: strip.name.clone(), best: false }));
+    let rules = groups.iter().map(|(_, widths)| rule.repeat(inner_width(widths))).collect();
+    text.push_str(&line(rules, cross));
+    for index in 0..strips[0].cells.len() {
+        text.push_str(&row(&|strip| strip.cells[index].clone()));
+    }
+    text
+}
+
+fn pad(text: &str, width: usize, left: bool) -> String {
+    let spaces = " ".repeat(width.saturating_sub(text.width()));
+    if left { format!("{text}{spaces}") } else { format!("{spaces}{text}") }
+}
+
+/// `text` without control characters: a name from a file must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// At most `width` columns of `text`; a cut is shown by two dots.
+fn shorten(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    for c in text.chars() {
+        if short.width() + c.width().unwrap_or(0) + 2 > width {
+            break;
+        }
+        short.push(c);
+    }
+    short + ".."
+}
+
+/// Lines of at most `width` columns, broken at spaces where there are any.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word = word.to_owned();
+        loop {
+            let line = lines.last_mut().expect("starts with one, only grows");
+            let gap = usize::from(!line.is_empty());
+            if line.width() + gap + word.width() <= width {
+                if gap == 1 {
+                    line.push(' ');
+                }
+                line.push_str(&word);
+                break;
+            }
+            if gap == 0 {
+                // One word wider than a line.
+                let mut used = 0;
+                let at = word
+                    .char_indices()
+                    .find(|(_, c)| {
+                        used += c.width().unwrap_or(0);
+                        used > width
+                    })
+                    .map_or(word.len(), |(at, _)| at);
+                let rest = word.split_off(at);
+                line.push_str(&word);
+                word = rest;
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use unicode_width::UnicodeWidthStr;
+
+    use super::{super::demo, *};
+
+    const ASCII: Style = Style { color: false, unicode: false };
+
+    #[test]
+    fn three_transports() {
+        let style = Style { color: false, unicode: true };
+        insta::assert_snapshot!(render(&demo::transports().points, 100, style));
+    }
+
+    #[test]
+    fn a_sweep_in_ascii_and_80_columns() {
+        insta::assert_snapshot!(render(&demo::sweep().points, 80, ASCII));
+    }
+
+    #[test]
+    fn bold_where_best() {
+        let style = Style { color: true, unicode: false };
+        let text = render(&demo::transports().points, 100, style);
+        let plain = render(&demo::transports().points, 100, ASCII);
+        assert!(text.contains("\u{1b}[1m"));
+        assert_eq!(text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", ""), plain);
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        let mut point = demo::transports().points.remove(0);
+        point.label = "\u{1b}[2Jgone\r\n".to_owned();
+        point.totals.unfinished = 1;
+        let text = render(&[point], 100, ASCII);
+        assert!(!text.contains('\u{1b}') && !text.contains('\r'), "{text}");
+    }
+
+    #[test]
+    fn nothing_known() {
+        assert_eq!(render(&[], 100, ASCII), "no points\n");
+        let text = render(&[Point::default()], 100, ASCII);
+        assert!(text.contains('-'), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn fits(width in 0..160_usize, labels in proptest::collection::vec(".{0,60}", 1..6)) {
+            let mut points = demo::transports().points;
+            for (point, label) in points.iter_mut().zip(labels) {
+                point.label = label;
+                point.totals.failed = 7;
+            }
+            let text = render(&points, width, ASCII);
+            for line in text.lines() {
+                prop_assert!(line.width() <= width.max(64), "{width}: {line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What must hold of every report, whatever the numbers.
+
+use proptest::prelude::*;
+
+use super::{
+    charts::{self, Percentile},
+    demo, html,
+    model::{CurvePoint, Point, QueueDepth, Report, SizeBucket, Stats},
+    svg::{Axis, Chart, Dress, Look, Series, escape},
+    table,
+    ticks::{Quantity, Scale},
+};
+
+/// Parses the page as XML, and gives the number of charts in it.
+fn parse(page: &str) -> Result<usize, roxmltree::Error> {
+    let body = page.strip_prefix("<!DOCTYPE html>\n").expect("starts with the doctype");
+    let document = roxmltree::Document::parse(body)?;
+    let is_chart = |n: &roxmltree::Node<'_, '_>| n.attribute("class") == Some("chart");
+    Ok(document.descendants().filter(is_chart).count())
+}
+
+#[test]
+fn pages_are_whole() {
+    // Two percentiles, two views of latency, two of the queues.
+    let page = html::render(&demo::transports());
+    assert_eq!(parse(&page), Ok(6));
+    // The same for each of ten loads, and three charts against the load.
+    assert_eq!(parse(&html::render(&demo::sweep())), Ok(63));
+    // Thirty values of one thing share the charts.
+    assert_eq!(parse(&html::render(&demo::tuning())), Ok(9));
+}
+
+#[test]
+fn a_page_asks_for_nothing() {
+    let page = html::render(&demo::sweep());
+    let page =
+        page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
+    for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn missing_messages_are_shouted() {
+    let page = html::render(&demo::transports());
+    assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
+    let mut report = demo::transports();
+    report.points.truncate(2);
+    assert!(!html::render(&report).contains("Messages are missing"));
+}
+
+#[test]
+fn missing_messages_never_win() {
+    let mut report = demo::transports();
+    report.points[2].totals.slowdown.p99 = 1.0;
+    let page = html::render(&report);
+    assert!(page.contains("Lowest p99 slowdown: homa"), "{page}");
+    assert!(!page.contains("<b>1.00</b>"));
+}
+
+#[test]
+fn text_from_outside_stays_text() {
+    let evil = "</style><script>alert('x')</script>&\"\u{0}\u{ffff}\u{1b}[2J";
+    let mut report = demo::transports();
+    report.title = evil.to_owned();
+    report.description = evil.to_owned();
+    report.scenario_toml = evil.to_owned();
+    report.command = evil.to_owned();
+    report.version = evil.to_owned();
+    report.facts = vec![(evil.to_owned(), evil.to_owned())];
+    for point in &mut report.points {
+        point.label = format!("{evil}{}", point.label);
+        point.group.clone_from(&point.label);
+        point.set = vec![(evil.to_owned(), evil.to_owned())];
+        point.totals.end = evil.to_owned();
+        point.totals.drops_by_reason = vec![(evil.to_owned(), 1)];
+    }
+    let page = html::render(&report);
+    assert!(!page.contains("<script"));
+    assert_eq!(parse(&page), Ok(6));
+    assert_eq!(escape("a<b>&\"'\u{1}"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}");
+}
+
+#[test]
+fn nothing_to_show() {
+    let page = html::render(&Report::default());
+    assert_eq!(parse(&page), Ok(0));
+    assert!(page.contains("no points"));
+
+    let empty = Report { points: vec![Point::default()], ..Report::default() };
+    let page = html::render(&empty);
+    assert_eq!(parse(&page), Ok(6));
+    assert_eq!(page.matches(">no data<").count(), 6);
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn one_point_is_drawn() {
+    let mut point = demo::transports().points.remove(0);
+    point.slowdown_curve.truncate(1);
+    point.latency_cdf = vec![(5.0, 1.0)];
+    point.queue_series.truncate(1);
+    let page = html::render(&Report { points: vec![point], ..Report::default() });
+    assert_eq!(parse(&page), Ok(6));
+    // All but the tail of the distribution, which one message does not have.
+    assert_eq!(page.matches(">no data<").count(), 1);
+    assert!(!page.contains("NaN"));
+}
+
+#[test]
+fn standalone_charts_bring_their_own_colours() {
+    let report = demo::transports();
+    let chart = charts::slowdown_chart(&report.points, Percentile::P99, "Who wins").unwrap();
+    let text = chart.render(Dress::Standalone);
+    let document = roxmltree::Document::parse(&text).unwrap();
+    let root = document.root_element();
+    assert!(root.has_attribute("width") && root.has_attribute("height"));
+    assert!(text.contains("<style>") && !text.contains("var("));
+    for name in ["Who wins", "homa", "dctcp", "tcp"] {
+        assert!(document.descendants().any(|n| n.text() == Some(name)), "{name}");
+    }
+    assert!(charts::slowdown_chart(&[], Percentile::P50, "").unwrap().series.is_empty());
+}
+
+#[test]
+fn workloads_that_differ_are_drawn_by_size() {
+    let mut report = demo::transports();
+    let by_count = charts::sections(&report.points).remove(0).rows[0].charts[0].x.scale;
+    assert_eq!(by_count, Scale::Linear);
+    for step in &mut report.points[1].slowdown_curve {
+        step.size_bytes *= 3.0;
+    }
+    let by_size = charts::sections(&report.points).remove(0).rows[0].charts[0].x.scale;
+    assert_eq!(by_size, Scale::Log);
+}
+
+#[test]
+fn a_gap_where_a_value_is_missing() {
+    let series = Series {
+        label: String::new(),
+        look: Look::nth(0),
+        points: vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 2.0)],
+        step: false,
+        marked: false,
+        notes: Vec::new(),
+    };
+    let axis = || Axis::new("", Scale::Linear, Quantity::Number);
+    let chart = Chart {
+        title: String::new(),
+        x: axis(),
+        y: axis(),
+        series: vec![series],
+        size: (300.0, 200.0),
+    };
+    let text = chart.render(Dress::Page);
+    let line = text.split("stroke-width=\"2\"").next().unwrap().rsplit("d=\"").next().unwrap();
+    assert_eq!(line.matches('M').count(), 2, "{line}");
+}
+
+/// Writes the demonstration pages, to be looked at: set `RACKWEAVE_REPORT_DEMO` to a folder.
+#[test]
+#[ignore = "writes files, for the eye"]
+fn write_demo() {
+    let folder = std::env::var("RACKWEAVE_REPORT_DEMO").expect("names a folder");
+    let folder = std::path::Path::new(&folder);
+    for (name, report) in [
+        ("transports", demo::transports()),
+        ("sweep", demo::sweep()),
+        ("tuning", demo::tuning()),
+        ("empty", Report { points: vec![Point::default()], ..Report::default() }),
+    ] {
+        std::fs::write(folder.join(format!("{name}.html")), html::render(&report)).unwrap();
+        let style = table::Style { color: true, unicode: true };
+        std::fs::write(
+            folder.join(format!("{name}.txt")),
+            table::render(&report.points, 100, style),
+        )
+        .unwrap();
+    }
+    let points = demo::transports().points;
+    let chart = charts::slowdown_chart(&points, Percentile::P99, "Slowdown of W4 at 80 % load");
+    std::fs::write(folder.join("readme.svg"), chart.unwrap().render(Dress::Standalone)).unwrap();
+}
+
+fn any_point() -> impl Strategy<Value = Point> {
+    let number = prop_oneof![any::<f64>(), 0.0..1e6_f64, Just(f64::NAN), Just(f64::INFINITY)];
+    let numbers = || number.clone();
+    (
+        ("[ab]", ".{0,8}", "[01]"),
+        proptest::collection::vec((numbers(), numbers(), numbers(), numbers()), 0..6),
+        proptest::collection::vec((any::<u64>(), any::<u64>()), 0..4),
+        (any::<u64>(), any::<u64>(), numbers(), numbers()),
+    )
+        .prop_map(|((group, label, value), steps, buckets, totals)| {
+            let mut point =
+                Point { label, group, set: vec![("a.b".to_owned(), value)], ..Point::default() };
+            for (a, b, c, d) in steps {
+                let step = CurvePoint { count_fraction: a, size_bytes: b, p50: c, p99: d };
+                point.slowdown_curve.push(step);
+                point.latency_cdf.push((a, b));
+                let depth = QueueDepth { time_us: b, max_bytes: c, total_bytes: d };
+                point.queue_series.push(depth);
+            }
+            for (up_to_bytes, count) in buckets {
+                let slowdown = Stats { p50: totals.2, p99: totals.3, mean: totals.2 };
+                point.by_size.push(SizeBucket { up_to_bytes, count, slowdown });
+            }
+            point.totals.started = totals.0 / 64;
+            point.totals.unfinished = totals.1;
+            point.totals.failed = totals.0;
+            point.totals.slowdown.p99 = totals.2;
+            point.totals.goodput_gbps = totals.3;
+            point
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_numbers_are_survived(points in proptest::collection::vec(any_point(), 0..12)) {
+        let style = table::Style { color: true, unicode: true };
+        let text = table::render(&points, 100, style);
+        prop_assert!(!text.contains("NaN"));
+        let page = html::render(&Report { points, ..Report::default() });
+        prop_assert!(parse(&page).is_ok(), "{:?}", parse(&page));
+        for path in page.split(" d=\"").skip(1) {
+            let path = path.split('"').next().unwrap_or_default();
+            prop_assert!(!path.contains("NaN") && !path.contains("inf"), "{}", path);
+        }
+    }
+}
