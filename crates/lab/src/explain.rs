@@ -169,6 +169,19 @@ impl Scenario {
         format!("{head}\n\n{}\n\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
     }
 
+    /// The same as JSON.
+    #[must_use]
+    pub fn explain_json(&self) -> String {
+        let points: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let document = serde_json::json!({
+            "scenario": self.name,
+            "seed": self.seed,
+            "points": points,
+            "resolved": self.resolved,
+        });
+        format!("{document:#}\n")
+    }
+
     /// A few lines for the head of a report.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Some(point) = self.points.first() else { return Vec::new() };

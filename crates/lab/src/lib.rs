@@ -2,6 +2,7 @@
 //!
 //! - [`scenario`]: TOML in, checked runs out.
 //! - [`explain`]: what they mean, without running them.
+//! - [`list`]: what there is to run.
 //! - [`run`]: the runs on all cores.
 //! - [`results`]: what they found out, as numbers and as files.
 //! - [`report`]: the same as a table and as a page.
@@ -9,6 +10,7 @@
 pub mod builtin;
 pub mod error;
 pub mod explain;
+pub mod list;
 mod path;
 pub mod report;
 pub mod results;
