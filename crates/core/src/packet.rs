@@ -62,6 +62,8 @@ const ECN_MARKED: u8 = 2;
 const SPRAY: u8 = 4;
 const TRIMMABLE: u8 = 8;
 const TRIMMED: u8 = 16;
+/// The three highest bits number the transport at the host.
+const INSTANCE_SHIFT: u32 = 5;
 
 impl<H: Header> Packet<H> {
     /// A packet of `l3_bytes` (from the IP header on) at priority 0: not ECN-capable, not sprayed,
@@ -160,6 +162,26 @@ impl<H: Header> Packet<H> {
     #[inline]
     pub const fn is_trimmed(&self) -> bool {
         self.flags & TRIMMED != 0
+    }
+
+    /// The same packet, of the `instance`-th transport of its hosts (0 to 7): drivers that run several
+    /// transports side by side tell them apart by it, as real hosts do by protocol and port.
+    ///
+    /// # Panics
+    /// If `instance` is above 7.
+    #[must_use]
+    #[inline]
+    pub const fn of_instance(mut self, instance: u8) -> Self {
+        assert!(instance < 8, "a host has at most 8 transports");
+        self.flags = self.flags & !(7 << INSTANCE_SHIFT) | instance << INSTANCE_SHIFT;
+        self
+    }
+
+    /// Which of its hosts' transports it belongs to.
+    #[must_use]
+    #[inline]
+    pub const fn instance(&self) -> u8 {
+        self.flags >> INSTANCE_SHIFT
     }
 
     /// Source port.

@@ -5,6 +5,7 @@
 //! packets that were ever under way and stays there: no allocation per packet.
 
 use crate::packet::{Header, Packet};
+use crate::rng::Rng;
 use crate::time::Time;
 
 /// The number of a slot in a [`Pool`].
@@ -261,8 +262,8 @@ pub enum Admission {
 
 /// The waiting room of one port.
 pub trait Queue<H: Header> {
-    /// Lets a packet in, or not; frees its slot if not.
-    fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef) -> Admission;
+    /// Lets a packet in, or not; frees its slot if not. `rng` decides where a rule says "at random".
+    fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef, rng: &mut Rng) -> Admission;
 
     /// Takes the next packet for the link.
     fn dequeue(&mut self, pool: &mut Pool<H>) -> Option<PacketRef>;

@@ -1,3 +1,23 @@
-//! The simulated world.
+//! The simulated world: a deterministic packet-level simulator of data-center fabrics.
+//!
+//! The same transports, queues and forwarding that run on Linux run here, on links and hosts that
+//! are made of integers. A run is a function of its [`config::RunConfig`]: the same bytes on every
+//! machine, whatever runs beside it.
+//!
+//! - [`config`], [`result`]: what goes in and what comes out.
+//! - [`fabric`]: topologies, paths, ideal times.
+//! - [`world`]: the engine. [`events`]: its queue.
+//! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
+
+mod build;
 pub mod config;
+pub mod events;
+pub mod fabric;
 pub mod result;
+pub mod world;
+
+pub use build::{BuildError, mean_gap, run};
+pub use config::RunConfig;
+pub use fabric::{Fabric, FabricError};
+pub use result::RunResult;
+pub use world::{Control, Setup, World};

@@ -91,18 +91,18 @@ pub struct LinkReport {
 
 /// A packet kept for a capture.
 #[derive(Clone, Copy, Debug)]
-pub struct CapturedPacket {
+pub struct CapturedPacket<H> {
     /// When its first bit was sent.
     pub at: Time,
     /// Which of the run's capture ports, and direction: index into [`RunResult::capture_names`].
     pub interface: u32,
     /// The packet.
-    pub packet: Packet<Header>,
+    pub packet: Packet<H>,
 }
 
 /// All that a run found out.
 #[derive(Clone, Debug)]
-pub struct RunResult {
+pub struct RunResult<H = Header> {
     /// Why it ended.
     pub end: End,
     /// Simulated time at the end.
@@ -126,7 +126,7 @@ pub struct RunResult {
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// The capture.
-    pub capture: Vec<CapturedPacket>,
+    pub capture: Vec<CapturedPacket<H>>,
     /// Most packets that were under way at one time.
     pub peak_packets: u64,
     /// Messages whose bytes were checked, if they were.

@@ -1,1 +1,14 @@
-//! placeholder
+//! What a switch is made of: the queue of each port, a shared buffer, and forwarding.
+//!
+//! No I/O, no clock: the simulator and the user-space switch on Linux run the same code.
+
+mod buffer;
+mod forward;
+mod queue;
+
+pub use buffer::SharedBuffer;
+pub use forward::{Forwarder, Forwarding, PathChoice};
+pub use queue::{PortQueue, QueueConfig, Trim};
+
+/// Number of strict priorities of a port.
+pub const PRIORITIES: usize = 8;

@@ -1,13 +1,12 @@
-//! The transports: one state machine a host, without I/O, clock or randomness.
+//! The transports: one state machine a host and transport, without I/O, clock or randomness.
+//!
+//! Each implements [`rackweave_core::Transport`]; [`Machine`] is any of them, for hosts on which
+//! they run side by side.
 
 pub mod homa;
+mod machine;
 pub mod tcp;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
-/// Which transport, and its parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TransportConfig {
-    /// Homa.
-    Homa(homa::Config),
-    /// TCP (NewReno or CUBIC) and DCTCP.
-    Tcp(tcp::Config),
-}
+pub use machine::{Machine, TransportConfig};

@@ -29,8 +29,10 @@ const MAX_FACETS: usize = 12;
 const MAX_MARKS: usize = 40;
 /// Columns that a series over time is reduced to.
 const COLUMNS: usize = 240;
-/// Width and height of a chart on the page.
+/// Width and height of a chart on the page: two fit beside each other...
 const SIZE: (f64, f64) = (520.0, 300.0);
+/// ...and three of these, with text as large.
+const SMALL: (f64, f64) = (380.0, 250.0);
 
 /// Charts that belong together, under one heading and one legend.
 #[derive(Clone, Debug)]
@@ -133,16 +135,16 @@ pub fn sections(points: &[Point]) -> Vec<Section> {
     sections
 }
 
-/// The chart of slowdown by message size for all points (the first [`MAX_FACETS`] rules apply), to
-/// stand alone under `title`.
+/// The chart of slowdown by message size, larger and under a `title` of its own, to stand alone.
+/// Of a sweep that would be spread over several charts it shows the first value.
 #[must_use]
-pub fn slowdown_chart(points: &[Point], percentile: Percentile, title: &str) -> Option<Chart> {
+pub fn slowdown_chart(points: &[Point], percentile: Percentile, title: &str) -> Chart {
     let layout = Layout::of(points);
-    let facet = layout.facets.first()?;
-    let mut chart = slowdown(points, facet, &size_axis(points), percentile);
+    // A layout has one facet at least, with no lines if there are no points.
+    let mut chart = slowdown(points, &layout.facets[0], &size_axis(points), percentile);
     title.clone_into(&mut chart.title);
     chart.size = (720.0, 360.0);
-    Some(chart)
+    chart
 }
 
 /// The look of each point's line; `None` for points that are not drawn.
@@ -275,12 +277,14 @@ impl Facet {
                 label: line.label.clone(),
                 look: line.look,
                 points: of(&points[line.point]),
+                stroke: 2.0,
                 step: false,
                 marked: false,
                 notes: Vec::new(),
             })
             .collect();
-        Chart { title: self.named(what), x, y, series, size: SIZE }
+        let size = if self.title.is_empty() { SIZE } else { SMALL };
+        Chart { title: self.named(what), x, y, series, size }
     }
 }
 
@@ -423,9 +427,13 @@ fn queue(points: &[Point], facet: &Facet, longest: bool) -> Chart {
     let what = if longest { "Longest queue" } else { "All queues together" };
     let x = Axis::new("time", Scale::Linear, Quantity::Micros);
     let y = Axis::new("bytes waiting", Scale::Linear, Quantity::Bytes).including(0.0);
-    facet.chart(points, what, (x, y), |point| {
+    let mut chart = facet.chart(points, what, (x, y), |point| {
         envelope(&point.queue_series, |q| if longest { q.max_bytes } else { q.total_bytes })
-    })
+    });
+    for series in &mut chart.series {
+        series.stroke = 1.2;
+    }
+    chart
 }
 
 /// At most [`COLUMNS`] points: the largest of each stretch of the series, where it was.
@@ -447,7 +455,8 @@ fn sweeps(points: &[Point]) -> Vec<Section> {
         }
     }
     keys.into_iter()
-        .filter(|(_, values)| values.len() >= 3)
+        // Another seed is the same experiment again, not another one.
+        .filter(|(key, values)| values.len() >= 3 && short_key(key) != "seed")
         .map(|(key, values)| sweep(points, key, &values))
         .collect()
 }
@@ -496,18 +505,19 @@ fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
                 label: name.clone(),
                 look: Look::nth(nth),
                 points: line.iter().map(|(x, point)| (*x, of(point))).collect(),
+                stroke: 2.0,
                 step: false,
                 marked: true,
                 notes: line.iter().map(|(_, p)| note_on(p, of(p))).collect(),
             })
             .collect(),
-        size: (420.0, SIZE.1),
+        size: SMALL,
     };
     let slowdown = || Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
     let goodput = Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0);
     Section {
         title: format!("The sweep over {}", short_key(key)),
-        text: format!("All messages of a run together, against `{key}`."),
+        text: format!("All messages of a run together, against {key}."),
         legend: lines
             .iter()
             .enumerate()

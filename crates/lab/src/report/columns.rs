@@ -49,7 +49,7 @@ const PLAIN: Column = Column {
 };
 
 /// All columns, left to right.
-pub(super) const COLUMNS: [Column; 13] = [
+pub(super) const COLUMNS: [Column; 14] = [
     Column { group: "messages", name: "done", value: |t| float(t.completed), text: count, ..PLAIN },
     Column {
         group: "messages",
@@ -76,15 +76,8 @@ pub(super) const COLUMNS: [Column; 13] = [
     Column { name: "drops", value: |t| float(t.drops), ..PACKETS },
     Column { name: "trims", value: |t| float(t.trims), optional: true, rank: 8, ..PACKETS },
     Column { name: "marks", value: |t| float(t.ecn_marks), optional: true, rank: 9, ..PACKETS },
-    Column {
-        group: "queue",
-        name: "max",
-        better: Better::Lower,
-        value: |t| t.queue_max_bytes,
-        text: number::bytes,
-        rank: 5,
-        ..PLAIN
-    },
+    Column { name: "mean", value: |t| t.queue_mean_bytes, rank: 10, ..QUEUE },
+    Column { name: "max", value: |t| t.queue_max_bytes, rank: 5, ..QUEUE },
 ];
 
 const SLOWDOWN: Column =
@@ -96,6 +89,8 @@ const LATENCY: Column = Column {
     text: number::micros,
     ..PLAIN
 };
+const QUEUE: Column =
+    Column { group: "queue", better: Better::Lower, text: number::bytes, ..PLAIN };
 const PACKETS: Column = Column { group: "packets", text: count, ..PLAIN };
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::{
     charts::{self, Section},
     columns::{self, COLUMNS},
-    model::{Point, Report, SizeBucket, bucket_edges},
+    model::{ALL_DONE, Point, Report, SizeBucket, bucket_edges},
     number,
     svg::{self, Dress, Look, escape},
 };
@@ -151,14 +151,21 @@ fn summary(page: &mut String, points: &[Point]) {
             group[0].group
         );
     }
-    page.push_str("<th class=\"first\"></th></tr><tr><th></th>");
+    let all_done = points.iter().all(|p| p.totals.end == ALL_DONE);
+    if !all_done {
+        page.push_str("<th class=\"first\"></th>");
+    }
+    page.push_str("</tr><tr><th></th>");
     for group in shown.chunk_by(|a, b| a.group == b.group) {
         for (nth, column) in group.iter().enumerate() {
             let class = if nth == 0 { " class=\"first\"" } else { "" };
             let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", column.name);
         }
     }
-    page.push_str("<th scope=\"col\" class=\"first end\">end</th></tr></thead><tbody>\n");
+    if !all_done {
+        page.push_str("<th scope=\"col\" class=\"first end\">end</th>");
+    }
+    page.push_str("</tr></thead><tbody>\n");
     let best: Vec<Vec<bool>> = shown.iter().map(|c| c.best(points)).collect();
     for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
         row_head(page, point, look);
@@ -169,11 +176,17 @@ fn summary(page: &mut String, points: &[Point]) {
             let text = (column.text)((column.value)(&point.totals));
             cell(page, &text, best[index], class, "");
         }
-        cell(page, &point.totals.end, false, "first end", "");
+        if !all_done {
+            cell(page, &point.totals.end, false, "first end", "");
+        }
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div>\n");
-    page.push_str("<p class=\"note\">Bold: the best of those that were run alike.</p></section>\n");
+    page.push_str("<p class=\"note\">Bold: the best of those that were run alike.");
+    if all_done {
+        page.push_str(" All runs went on until every message had ended.");
+    }
+    page.push_str("</p></section>\n");
 }
 
 fn by_size(page: &mut String, points: &[Point]) {
@@ -362,7 +375,11 @@ const TERMS: [(&str, &str); 8] = [
         "Trims and marks",
         "Packets cut to their headers by a full queue, and packets that got an ECN mark.",
     ),
-    ("Queue", "Bytes that wait at a switch port; a KB is 1000 bytes."),
+    (
+        "Queue",
+        "Bytes that wait at a switch port: the mean over all ports and the measured time, and the \
+         most that ever waited at one. A KB is 1000 bytes.",
+    ),
 ];
 
 fn terms(page: &mut String) {

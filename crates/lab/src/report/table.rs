@@ -110,6 +110,9 @@ fn summary(points: &[Point], labels: &Strip, width: usize, style: Style) -> Stri
     }
 }
 
+/// A number of a bucket.
+type Measure = fn(&SizeBucket) -> f64;
+
 fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
     let mut strips: Vec<Strip> = Vec::new();
     for edge in bucket_edges(points) {
@@ -119,7 +122,7 @@ fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> Stri
         if points.iter().all(|p| bucket(p).is_none()) {
             continue;
         }
-        let measures: [(&str, fn(&SizeBucket) -> f64); 2] =
+        let measures: [(&str, Measure); 2] =
             [("p50", |b| b.slowdown.p50), ("p99", |b| b.slowdown.p99)];
         for (name, of) in measures {
             let value = |p: &Point| bucket(p).as_ref().map_or(f64::NAN, of);

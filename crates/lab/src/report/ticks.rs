@@ -186,22 +186,10 @@ fn percent(fraction: f64) -> String {
 pub fn size(value: f64) -> String {
     let text = number::bytes(value);
     let (digits, unit) = text.split_once(' ').unwrap_or((&text, ""));
-    let digits = if digits.contains('.') && digits.find('.') > Some(1) {
-        // Two digits and more before the point say enough.
-        return format!(
-            "{:.0}{}",
-            digits.parse::<f64>().unwrap_or(0.0),
-            unit.trim_end_matches('B')
-        );
-    } else {
-        digits
-    };
-    let digits = if digits.len() > 3 && digits.contains('.') {
-        number::trim_zeros(&format!("{:.1}", digits.parse::<f64>().unwrap_or(0.0))).to_owned()
-    } else {
-        digits.to_owned()
-    };
-    digits + unit.trim_end_matches('B')
+    let Ok(digits) = digits.parse::<f64>() else { return text };
+    let decimals = usize::from(digits < 10.0);
+    let digits = format!("{digits:.decimals$}");
+    number::trim_zeros(&digits).to_owned() + unit.trim_end_matches('B')
 }
 
 /// A round duration: "10 µs".

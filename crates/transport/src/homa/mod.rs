@@ -1,5 +1,406 @@
-//! Homa.
+//! Homa: receiver-driven, connectionless, shortest remaining first at both ends.
+//!
+//! A sender sends the first bytes of a message unasked ("unscheduled"), at a priority by length;
+//! the receiver grants the rest, to few messages at a time, each at a priority of its own.
+//!
+//! Sources: Montazeri et al., *Homa: a receiver-driven low-latency transport protocol using
+//! network priorities*, SIGCOMM'18 ("the paper"); Ousterhout, *A Linux kernel implementation of
+//! the Homa transport protocol*, ATC'21, and its code, `HomaModule`; draft-ousterhout-tsvwg-homa-00
+//! ("the RFC"). Rules without a source are marked "ours".
+//!
+//! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
+//! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
+//! - `receiver`: arriving data; `grants`: who is granted; `ranges`: what has arrived.
+//! - `timers`: ticks, RESENDs, giving up; `rpc`, `peer`: the state.
+//!
+//! # Events
+//! A response says that its request has arrived: a request has no [`Event::Sent`] of its own.
+//! One-way messages (ours: a flag in the common header) are acknowledged as responses are.
+//!
+//! # At most once
+//! A finished RPC is remembered for [`Config::finished_ticks`], so that packets that come late or
+//! twice are not taken for a new one (the known gap of Homa: facts 1.6, last line). If there is no
+//! room to remember it, ids of that peer up to it are refused for that time: their messages fail
+//! with a reason rather than being delivered twice. A peer that restarts has forgotten all this.
 
-/// Homa's parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {}
+pub mod config;
+pub mod cutoffs;
+mod grants;
+mod peer;
+mod ranges;
+mod receiver;
+mod rpc;
+mod sender;
+mod srpt;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rackweave_core::{
+    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time,
+    Transport,
+};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::{Body, Header};
+
+pub use config::{Config, HeaderBytes, PriorityBy};
+pub use cutoffs::Cutoffs;
+use grants::{Grants, Key};
+use peer::Peers;
+use rpc::{Known, Outgoing, Rpcs, State};
+use srpt::{Ready, SendQueue};
+
+/// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
+const CLIENT_PORT: u16 = 0x8000;
+/// The server's port.
+const SERVER_PORT: u16 = 99;
+
+/// A control packet that waits for the link.
+#[derive(Clone, Copy, Debug)]
+enum Control {
+    /// A GRANT: what it says is looked up when it is sent, so that a newer grant replaces it.
+    Grant {
+        slot: u32,
+        host: HostId,
+        id: u64,
+    },
+    Other {
+        dst: HostId,
+        header: Header,
+    },
+}
+
+/// An RPC of which it is remembered that it is finished.
+#[derive(Clone, Copy, Debug)]
+struct Finished {
+    tick: u32,
+    host: HostId,
+    id: u64,
+}
+
+/// Homa at one host.
+#[derive(Debug)]
+pub struct Host {
+    id: HostId,
+    config: Arc<Config>,
+    rpcs: Rpcs,
+    peers: Peers,
+    control: VecDeque<Control>,
+    queue: SendQueue,
+    grants: Grants,
+    finished: VecDeque<Finished>,
+    events: VecDeque<Event>,
+    next_tick: Option<Time>,
+}
+
+impl Host {
+    /// Homa at host `id`, without any message.
+    #[must_use]
+    pub fn new(id: HostId, config: Arc<Config>) -> Self {
+        Self {
+            id,
+            config,
+            rpcs: Rpcs::default(),
+            peers: Peers::default(),
+            control: VecDeque::new(),
+            queue: SendQueue::default(),
+            grants: Grants::default(),
+            finished: VecDeque::new(),
+            events: VecDeque::new(),
+            next_tick: None,
+        }
+    }
+
+    /// How many RPCs and one-way messages are under way, in either direction.
+    #[must_use]
+    pub fn rpcs_under_way(&self) -> u32 {
+        self.rpcs.live()
+    }
+
+    /// Whether nothing is under way and nothing waits to be sent.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.rpcs.live() == 0 && self.control.is_empty() && self.events.is_empty()
+    }
+
+    /// The number of the tick at this time.
+    fn tick(&self, now: Time) -> u32 {
+        u32::try_from(now.0 / self.config.tick.0.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The timer runs from the first RPC on, and stops at a tick that finds none.
+    fn start_timer(&mut self, now: Time) {
+        if self.next_tick.is_none() {
+            self.next_tick = Some(now.saturating_add(self.config.tick));
+        }
+    }
+
+    /// Adds an RPC; `None` if there is no room for it.
+    fn add_rpc(
+        &mut self,
+        now: Time,
+        host: HostId,
+        id: u64,
+        one_way: bool,
+        state: State,
+    ) -> Option<u32> {
+        if self.rpcs.live() >= self.config.max_rpcs {
+            return None;
+        }
+        let tick = self.tick(now);
+        let (idle, max) = (self.config.finished_ticks, self.config.max_rpcs as usize);
+        let peer = self.peers.get_or_insert(host, tick, idle, max)?;
+        let entry = self.peers.get_mut(peer);
+        entry.rpcs += 1;
+        entry.used = tick;
+        self.start_timer(now);
+        Some(self.rpcs.insert(host, peer, id, one_way, state))
+    }
+
+    /// Ends an RPC in whatever state it is, without an event. `finished`: packets of it that still
+    /// come are answered as those of a finished one.
+    fn remove_rpc(&mut self, now: Time, slot: u32, finished: bool) {
+        let (host, id, peer) = {
+            let rpc = self.rpcs.get(slot);
+            (rpc.host, rpc.id, rpc.peer)
+        };
+        self.leave_state(slot);
+        self.rpcs.remove(slot, finished);
+        let tick = self.tick(now);
+        let entry = self.peers.get_mut(peer);
+        entry.rpcs -= 1;
+        entry.used = tick;
+        if finished {
+            self.remember_finished(Finished { tick, host, id });
+        }
+    }
+
+    /// Takes an RPC out of the queues that its state put it in.
+    fn leave_state(&mut self, slot: u32) {
+        let rpc = self.rpcs.get(slot);
+        match &rpc.state {
+            State::Sending(outgoing) => {
+                if outgoing.is_ready() || outgoing.is_again() {
+                    self.queue.remove(slot);
+                }
+            }
+            State::Receiving(incoming) => {
+                self.grants.incoming -= u64::from(incoming.on_the_way());
+                if incoming.granted < incoming.length {
+                    let key = Key { left: incoming.left, birth: rpc.birth, slot };
+                    let list = &mut self.peers.get_mut(rpc.peer).grantable;
+                    self.grants.remove(&self.config, &self.rpcs, list, key);
+                }
+            }
+            State::InService | State::Free(_) => {}
+        }
+    }
+
+    fn remember_finished(&mut self, entry: Finished) {
+        self.finished.push_back(entry);
+        let keep = self.config.finished_ticks;
+        while let Some(&Finished { tick, host, id }) = self.finished.front() {
+            let expired = entry.tick.saturating_sub(tick) >= keep;
+            if !expired && self.finished.len() <= self.config.max_finished as usize {
+                break;
+            }
+            self.finished.pop_front();
+            self.rpcs.forget(host, id);
+            if !expired && let Some(peer) = self.peers.find(host) {
+                peer.floor = peer.floor.max(id);
+                peer.floor_until = entry.tick.saturating_add(keep);
+            }
+        }
+    }
+
+    /// Queues a control packet; with too many waiting it is lost, as any packet may be.
+    fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
+        if self.control.len() < self.config.max_control as usize {
+            let header = Header { id: Id64::new(id), one_way, body };
+            self.control.push_back(Control::Other { dst, header });
+        }
+    }
+
+    /// A packet of this RPC id.
+    fn packet(&self, dst: HostId, l3_bytes: u32, priority: u8, header: Header) -> Packet<Header> {
+        let (source, destination) = if header.id.get() & 1 == 0 {
+            (CLIENT_PORT, SERVER_PORT)
+        } else {
+            (SERVER_PORT, CLIENT_PORT)
+        };
+        Packet::new(self.id, dst, l3_bytes, header)
+            .with_priority(priority)
+            .with_ports(source, destination)
+            .sprayed(self.config.spray)
+    }
+
+    /// Tells the application that an RPC will not complete, and forgets it.
+    fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
+        let rpc = self.rpcs.get(slot);
+        let (peer, local) = (rpc.host, rpc.id);
+        let is_client = local & 1 == 0;
+        let (id, executed) = match rpc.state {
+            // Of the server's: a response that is submitted, or a request to answer.
+            State::Sending(_) => (Some(local), !is_client),
+            State::InService => (Some(local ^ 1), true),
+            // A response that the client waits for. The server's application has not seen a
+            // request that did not arrive.
+            State::Receiving(_) => (is_client.then_some(local), false),
+            State::Free(_) => return,
+        };
+        self.remove_rpc(now, slot, executed);
+        if let Some(id) = id {
+            self.events.push_back(Event::Failed { peer, id: MessageId(id), reason });
+        }
+        self.issue_grants();
+    }
+
+    fn submit_outgoing(&mut self, now: Time, message: Submit, length: u32) -> Result<(), Refused> {
+        let id = message.id.0;
+        let unscheduled = self.config.whole_packets(self.config.unscheduled_bytes, length);
+        let outgoing = Outgoing {
+            length,
+            granted: unscheduled,
+            unscheduled,
+            next: 0,
+            again_from: 0,
+            again_to: 0,
+            priority: 0,
+        };
+        let state = State::Sending(outgoing);
+        let slot = match (message.kind, self.rpcs.find(message.peer, id)) {
+            (Kind::Response, Known::Slot(slot)) => {
+                let rpc = self.rpcs.get_mut(slot);
+                match rpc.state {
+                    State::InService => {}
+                    State::Sending(_) => return Err(Refused::DuplicateId),
+                    _ => return Err(Refused::UnknownRequest),
+                }
+                (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+                rpc.state = state;
+                slot
+            }
+            (Kind::Response, _) => return Err(Refused::UnknownRequest),
+            (_, Known::No) => {
+                let one_way = message.kind == Kind::OneWay;
+                self.add_rpc(now, message.peer, id, one_way, state).ok_or(Refused::Busy)?
+            }
+            (_, Known::Slot(_) | Known::Finished) => return Err(Refused::DuplicateId),
+        };
+        self.start_timer(now);
+        let birth = self.rpcs.get(slot).birth;
+        self.queue.push(Ready { left: length, slot, birth });
+        Ok(())
+    }
+}
+
+impl Transport for Host {
+    type Header = Header;
+
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        let max = u64::from(self.config.max_message_bytes);
+        if message.bytes > max {
+            return Err(Refused::TooLong { max });
+        }
+        if message.bytes == 0 {
+            return Err(Refused::Empty);
+        }
+        if message.id.is_response() != (message.kind == Kind::Response) {
+            return Err(Refused::WrongId);
+        }
+        self.submit_outgoing(now, message, message.bytes as u32)
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        // Submitted here: the local id is the message's. Arriving: it is the other one.
+        let submitted = match self.rpcs.find(peer, id.0) {
+            Known::Slot(slot) => {
+                let mine =
+                    !id.is_response() || matches!(self.rpcs.get(slot).state, State::Sending(_));
+                mine.then_some(slot)
+            }
+            Known::No | Known::Finished => None,
+        };
+        let arriving = match self.rpcs.find(peer, id.0 ^ 1) {
+            Known::Slot(slot) => match self.rpcs.get(slot).state {
+                State::Receiving(_) | State::InService => Some(slot),
+                // A response that the client waits for.
+                State::Sending(_) => id.is_response().then_some(slot),
+                State::Free(_) => None,
+            },
+            Known::No | Known::Finished => None,
+        };
+        if let Some(slot) = submitted.or(arriving) {
+            let is_server = self.rpcs.get(slot).id & 1 == 1;
+            self.remove_rpc(now, slot, is_server);
+            self.issue_grants();
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = packet.header;
+        let (from, id) = (packet.src, header.local_id());
+        if from == self.id || packet.dst != self.id {
+            return Placement::Discard;
+        }
+        if let Body::Data { .. } = header.body {
+            return self.handle_data(now, packet);
+        }
+        if let Some(peer) = self.peers.find(from) {
+            peer.asked = 0;
+        }
+        match header.body {
+            Body::Data { .. } => {}
+            Body::Grant { offset, priority, resend_all } => {
+                self.handle_grant(from, id, offset, priority, resend_all);
+            }
+            Body::Resend { offset, length, priority } => {
+                self.handle_resend(from, &header, offset, length, priority);
+            }
+            Body::Unknown => self.handle_unknown(now, from, id),
+            Body::Busy => self.heard(from, id),
+            Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
+            Body::NeedAck => self.handle_need_ack(from, &header),
+            Body::Ack { count, others } => {
+                self.handle_ack(now, from, id);
+                for other in others.iter().take(usize::from(count)) {
+                    self.handle_ack(now, from, other.get() ^ 1);
+                }
+            }
+        }
+        Placement::Discard
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if self.next_tick.is_some_and(|at| at <= now) {
+            self.handle_tick(now);
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Header>> {
+        while let Some(control) = self.control.pop_front() {
+            if let Some(packet) = self.control_packet(control) {
+                return Some(packet);
+            }
+        }
+        self.packet_again().or_else(|| self.next_packet())
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_tick
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn framing(&self) -> Framing {
+        self.config.framing()
+    }
+}

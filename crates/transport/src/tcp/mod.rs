@@ -1,5 +1,36 @@
-//! TCP and DCTCP.
+//! TCP and DCTCP: message streams over connections.
+//!
+//! A host keeps up to [`Config::connections_per_peer`] connections to each peer. A message takes an
+//! idle one, else a new one, else it waits behind others: *head-of-line blocking is real here*, as
+//! in every RPC system over TCP. Responses return on the connection on which the request came.
+//! Inside a connection messages arrive in the order in which they were submitted.
+//!
+//! The header's message mapping stands for the framing that such systems write into the stream;
+//! segments do not cross messages. Everything else is TCP as Linux runs it, as far as it matters in
+//! a data center: SACK (RFC 2018, 2883, 6675) or NewReno (RFC 6582) recovery, limited transmit
+//! (RFC 3042), RTO (RFC 6298), tail loss probes (RFC 8985), delayed acknowledgements, ECN
+//! (RFC 3168), and the windows of NewReno, CUBIC (RFC 9438) and DCTCP (RFC 8257). Not there:
+//! timestamps, RACK, proportional rate reduction, `HyStart`, pacing, urgent data, half-closing.
+//!
+//! # Opening
+//! Without [`Config::handshake`] data go out at once. Until the client has heard from its peer,
+//! its segments carry SYN and no ACK, and the acknowledgement field, which means nothing then, says
+//! where the stream starts: so any segment of the first window can open the connection at the
+//! server, and after a restart of either end no old connection is continued by accident. (This is
+//! ours; TCP Fast Open, RFC 7413, does it for the first segment only.)
 
-/// TCP's parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {}
+mod config;
+mod congestion;
+mod connection;
+mod host;
+mod ranges;
+mod receiver;
+mod rtt;
+mod sender;
+mod timers;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, CongestionControl};
+pub use host::Host;

@@ -90,6 +90,8 @@ pub struct Series {
     pub look: Look,
     /// In the order of x; the line has a gap where a value is not finite.
     pub points: Vec<(f64, f64)>,
+    /// Its width in pixels.
+    pub stroke: f64,
     /// Whether the value holds until the next point, as in a distribution.
     pub step: bool,
     /// Whether points are marked. Each mark has the note of the same index, shown when the
@@ -118,9 +120,11 @@ pub struct Chart {
 const LEFT: f64 = 50.0;
 const TOP: f64 = 28.0;
 const RIGHT: f64 = 18.0;
-const BOTTOM: f64 = 44.0;
+const BOTTOM: f64 = 46.0;
 /// Width of a character of a label, rather too much.
 const CHARACTER: f64 = 6.8;
+/// The same on a narrow screen, where the page's style makes letters larger.
+const PHONE_CHARACTER: f64 = 8.5;
 /// Height of a row of the legend.
 const LEGEND_ROW: f64 = 20.0;
 
@@ -182,7 +186,7 @@ impl Chart {
             let _ = write!(svg, "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>");
             let _ = write!(
                 svg,
-                "<text class=\"ink\" x=\"12\" y=\"20\" font-size=\"14\" font-weight=\"600\" \
+                "<text class=\"ink\" x=\"8\" y=\"20\" font-size=\"14\" font-weight=\"600\" \
                  fill=\"currentColor\">{}</text>",
                 escape(&self.title)
             );
@@ -211,7 +215,12 @@ impl Chart {
             );
             return;
         };
-        let x = lay(&self.x, x_range, (left, right), 8, false);
+        // As many marks as leave their names readable.
+        let x = (3..=8)
+            .rev()
+            .map(|most| lay(&self.x, x_range, (left, right), most, false))
+            .find(|laid| !self.x.names.is_empty() || clear(laid.marks.iter(), laid.map, CHARACTER))
+            .unwrap_or_else(|| lay(&self.x, x_range, (left, right), 2, false));
         let y = lay(&self.y, y_range, (bottom, top), 6, true);
 
         // The grid and the marks' names.
@@ -228,16 +237,18 @@ impl Chart {
                 escape(name)
             );
         }
-        for (index, (value, name)) in readable(&x.marks, x.map) {
+        let shown = readable(&x.marks, x.map);
+        let crowded = !clear(shown.iter().copied(), x.map, PHONE_CHARACTER);
+        for (index, (value, name)) in shown.into_iter().enumerate() {
             let at = x.map.at(*value);
             let _ = write!(grid, "M{} {}V{}", px(at), px(top), px(bottom));
             // A narrow screen shows larger text and hides every other name.
-            let every_other = if index % 2 == 1 { " class=\"alt\"" } else { "" };
+            let every_other = if crowded && index % 2 == 1 { " class=\"alt\"" } else { "" };
             let _ = write!(
                 names,
                 "<text{every_other} x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 px(at),
-                px(bottom + 17.0),
+                px(bottom + 18.0),
                 escape(name)
             );
         }
@@ -337,21 +348,22 @@ impl Chart {
         let _ = write!(
             svg,
             "<g class=\"{}\"><path d=\"{path}\" fill=\"none\" stroke=\"currentColor\" \
-             stroke-width=\"2\" stroke-linejoin=\"round\"{}/>{marks}</g>",
+             stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>{marks}</g>",
             series.look.class(),
+            series.stroke,
             series.look.dash_attribute(),
         );
     }
 
     /// Where each entry of the legend begins, as (column, row).
     fn legend_places(&self) -> Vec<(f64, f64)> {
-        let (mut x, mut row) = (12.0, 0.0);
+        let (mut x, mut row) = (8.0, 0.0);
         let mut places = Vec::with_capacity(self.series.len());
         for series in &self.series {
             #[expect(clippy::cast_precision_loss, reason = "the length of a name")]
             let width = 46.0 + series.label.chars().count() as f64 * CHARACTER;
-            if x + width > self.size.0 && x > 12.0 {
-                (x, row) = (12.0, row + 1.0);
+            if x + width > self.size.0 && x > 8.0 {
+                (x, row) = (8.0, row + 1.0);
             }
             places.push((x, row));
             x += width;
@@ -409,22 +421,36 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
     Laid { map, marks: values.into_iter().zip(names).collect(), title }
 }
 
-/// The marks whose names do not run into each other, counted anew.
-fn readable(marks: &[(f64, String)], map: Map) -> impl Iterator<Item = (usize, &(f64, String))> {
+/// Whether names in letters of that width stand clear of each other.
+fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character: f64) -> bool {
     let mut free_from = f64::NEG_INFINITY;
-    marks
-        .iter()
-        .filter(move |(value, name)| {
-            #[expect(clippy::cast_precision_loss, reason = "the length of a name")]
-            let half = name.chars().count() as f64 * CHARACTER / 2.0;
-            let at = map.at(*value);
-            let fits = at - half >= free_from;
-            if fits {
-                free_from = at + half + 4.0;
-            }
-            fits
-        })
-        .enumerate()
+    for (value, name) in marks {
+        #[expect(clippy::cast_precision_loss, reason = "the length of a name")]
+        let half = name.chars().count() as f64 * character / 2.0;
+        let at = map.at(*value);
+        if at - half < free_from {
+            return false;
+        }
+        free_from = at + half + 4.0;
+    }
+    true
+}
+
+/// The marks whose names can be read: all, or every second, or whichever have room.
+fn readable(marks: &[(f64, String)], map: Map) -> Vec<&(f64, String)> {
+    for stride in [1, 2] {
+        if clear(marks.iter().step_by(stride), map, CHARACTER) {
+            return marks.iter().step_by(stride).collect();
+        }
+    }
+    let mut shown: Vec<&(f64, String)> = Vec::new();
+    for mark in marks {
+        let last = shown.last().copied();
+        if clear(last.into_iter().chain([mark]), map, CHARACTER) {
+            shown.push(mark);
+        }
+    }
+    shown
 }
 
 /// A coordinate with one decimal at most.

@@ -1,0 +1,212 @@
+//! From a [`RunConfig`] to a running world.
+
+use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_transport::{Machine, TransportConfig};
+use rackweave_workload::{Generator, Grants, LoadCounts, Pattern, WorkloadError, open_loop_gap};
+
+use crate::config::{BufferConfig, CapturePort, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig};
+use crate::fabric::{Fabric, FabricError};
+use crate::result::RunResult;
+use crate::world::{Control, Hosts, Setup, World};
+
+/// Most transports that one host can run: packets carry their number in three bits.
+const MAX_TRANSPORTS: usize = 8;
+
+/// Why a run cannot begin.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BuildError {
+    /// The fabric is impossible.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A workload is impossible on this fabric.
+    #[error("{}: {error}", stream_name(*stream))]
+    Workload {
+        /// Which stream: 0 is the measured one.
+        stream: usize,
+        /// Why.
+        error: WorkloadError,
+    },
+    /// There is nothing to run.
+    #[error("there is no workload")]
+    NoStreams,
+    /// More different transports than a host can tell apart.
+    #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]
+    TooManyTransports(usize),
+    /// A fault or a capture names something that the fabric does not have.
+    #[error("{what} {number} does not exist: the fabric has {count}")]
+    NoSuchPlace {
+        /// "host" or "core link".
+        what: &'static str,
+        /// Its number.
+        number: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// A probability out of [0, 1].
+    #[error("a fault's probability must be between 0 and 1, not {0}")]
+    Probability(f64),
+    /// A fault that ends before it begins.
+    #[error("a fault from {from} until {until} never happens")]
+    EmptyFault {
+        /// Its beginning.
+        from: Time,
+        /// Its end.
+        until: Time,
+    },
+    /// Pausing a link, losing packets at a host.
+    #[error("a fault of this kind cannot be at this place: hosts pause and crash, links do the rest")]
+    MisplacedFault,
+    /// The factor of dynamic thresholds must be positive.
+    #[error("the shared buffer's alpha must be above 0 and at most 1024, not {0}")]
+    Alpha(f64),
+    /// A run of no time.
+    #[error("the time limit must be above zero and beyond the warm-up")]
+    TimeLimit,
+}
+
+fn stream_name(stream: usize) -> String {
+    if stream == 0 { "the workload".into() } else { format!("background {stream}") }
+}
+
+/// The mean gap between the messages that a host starts in an open loop; `None` for other patterns.
+///
+/// # Errors
+/// If the load is impossible.
+pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, WorkloadError> {
+    let Pattern::OpenLoop { sizes, load, counts } = &stream.workload.pattern else {
+        return Ok(None);
+    };
+    let framing = stream.transport.framing();
+    // Receiver-driven transports send a grant for each packet beyond the unscheduled ones; with
+    // uniform destinations each host sends as many as it causes.
+    let grants = match &stream.transport {
+        TransportConfig::Homa(config) => Some(Grants {
+            unscheduled_bytes: u64::from(config.unscheduled_bytes),
+            bytes_per_grant: u64::from(config.max_payload),
+            wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
+        }),
+        TransportConfig::Tcp(_) => None,
+    };
+    let exchange = stream.workload.exchange;
+    let extra = |size: u64| {
+        let control = |size| grants.map_or(0, |grants| grants.wire_bytes(size));
+        let response = exchange.response_bytes(size);
+        let response = response.map_or(0, |size| framing.message_wire_bytes(size) + control(size));
+        (control(size) + response) as f64
+    };
+    match counts {
+        LoadCounts::Wire => {
+            open_loop_gap(sizes, *load, *counts, fabric.host_rate(), framing, extra).map(Some)
+        }
+        // Without headers, but with the response: it loads the links just as much.
+        LoadCounts::Payload => {
+            let gap = open_loop_gap(sizes, *load, *counts, fabric.host_rate(), framing, extra)?;
+            let with_response =
+                sizes.mean_of(|size| (size + exchange.response_bytes(size).unwrap_or(0)) as f64);
+            Ok(Some(Span((gap.0 as f64 * with_response / sizes.mean()) as u64)))
+        }
+    }
+}
+
+/// The different transports of a run, and which one each stream uses.
+fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
+    let mut kinds: Vec<&TransportConfig> = Vec::new();
+    let instances = streams.iter().map(|stream| {
+        let known = kinds.iter().position(|kind| **kind == stream.transport);
+        known.unwrap_or_else(|| {
+            kinds.push(&stream.transport);
+            kinds.len() - 1
+        }) as u8
+    });
+    let instances = instances.collect();
+    (kinds, instances)
+}
+
+fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
+    if let BufferConfig::Shared { alpha, .. } = config.fabric.switch.buffer
+        && !(alpha > 0.0 && alpha <= 1024.0)
+    {
+        return Err(BuildError::Alpha(alpha));
+    }
+    let measure = &config.measure;
+    if measure.time_limit <= measure.warmup {
+        return Err(BuildError::TimeLimit);
+    }
+    let host = |HostId(number)| place("host", number, fabric.hosts());
+    let core = |number| place("core link", number, fabric.core_links().len() as u32);
+    for capture in &measure.capture {
+        match *capture {
+            CapturePort::HostSends(id) | CapturePort::HostReceives(id) => host(id)?,
+            CapturePort::CoreLink(number) => core(number)?,
+        }
+    }
+    for fault in &config.faults {
+        match fault.place {
+            FaultPlace::Host(id) | FaultPlace::HostLink(id) => host(id)?,
+            FaultPlace::CoreLink(number) => core(number)?,
+            FaultPlace::AllLinks | FaultPlace::CoreLinks => {}
+        }
+        check_fault(fault)?;
+    }
+    Ok(())
+}
+
+const fn place(what: &'static str, number: u32, count: u32) -> Result<(), BuildError> {
+    if number < count { Ok(()) } else { Err(BuildError::NoSuchPlace { what, number, count }) }
+}
+
+fn check_fault(fault: &Fault) -> Result<(), BuildError> {
+    let Fault { from, until, place, kind } = *fault;
+    if until <= from {
+        return Err(BuildError::EmptyFault { from, until });
+    }
+    if let FaultKind::Loss(p)
+    | FaultKind::Corruption(p)
+    | FaultKind::Duplication(p)
+    | FaultKind::Reordering { probability: p, .. } = kind
+        && !(0.0..=1.0).contains(&p)
+    {
+        return Err(BuildError::Probability(p));
+    }
+    let of_host = matches!(kind, FaultKind::Pause | FaultKind::Crash);
+    if of_host != matches!(place, FaultPlace::Host(_)) {
+        return Err(BuildError::MisplacedFault);
+    }
+    Ok(())
+}
+
+/// Runs to the end.
+///
+/// # Errors
+/// If the configuration cannot be run; see [`BuildError`].
+pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
+    let fabric = Fabric::new(&config.fabric)?;
+    check(config, &fabric)?;
+    let (kinds, instances) = transports(&config.streams);
+    if kinds.is_empty() {
+        return Err(BuildError::NoStreams);
+    }
+    if kinds.len() > MAX_TRANSPORTS {
+        return Err(BuildError::TooManyTransports(kinds.len()));
+    }
+    let mut streams = Vec::with_capacity(config.streams.len());
+    for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
+        let generator = mean_gap(&fabric, stream).and_then(|gap| {
+            let hosts = fabric.hosts();
+            Generator::new(&stream.workload, hosts, gap, config.seed, config.run, number as u64)
+        });
+        let generator = generator.map_err(|error| BuildError::Workload { stream: number, error })?;
+        streams.push((stream, instance, generator));
+    }
+    let machines = move |host| kinds.iter().map(|kind| kind.machine(host)).collect();
+    let setup = Setup {
+        seed: config.seed,
+        run: config.run,
+        fabric,
+        streams,
+        hosts: Hosts::<Machine>(Box::new(machines)),
+        faults: &config.faults,
+        measure: &config.measure,
+    };
+    Ok(World::new(setup).run(control))
+}

@@ -1,0 +1,268 @@
+//! The event queue: a wheel of buckets threaded through the components.
+//!
+//! Each component (a link, a source of messages) has at most one event pending, so a bucket is a
+//! list through two arrays indexed by component: pushing allocates nothing and touches three
+//! cache lines. Only the bucket that time is in is sorted. Timers, which are few, far away and
+//! may be pushed again earlier, wait in a heap and join the bucket when its time comes.
+//!
+//! Ties break by component, so the order of events does not depend on the order of pushes.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rackweave_core::Time;
+
+/// What an event happens to: a number that the engine gives out.
+pub type Component = u32;
+
+const NONE: u32 = u32::MAX;
+
+/// Pending events, earliest first.
+#[derive(Debug)]
+pub struct EventQueue {
+    /// log2 of a bucket's width in picoseconds.
+    shift: u32,
+    /// Number of buckets - 1; their number is a power of two.
+    mask: u64,
+    /// First component of each bucket.
+    heads: Vec<u32>,
+    /// Bit per bucket that has components, and bit per word of those.
+    occupied: Vec<u64>,
+    summary: Vec<u64>,
+    /// For each component: the next in its bucket, and its time.
+    next: Vec<u32>,
+    times: Vec<u64>,
+    /// The bucket that time is in (absolute number), and its events, latest first.
+    bucket: u64,
+    current: Vec<u128>,
+    far: BinaryHeap<Reverse<(u64, u32)>>,
+    len: usize,
+}
+
+impl EventQueue {
+    /// A queue for components `0..components`, whose events are mostly within `horizon_ps`.
+    #[must_use]
+    pub fn new(components: usize, horizon_ps: u64) -> Self {
+        // About one event a bucket when every component has one within the horizon.
+        let buckets = (components * 2).next_power_of_two().clamp(1 << 12, 1 << 20);
+        let width = (horizon_ps / buckets as u64).max(1).next_power_of_two();
+        Self {
+            shift: width.trailing_zeros(),
+            mask: buckets as u64 - 1,
+            heads: vec![NONE; buckets],
+            occupied: vec![0; buckets / 64],
+            summary: vec![0; (buckets / 64).div_ceil(64)],
+            next: vec![NONE; components],
+            times: vec![0; components],
+            bucket: 0,
+            current: Vec::new(),
+            far: BinaryHeap::new(),
+            len: 0,
+        }
+    }
+
+    /// Number of pending events.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none is pending.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    const fn key(at: Time, component: Component) -> u128 {
+        (at.0 as u128) << 32 | component as u128
+    }
+
+    /// Adds an event of a component that has none pending. Times before the last popped one count
+    /// as that one's bucket, so they come next.
+    #[inline]
+    pub fn push(&mut self, at: Time, component: Component) {
+        self.len += 1;
+        let bucket = at.0 >> self.shift;
+        if bucket <= self.bucket {
+            self.insert_current(Self::key(at, component));
+        } else if bucket - self.bucket <= self.mask {
+            self.times[component as usize] = at.0;
+            self.link(bucket & self.mask, component);
+        } else {
+            self.far.push(Reverse((at.0, component)));
+        }
+    }
+
+    /// Adds an event of a component that may have others pending.
+    pub fn push_timer(&mut self, at: Time, component: Component) {
+        self.len += 1;
+        if at.0 >> self.shift <= self.bucket {
+            self.insert_current(Self::key(at, component));
+        } else {
+            self.far.push(Reverse((at.0, component)));
+        }
+    }
+
+    /// Takes the earliest event.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(Time, Component)> {
+        if self.current.is_empty() && !self.advance() {
+            return None;
+        }
+        let key = self.current.pop()?;
+        self.len -= 1;
+        Some((Time((key >> 32) as u64), key as u32))
+    }
+
+    #[inline]
+    fn insert_current(&mut self, key: u128) {
+        // Nearly always among the next few: search from the end, where the earliest are.
+        let mut at = self.current.len();
+        while at > 0 && self.current[at - 1] < key {
+            at -= 1;
+        }
+        self.current.insert(at, key);
+    }
+
+    #[inline]
+    fn link(&mut self, slot: u64, component: Component) {
+        let slot = slot as usize;
+        self.next[component as usize] = self.heads[slot];
+        self.heads[slot] = component;
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
+    }
+
+    /// Moves on to the next bucket that has events; false if there is none.
+    fn advance(&mut self) -> bool {
+        let near = self.next_occupied();
+        let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
+        let Some(bucket) = (match (near, far) {
+            (Some(near), Some(far)) => Some(near.min(far)),
+            (near, far) => near.or(far),
+        }) else {
+            return false;
+        };
+        self.bucket = bucket;
+        if near == Some(bucket) {
+            let slot = (bucket & self.mask) as usize;
+            let mut component = std::mem::replace(&mut self.heads[slot], NONE);
+            while component != NONE {
+                let at = Time(self.times[component as usize]);
+                self.current.push(Self::key(at, component));
+                component = self.next[component as usize];
+            }
+            self.occupied[slot / 64] &= !(1 << (slot % 64));
+            if self.occupied[slot / 64] == 0 {
+                self.summary[slot / 4096] &= !(1 << (slot / 64 % 64));
+            }
+        }
+        while let Some(&Reverse((at, component))) = self.far.peek() {
+            if at >> self.shift > bucket {
+                break;
+            }
+            self.far.pop();
+            self.current.push(Self::key(Time(at), component));
+        }
+        if self.current.len() > 1 {
+            self.current.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        true
+    }
+
+    /// The first bucket after the current one that has components.
+    #[inline]
+    fn next_occupied(&self) -> Option<u64> {
+        let buckets = self.heads.len();
+        let start = ((self.bucket + 1) & self.mask) as usize;
+        let slot = self.scan(start, buckets).or_else(|| self.scan(0, start))?;
+        // Slots behind the current one belong to the next turn of the wheel.
+        let ahead = (slot as u64).wrapping_sub(self.bucket) & self.mask;
+        Some(self.bucket + ahead)
+    }
+
+    /// The first occupied slot in `from..to`.
+    #[inline]
+    fn scan(&self, from: usize, to: usize) -> Option<usize> {
+        if from >= to {
+            return None;
+        }
+        let found = |word: usize, bits: u64| {
+            let slot = word * 64 + bits.trailing_zeros() as usize;
+            (slot < to).then_some(slot)
+        };
+        let word = from / 64;
+        let bits = self.occupied[word] & (!0 << (from % 64));
+        if bits != 0 {
+            return found(word, bits);
+        }
+        // By summary words: 4096 buckets at a time.
+        let mut group = (word + 1) / 64;
+        let mut words = self.summary.get(group)? & (!0_u64).checked_shl((word as u32 + 1) % 64)?;
+        loop {
+            if words != 0 {
+                let word = group * 64 + words.trailing_zeros() as usize;
+                return found(word, self.occupied[word]);
+            }
+            group += 1;
+            if group * 4096 >= to {
+                return None;
+            }
+            words = *self.summary.get(group)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Rng;
+
+    use super::*;
+
+    /// Random pushes and pops against a sorted reference, over several scales of delay.
+    #[test]
+    fn agrees_with_a_sorted_reference() {
+        for (case, horizon) in [1_000, 50_000, 5_000_000, 1 << 40].into_iter().enumerate() {
+            let mut rng = Rng::stream(3, 0, case as u64, "events");
+            let components = 700;
+            let mut queue = EventQueue::new(components as usize, horizon);
+            let mut reference = std::collections::BTreeSet::new();
+            let mut pending = vec![false; components as usize];
+            let mut now = 0;
+            for _ in 0..200_000 {
+                if rng.below(100) < 52 {
+                    let component = rng.below(components) as u32;
+                    let delay = match rng.below(10) {
+                        0 => 0,
+                        1 => rng.below(horizon * 3),
+                        2 => rng.below(horizon * 100),
+                        _ => rng.below(horizon),
+                    };
+                    if component % 7 == 0 {
+                        if reference.insert((now + delay, component)) {
+                            queue.push_timer(Time(now + delay), component);
+                        }
+                    } else if !pending[component as usize] {
+                        pending[component as usize] = true;
+                        reference.insert((now + delay, component));
+                        queue.push(Time(now + delay), component);
+                    }
+                } else {
+                    let expected = reference.pop_first();
+                    let popped = queue.pop().map(|(at, component)| (at.0, component));
+                    assert_eq!(popped, expected);
+                    if let Some((at, component)) = popped {
+                        now = at;
+                        pending[component as usize] = false;
+                    }
+                }
+                assert_eq!(queue.len(), reference.len());
+            }
+            while let Some(expected) = reference.pop_first() {
+                assert_eq!(queue.pop().map(|(at, c)| (at.0, c)), Some(expected));
+            }
+            assert!(queue.pop().is_none() && queue.is_empty());
+        }
+    }
+}

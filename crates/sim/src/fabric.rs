@@ -1,0 +1,518 @@
+//! Fabrics: which links join which switches and hosts, and what a path costs when it is idle.
+
+use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
+use rackweave_switch::{Forwarder, PathChoice};
+
+use crate::config::{FabricConfig, Routing, Topology};
+
+/// Slower links would overflow the arithmetic of serialisation.
+const SLOWEST: Rate = Rate(100_000);
+
+/// Why a fabric cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// A number that must not be zero is.
+    #[error("a fabric needs at least one of: {0}")]
+    Zero(&'static str),
+    /// A fat-tree of an odd number of ports.
+    #[error("a fat-tree's k must be even and at least 2, not {0}")]
+    OddK(u32),
+    /// A link of (nearly) zero bits per second.
+    #[error("the {name} link must have a rate of at least {SLOWEST}, not {rate}")]
+    TooSlow {
+        /// Which one.
+        name: &'static str,
+        /// Its rate.
+        rate: Rate,
+    },
+    /// More than the simulator can number.
+    #[error("a switch would have {0} ports; at most 65535 are possible")]
+    TooManyPorts(u64),
+    /// More than the simulator can number.
+    #[error("the fabric would have {0} hosts; at most 1000000 are possible")]
+    TooManyHosts(u64),
+}
+
+/// A host or a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A host.
+    Host(u32),
+    /// A switch.
+    Switch(u32),
+}
+
+/// One direction of a cable.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkSpec {
+    /// Who sends.
+    pub from: Node,
+    /// Who receives.
+    pub to: Node,
+    /// How fast.
+    pub rate: Rate,
+    /// From the last bit sent to the packet being at hand: propagation, what the sending host takes
+    /// before, and what the receiving switch or host takes after.
+    pub delay: Span,
+}
+
+/// A kind of switch: its name and its place.
+#[derive(Clone, Copy, Debug)]
+struct SwitchSpec {
+    /// "leaf", "spine" ...
+    role: &'static str,
+    index: u32,
+    first_host: u32,
+    hosts_per_port: u32,
+    downs: u16,
+    ups: u16,
+    first_link: u32,
+}
+
+/// A fabric: links are numbered hosts' uplinks first (link `h` is host `h`'s), then each
+/// switch's ports in order (down before up), switch by switch.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    config: FabricConfig,
+    hosts: u32,
+    switches: Vec<SwitchSpec>,
+    links: Vec<LinkSpec>,
+    /// Hosts of one leaf, or 1 where leaves differ: the grain of detours.
+    hosts_per_group: u32,
+}
+
+/// A switch before its links are known: what its ports lead to.
+struct Draft {
+    role: &'static str,
+    index: u32,
+    first_host: u32,
+    hosts_per_port: u32,
+    downs: Vec<Node>,
+    ups: Vec<u32>,
+}
+
+impl LinkSpec {
+    /// Picoseconds that a byte takes, in 1/65536, rounded up: exact at every Ethernet rate.
+    #[must_use]
+    pub const fn ps_per_byte_q16(&self) -> u64 {
+        ((8_000_000_000_000_u128 << 16).div_ceil(self.rate.0 as u128)) as u64
+    }
+
+    /// The time to send `wire_bytes`.
+    #[must_use]
+    pub const fn span_of(&self, wire_bytes: u32) -> Span {
+        serialisation(self.ps_per_byte_q16(), wire_bytes)
+    }
+}
+
+/// The time that `wire_bytes` take at so many picoseconds (in 1/65536) a byte.
+#[must_use]
+#[inline]
+pub const fn serialisation(ps_per_byte_q16: u64, wire_bytes: u32) -> Span {
+    Span((wire_bytes as u64 * ps_per_byte_q16 + 0xffff) >> 16)
+}
+
+impl Fabric {
+    /// Lays out a fabric.
+    ///
+    /// # Errors
+    /// See [`FabricError`].
+    pub fn new(config: &FabricConfig) -> Result<Self, FabricError> {
+        let (host_link, core_link) = rates(config.topology)?;
+        let drafts = drafts(config.topology)?;
+        let hosts = config.topology.hosts();
+        let mut links = Vec::new();
+        let host_to_leaf = config.host_send_delay + config.host_link_delay + config.switch.latency;
+        let leaf_to_host = config.host_link_delay + config.host_receive_delay;
+        let core = config.core_link_delay + config.switch.latency;
+        let mut leaf_of = vec![0; hosts as usize];
+        for (switch, draft) in drafts.iter().enumerate() {
+            for node in &draft.downs {
+                if let Node::Host(host) = node {
+                    leaf_of[*host as usize] = switch as u32;
+                }
+            }
+        }
+        for (host, leaf) in leaf_of.iter().enumerate() {
+            let (from, to) = (Node::Host(host as u32), Node::Switch(*leaf));
+            links.push(LinkSpec { from, to, rate: host_link, delay: host_to_leaf });
+        }
+        let mut switches = Vec::with_capacity(drafts.len());
+        for (number, draft) in drafts.iter().enumerate() {
+            switches.push(SwitchSpec {
+                role: draft.role,
+                index: draft.index,
+                first_host: draft.first_host,
+                hosts_per_port: draft.hosts_per_port,
+                downs: draft.downs.len() as u16,
+                ups: draft.ups.len() as u16,
+                first_link: links.len() as u32,
+            });
+            let from = Node::Switch(number as u32);
+            for &to in draft
+                .downs
+                .iter()
+                .chain(&draft.ups.iter().map(|s| Node::Switch(*s)).collect::<Vec<_>>())
+            {
+                let (rate, delay) = match to {
+                    Node::Host(_) => (host_link, leaf_to_host),
+                    Node::Switch(_) => (core_link, core),
+                };
+                links.push(LinkSpec { from, to, rate, delay });
+            }
+        }
+        let hosts_per_group = config.topology.hosts_per_leaf().unwrap_or(1);
+        Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group })
+    }
+
+    /// Its description.
+    #[must_use]
+    pub const fn config(&self) -> &FabricConfig {
+        &self.config
+    }
+
+    /// Number of hosts.
+    #[must_use]
+    pub const fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// Number of switches.
+    #[must_use]
+    pub fn switches(&self) -> u32 {
+        self.switches.len() as u32
+    }
+
+    /// All links, each direction by itself.
+    #[must_use]
+    pub fn links(&self) -> &[LinkSpec] {
+        &self.links
+    }
+
+    /// The links of a switch: its ports in order.
+    #[must_use]
+    pub fn ports(&self, switch: u32) -> std::ops::Range<u32> {
+        let spec = &self.switches[switch as usize];
+        spec.first_link..spec.first_link + u32::from(spec.downs) + u32::from(spec.ups)
+    }
+
+    /// The rate of a host's link.
+    #[must_use]
+    pub fn host_rate(&self) -> Rate {
+        self.links[0].rate
+    }
+
+    /// The link from a host's leaf to it.
+    #[must_use]
+    pub fn downlink(&self, host: HostId) -> u32 {
+        let Node::Switch(leaf) = self.links[host.0 as usize].to else {
+            unreachable!("a host's link leads to a switch")
+        };
+        let spec = &self.switches[leaf as usize];
+        spec.first_link + (host.0 - spec.first_host)
+    }
+
+    /// The cables between switches, as (way up, way down).
+    #[must_use]
+    pub fn core_links(&self) -> Vec<(u32, u32)> {
+        let mut cables = Vec::new();
+        for (number, spec) in self.switches.iter().enumerate() {
+            // A dumbbell's two switches are each other's "up": its cable is counted once.
+            for up in spec.first_link + u32::from(spec.downs)..self.ports(number as u32).end {
+                let Node::Switch(above) = self.links[up as usize].to else { continue };
+                let back = self
+                    .ports(above)
+                    .find(|port| self.links[*port as usize].to == Node::Switch(number as u32));
+                let counted = self.switches.len() == 2 && number == 1;
+                if let Some(down) = back.filter(|_| !counted) {
+                    cables.push((up, down));
+                }
+            }
+        }
+        cables
+    }
+
+    /// "leaf0->h3" and the like.
+    #[must_use]
+    pub fn link_name(&self, link: u32) -> String {
+        let name = |node| match node {
+            Node::Host(host) => format!("h{host}"),
+            Node::Switch(switch) => {
+                let spec = &self.switches[switch as usize];
+                format!("{}{}", spec.role, spec.index)
+            }
+        };
+        let spec = &self.links[link as usize];
+        format!("{}->{}", name(spec.from), name(spec.to))
+    }
+
+    /// The forwarding program of a switch.
+    #[must_use]
+    pub fn forwarder(&self, switch: u32, seed: u64, run: u64) -> Forwarder {
+        let spec = &self.switches[switch as usize];
+        let choice = match self.config.switch.routing {
+            Routing::Transport => PathChoice::Packet,
+            Routing::Ecmp => PathChoice::Flow,
+            Routing::Spray => PathChoice::Spray,
+        };
+        let rng = Rng::stream(seed, run, u64::from(switch), "switch");
+        let first = HostId(spec.first_host);
+        Forwarder::new(first, spec.hosts_per_port, spec.downs, spec.ups, choice, rng)
+    }
+
+    /// The links that a packet takes from one host to another; of several ways the first.
+    #[must_use]
+    pub fn path(&self, src: HostId, dst: HostId) -> Vec<u32> {
+        let mut path = vec![src.0];
+        let mut node = self.links[src.0 as usize].to;
+        while let Node::Switch(switch) = node {
+            let spec = &self.switches[switch as usize];
+            let below = dst.0.wrapping_sub(spec.first_host);
+            let port = if below < u32::from(spec.downs) * spec.hosts_per_port {
+                below / spec.hosts_per_port
+            } else {
+                u32::from(spec.downs)
+            };
+            let link = spec.first_link + port;
+            path.push(link);
+            node = self.links[link as usize].to;
+        }
+        path
+    }
+
+    /// The time from submission to delivery of a message on idle links, sent at line rate:
+    /// store and forward at every switch, each packet once. Sprayed packets use all equally short ways at
+    /// once, in order.
+    #[must_use]
+    pub fn ideal(&self, src: HostId, dst: HostId, bytes: u64, framing: Framing) -> Span {
+        let full_packets = bytes.div_ceil(u64::from(framing.max_payload)).max(1) - 1;
+        let rest = (bytes - full_packets * u64::from(framing.max_payload)) as u32;
+        let full_bytes = framing.packet_wire_bytes(framing.max_payload);
+        let last_bytes = framing.packet_wire_bytes(rest);
+        // `full` is when the last full packet is through a link, `last` when the last one is.
+        let (mut first, mut slowest) = (Span::ZERO, Span::ZERO);
+        let mut last = Span::ZERO;
+        for link in self.path(src, dst) {
+            let spec = &self.links[link as usize];
+            let full_span = spec.span_of(full_bytes);
+            let last_span = spec.span_of(last_bytes);
+            if full_packets > 0 {
+                first += full_span;
+                slowest = slowest.max(Span(full_span.0 / self.ways(link, framing)));
+                let full = first + slowest * (full_packets - 1);
+                last = last.max(full) + last_span + spec.delay;
+                first += spec.delay;
+            } else {
+                last = last + last_span + spec.delay;
+            }
+        }
+        last
+    }
+
+    /// How many links share the packets of one message with this link.
+    fn ways(&self, link: u32, framing: Framing) -> u64 {
+        let spec = &self.links[link as usize];
+        let (Node::Switch(from), Node::Switch(to)) = (spec.from, spec.to) else { return 1 };
+        let spread = |switch: u32| u64::from(self.switches[switch as usize].ups);
+        // Upwards as many as the lower switch has; downwards they come together again.
+        if framing.sprays { spread(from).max(spread(to)).max(1) } else { 1 }
+    }
+
+    /// The longest time from the first bit of a full packet to the arrival of a `reply_bytes` answer to it
+    /// on idle links: what an unscheduled window has to cover.
+    #[must_use]
+    pub fn base_rtt(&self, framing: Framing, reply_wire_bytes: u32) -> Span {
+        let (first, last) = (HostId(0), HostId(self.hosts - 1));
+        let there = self.ideal(first, last, u64::from(framing.max_payload), framing);
+        let back: Span = self
+            .path(last, first)
+            .iter()
+            .map(|link| &self.links[*link as usize])
+            .map(|spec| spec.span_of(reply_wire_bytes) + spec.delay)
+            .sum();
+        there + back
+    }
+
+    /// The longest time that a full packet takes over one link.
+    #[must_use]
+    pub fn longest_hop(&self) -> Span {
+        let mtu = u64::from(frame::wire_bytes(frame::MTU));
+        self.links
+            .iter()
+            .map(|spec| spec.rate.span_of(mtu) + spec.delay)
+            .max()
+            .unwrap_or(Span::ZERO)
+    }
+
+    /// For each switch, the ports that lead to each group of hosts by a shortest way over the links that work;
+    /// with the number of hosts in a group.
+    #[must_use]
+    pub fn detours(&self, works: impl Fn(u32) -> bool) -> (u32, Vec<Vec<Vec<u16>>>) {
+        let groups = self.hosts.div_ceil(self.hosts_per_group);
+        let mut tables = vec![vec![Vec::new(); groups as usize]; self.switches.len()];
+        let mut into = vec![Vec::new(); self.switches.len()];
+        for (number, _) in self.switches.iter().enumerate() {
+            for link in self.ports(number as u32).filter(|link| works(*link)) {
+                if let Node::Switch(to) = self.links[link as usize].to {
+                    into[to as usize].push(number as u32);
+                }
+            }
+        }
+        for group in 0..groups {
+            let Node::Switch(leaf) = self.links[(group * self.hosts_per_group) as usize].to else {
+                continue;
+            };
+            let mut distance = vec![u32::MAX; self.switches.len()];
+            distance[leaf as usize] = 0;
+            let mut frontier = std::collections::VecDeque::from([leaf]);
+            while let Some(switch) = frontier.pop_front() {
+                for &before in &into[switch as usize] {
+                    if distance[before as usize] == u32::MAX {
+                        distance[before as usize] = distance[switch as usize] + 1;
+                        frontier.push_back(before);
+                    }
+                }
+            }
+            for (number, table) in tables.iter_mut().enumerate() {
+                let here = distance[number];
+                let ports = self.ports(number as u32);
+                table[group as usize] = (ports.clone())
+                    .filter(|link| works(*link))
+                    .filter(|link| match self.links[*link as usize].to {
+                        Node::Switch(to) => distance[to as usize] < here && here != u32::MAX,
+                        Node::Host(_) => false,
+                    })
+                    .map(|link| (link - ports.start) as u16)
+                    .collect();
+            }
+        }
+        (self.hosts_per_group, tables)
+    }
+}
+
+impl Topology {
+    /// Number of hosts.
+    #[must_use]
+    pub const fn hosts(self) -> u32 {
+        match self {
+            Self::SingleSwitch { hosts, .. } => hosts,
+            Self::Dumbbell { left, right, .. } => left.saturating_add(right),
+            Self::LeafSpine { leaves, hosts_per_leaf, .. } => leaves.saturating_mul(hosts_per_leaf),
+            Self::FatTree { k, .. } => (k / 2).saturating_mul(k / 2).saturating_mul(k),
+        }
+    }
+
+    /// Hosts of each leaf, where all leaves are alike.
+    const fn hosts_per_leaf(self) -> Option<u32> {
+        match self {
+            Self::SingleSwitch { hosts, .. } => Some(hosts),
+            Self::Dumbbell { .. } => None,
+            Self::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
+            Self::FatTree { k, .. } => Some(k / 2),
+        }
+    }
+}
+
+/// The rates of hosts' links and of those between switches.
+fn rates(topology: Topology) -> Result<(Rate, Rate), FabricError> {
+    let (host, core) = match topology {
+        Topology::SingleSwitch { host_link, .. } | Topology::FatTree { host_link, .. } => {
+            (host_link, host_link)
+        }
+        Topology::Dumbbell { host_link, core_link, .. }
+        | Topology::LeafSpine { host_link, core_link, .. } => (host_link, core_link),
+    };
+    for (name, rate) in [("host", host), ("core", core)] {
+        if rate < SLOWEST {
+            return Err(FabricError::TooSlow { name, rate });
+        }
+    }
+    Ok((host, core))
+}
+
+fn drafts(topology: Topology) -> Result<Vec<Draft>, FabricError> {
+    let check =
+        |what: &'static str, n: u32| if n == 0 { Err(FabricError::Zero(what)) } else { Ok(()) };
+    let hosts = u64::from(topology.hosts());
+    if hosts > 1_000_000 {
+        return Err(FabricError::TooManyHosts(hosts));
+    }
+    let ports = |n: u64| if n > 65_535 { Err(FabricError::TooManyPorts(n)) } else { Ok(()) };
+    let down_to_hosts = |first: u32, n: u32| (first..first + n).map(Node::Host).collect::<Vec<_>>();
+    Ok(match topology {
+        Topology::SingleSwitch { hosts, .. } => {
+            check("hosts", hosts)?;
+            ports(u64::from(hosts))?;
+            vec![Draft::new("switch", 0, 0, 1, down_to_hosts(0, hosts), vec![])]
+        }
+        Topology::Dumbbell { left, right, .. } => {
+            check("hosts on the left", left)?;
+            check("hosts on the right", right)?;
+            ports(u64::from(left.max(right)) + 1)?;
+            vec![
+                Draft::new("left", 0, 0, 1, down_to_hosts(0, left), vec![1]),
+                Draft::new("right", 0, left, 1, down_to_hosts(left, right), vec![0]),
+            ]
+        }
+        Topology::LeafSpine { leaves, hosts_per_leaf, spines, .. } => {
+            check("leaves", leaves)?;
+            check("hosts per leaf", hosts_per_leaf)?;
+            check("spines", spines)?;
+            ports(u64::from(hosts_per_leaf) + u64::from(spines))?;
+            ports(u64::from(leaves))?;
+            let leaf = |l: u32| {
+                let first = l * hosts_per_leaf;
+                let ups = (leaves..leaves + spines).collect();
+                Draft::new("leaf", l, first, 1, down_to_hosts(first, hosts_per_leaf), ups)
+            };
+            let spine = |s: u32| {
+                let downs = (0..leaves).map(Node::Switch).collect();
+                Draft::new("spine", s, 0, hosts_per_leaf, downs, vec![])
+            };
+            (0..leaves).map(leaf).chain((0..spines).map(spine)).collect()
+        }
+        Topology::FatTree { k, .. } => fat_tree(k)?,
+    })
+}
+
+/// The three-stage fat-tree (Al-Fares et al., SIGCOMM 2008): k pods of k/2 edge and k/2 aggregation
+/// switches, and (k/2)^2 core switches.
+fn fat_tree(k: u32) -> Result<Vec<Draft>, FabricError> {
+    if k < 2 || k % 2 == 1 {
+        return Err(FabricError::OddK(k));
+    }
+    let half = k / 2;
+    let (edges, aggs) = (k * half, k * half);
+    let mut drafts = Vec::new();
+    for e in 0..edges {
+        let pod = e / half;
+        let hosts = (e * half..(e + 1) * half).map(Node::Host).collect();
+        let ups = (0..half).map(|i| edges + pod * half + i).collect();
+        drafts.push(Draft::new("edge", e, e * half, 1, hosts, ups));
+    }
+    for a in 0..aggs {
+        let (pod, i) = (a / half, a % half);
+        let downs = (0..half).map(|j| Node::Switch(pod * half + j)).collect();
+        let ups = (0..half).map(|c| edges + aggs + i * half + c).collect();
+        drafts.push(Draft::new("agg", a, pod * half * half, half, downs, ups));
+    }
+    for core in 0..half * half {
+        let i = core / half;
+        let downs = (0..k).map(|pod| Node::Switch(edges + pod * half + i)).collect();
+        drafts.push(Draft::new("core", core, 0, half * half, downs, vec![]));
+    }
+    Ok(drafts)
+}
+
+impl Draft {
+    const fn new(
+        role: &'static str,
+        index: u32,
+        first_host: u32,
+        hosts_per_port: u32,
+        downs: Vec<Node>,
+        ups: Vec<u32>,
+    ) -> Self {
+        Self { role, index, first_host, hosts_per_port, downs, ups }
+    }
+}

@@ -1,0 +1,479 @@
+//! The engine against theory, with a transport that just sends.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rackweave_core::{
+    Event, Framing, Header, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, Slice, Span,
+    Submit, Time, Transport,
+};
+use rackweave_workload::{Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig};
+
+use super::*;
+use crate::config::{
+    FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig, SwitchConfig,
+    Topology,
+};
+use crate::result::{Outcome, RunResult};
+
+/// Sends every message at once, in order, and never again.
+#[derive(Debug)]
+struct Blast {
+    host: HostId,
+    spray: bool,
+    queue: VecDeque<(Submit, u32)>,
+    arriving: BTreeMap<MessageId, u32>,
+    events: VecDeque<Event>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    slice: Slice,
+    total: u32,
+}
+
+impl Header for Piece {
+    fn payload(&self) -> Option<Slice> {
+        Some(self.slice)
+    }
+}
+
+const FRAMING: Framing = Framing { max_payload: 1460, header_bytes: 40, sprays: true };
+
+impl Blast {
+    fn new(host: HostId, spray: bool) -> Self {
+        let (queue, events) = (VecDeque::new(), VecDeque::new());
+        Self { host, spray, queue, arriving: BTreeMap::new(), events }
+    }
+}
+
+impl Transport for Blast {
+    type Header = Piece;
+    fn submit(&mut self, _now: Time, message: Submit) -> Result<(), Refused> {
+        self.queue.push_back((message, 0));
+        Ok(())
+    }
+    fn cancel(&mut self, _now: Time, _peer: HostId, _id: MessageId) {}
+    fn handle_packet(&mut self, _now: Time, packet: &Packet<Piece>) -> Placement {
+        let Piece { slice, total } = packet.header;
+        let got = self.arriving.entry(slice.message).or_default();
+        *got += slice.len;
+        if *got >= total {
+            self.arriving.remove(&slice.message);
+            let (peer, id, bytes) = (packet.src, slice.message, u64::from(total));
+            self.events.push_back(Event::Delivered { peer, id, bytes, kind: Kind::OneWay });
+        }
+        Placement::Store(slice)
+    }
+    fn handle_timeout(&mut self, _now: Time) {}
+    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Piece>> {
+        let (message, sent) = self.queue.front_mut()?;
+        let total = message.bytes as u32;
+        let len = (total - *sent).min(FRAMING.max_payload);
+        let slice = Slice { message: message.id, offset: *sent, len };
+        let header = Piece { slice, total };
+        let packet = Packet::new(self.host, message.peer, len + FRAMING.header_bytes, header)
+            .with_ports(message.id.number() as u16, 1)
+            .sprayed(self.spray && message.bytes > 2 * 1460);
+        *sent += len;
+        if *sent == total {
+            self.queue.pop_front();
+        }
+        Some(packet)
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+    fn framing(&self) -> Framing {
+        FRAMING
+    }
+}
+
+const G10: Rate = Rate::from_gbps(10);
+const G40: Rate = Rate::from_gbps(40);
+const LEAF_SPINE: Topology =
+    Topology::LeafSpine { leaves: 3, hosts_per_leaf: 4, spines: 2, host_link: G10, core_link: G40 };
+
+fn fabric(topology: Topology) -> FabricConfig {
+    FabricConfig {
+        topology,
+        host_link_delay: Span::from_ns(100),
+        core_link_delay: Span::from_ns(300),
+        host_send_delay: Span::from_ns(500),
+        host_receive_delay: Span::from_us(1),
+        switch: SwitchConfig {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: u64::MAX },
+            ecn_threshold_bytes: None,
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+fn measure(messages: u64) -> MeasureConfig {
+    MeasureConfig {
+        warmup: Span::ZERO,
+        messages,
+        time_limit: Span::from_secs(1000),
+        sample_every: Span::ZERO,
+        verify: true,
+        capture: Vec::new(),
+        capture_limit: 0,
+    }
+}
+
+struct Case {
+    fabric: FabricConfig,
+    workload: WorkloadConfig,
+    gap: Option<Span>,
+    spray: bool,
+    faults: Vec<Fault>,
+    measure: MeasureConfig,
+    seed: u64,
+}
+
+impl Case {
+    fn new(topology: Topology, pattern: Pattern) -> Self {
+        Self {
+            fabric: fabric(topology),
+            workload: WorkloadConfig::new(pattern),
+            gap: None,
+            spray: true,
+            faults: Vec::new(),
+            measure: measure(u64::MAX),
+            seed: 1,
+        }
+    }
+
+    fn run(&self) -> RunResult<Piece> {
+        let fabric = Fabric::new(&self.fabric).unwrap();
+        let generator =
+            Generator::new(&self.workload, fabric.hosts(), self.gap, self.seed, 0, 0).unwrap();
+        let transport =
+            rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(rackweave_transport::tcp::Config::tcp()));
+        let stream = StreamConfig { transport, workload: self.workload.clone() };
+        let spray = self.spray;
+        let setup = Setup {
+            seed: self.seed,
+            run: 0,
+            fabric,
+            streams: vec![(&stream, 0, generator)],
+            hosts: Hosts(Box::new(move |host| vec![Blast::new(host, spray)])),
+            faults: &self.faults,
+            measure: &self.measure,
+        };
+        World::new(setup).run(&Control::default())
+    }
+}
+
+fn latency(record: &crate::result::MessageRecord) -> Span {
+    match record.outcome {
+        Outcome::Completed(at) => at.since(record.start),
+        other => panic!("a message ended as {other:?}"),
+    }
+}
+
+#[test]
+fn an_idle_path_takes_exactly_the_ideal_time() {
+    let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
+    let odd =
+        Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
+    let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
+    for topology in [LEAF_SPINE, fat_tree, odd, single] {
+        for bytes in [1, 100, 1460, 1461, 2920, 50_000, 1_000_000] {
+            let hosts = topology.hosts();
+            let mut text = String::from("time_us,source,destination,bytes\n");
+            let mut at = 0;
+            for src in 0..hosts {
+                for dst in (0..hosts).filter(|dst| *dst != src) {
+                    text += &format!("{at},{src},{dst},{bytes}\n");
+                    at += 4_000;
+                }
+            }
+            let trace = rackweave_workload::Trace::from_csv(&text).unwrap();
+            let result = Case::new(topology, Pattern::Trace(trace)).run();
+            assert_eq!(result.end, End::AllDone);
+            assert_eq!(result.messages.len() as u32, hosts * (hosts - 1));
+            for record in &result.messages {
+                assert_eq!(latency(record), record.ideal, "{topology:?} {bytes} {record:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_ideal_time_is_what_one_computes_by_hand() {
+    let fabric = Fabric::new(&fabric(LEAF_SPINE)).unwrap();
+    // Across the spine: 1230.4 ns on each 10G link, 307.6 on each 40G one; 100 + 300 + 300 + 100 ns of
+    // cable, 500 + 1000 at the hosts, 3 x 250 in switches.
+    let one = fabric.ideal(HostId(0), HostId(11), 1460, FRAMING);
+    assert_eq!(one, Span(2 * 1_230_400 + 2 * 307_600 + 800_000 + 1_500_000 + 750_000));
+    // A second full packet follows at the pace of the slowest link.
+    let two = fabric.ideal(HostId(0), HostId(11), 2920, FRAMING);
+    assert_eq!(two, one + Span(1_230_400));
+    // A short last packet hides behind the full one until the last link.
+    let short = fabric.ideal(HostId(0), HostId(11), 1461, FRAMING);
+    assert_eq!(short, one + Span(84 * 800));
+    assert_eq!(fabric.path(HostId(0), HostId(1)).len(), 2, "within a leaf");
+}
+
+/// Waiting time of M/D/1: rho / (2 (1 - rho)) services (Pollaczek and Khinchine).
+#[test]
+fn waiting_time_is_that_of_m_d_1() {
+    let topology = Topology::SingleSwitch { hosts: 2, host_link: G10 };
+    let service = G10.span_of(1538);
+    for (load, seed) in [(0.3, 1), (0.6, 2), (0.8, 3)] {
+        let sizes = SizeDist::fixed(1460).unwrap();
+        let pattern = Pattern::OpenLoop { sizes, load, counts: LoadCounts::Wire };
+        let mut case = Case::new(topology, pattern);
+        case.seed = seed;
+        case.measure.messages = 3_000_000;
+        case.measure.verify = false;
+        case.measure.warmup = Span::from_ms(5);
+        case.workload.senders = Some(0..1);
+        case.gap = Some(Span((service.0 as f64 / load) as u64));
+        let result = case.run();
+        let waits: f64 = (result.messages.iter())
+            .map(|record| (latency(record) - record.ideal).0 as f64 / service.0 as f64)
+            .sum();
+        let mean = waits / result.messages.len() as f64;
+        let expected = load / (2.0 * (1.0 - load));
+        assert!(
+            (mean / expected - 1.0).abs() < 0.01,
+            "load {load}: {mean} services, not {expected}"
+        );
+        assert!((result.links[0].utilisation - load).abs() < 0.01 * load);
+    }
+}
+
+/// The same at a switch port: many senders make a Poisson stream there.
+#[test]
+fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
+    // Senders 40 times as fast as the receiver's link: nobody waits at a sender.
+    let topology =
+        Topology::Dumbbell { left: 100, right: 1, host_link: Rate::from_gbps(400), core_link: G10 };
+    let service = G10.span_of(1538);
+    let sizes = SizeDist::fixed(1460).unwrap();
+    let pattern = Pattern::OpenLoop { sizes, load: 0.01, counts: LoadCounts::Wire };
+    let mut case = Case::new(topology, pattern);
+    case.workload.senders = Some(0..100);
+    case.workload.receivers = Some(100..101);
+    case.gap = Some(service * 125);
+    case.measure.messages = 2_000_000;
+    case.measure.verify = false;
+    case.measure.warmup = Span::from_ms(5);
+    let result = case.run();
+    let waits: f64 = (result.messages.iter())
+        .map(|record| (latency(record) - record.ideal).0 as f64 / service.0 as f64)
+        .sum();
+    let mean = waits / result.messages.len() as f64;
+    assert!((mean / 2.0 - 1.0).abs() < 0.01, "load 0.8: {mean} services, not 2");
+    // Little's law: time-averaged bytes waiting are arrival rate times waiting time. A packet being
+    // sent does not count as waiting.
+    let core = result.links.iter().find(|link| link.name == "left0->right0").unwrap();
+    let expected = 1538.0 * 0.8 * mean;
+    assert!((core.mean_queue_bytes / expected - 1.0).abs() < 0.01, "{}", core.mean_queue_bytes);
+}
+
+fn open_loop(load: f64) -> Pattern {
+    let sizes = SizeDist::uniform(1, 20_000).unwrap();
+    Pattern::OpenLoop { sizes, load, counts: LoadCounts::Payload }
+}
+
+#[test]
+fn same_seed_same_result_and_every_packet_accounted_for() {
+    let mut case = Case::new(LEAF_SPINE, open_loop(0.6));
+    case.gap = Some(Span::from_us(14));
+    case.measure.messages = 20_000;
+    let (one, two) = (case.run(), case.run());
+    assert_eq!((&one.messages, &one.counters), (&two.messages, &two.counters));
+    assert_eq!(one.verified_messages, two.verified_messages);
+    case.seed = 2;
+    assert_ne!(one.messages, case.run().messages);
+    assert!(one.messages.iter().all(|m| latency(m) >= m.ideal), "nothing is faster than ideal");
+}
+
+#[test]
+fn incast_finishes_when_the_last_link_has_carried_it_all() {
+    let sizes = SizeDist::fixed(146_000).unwrap();
+    let pattern = Pattern::Incast {
+        senders: None,
+        receiver: HostId(0),
+        sizes,
+        messages_per_sender: 1,
+        at: Span::ZERO,
+        spread: Span::ZERO,
+    };
+    let result = Case::new(LEAF_SPINE, pattern).run();
+    let last = result.messages.iter().map(latency).max().unwrap();
+    let on_the_link = G10.span_of(1538) * 100 * 11;
+    let first = result.messages.iter().map(|m| m.ideal).max().unwrap();
+    assert!(last >= on_the_link && last <= on_the_link + first, "{last} for {on_the_link}");
+}
+
+#[test]
+fn finite_buffers_drop_and_unfinished_messages_are_reported() {
+    let sizes = SizeDist::fixed(146_000).unwrap();
+    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
+    let pattern =
+        Pattern::Incast { senders: None, receiver, sizes, messages_per_sender: 1, at, spread };
+    let mut case = Case::new(LEAF_SPINE, pattern);
+    for buffer in [
+        BufferConfig::PerPort { bytes: 50_000 },
+        BufferConfig::Shared { bytes: 100_000, alpha: 1.0 },
+    ] {
+        case.fabric.switch.buffer = buffer;
+        let result = case.run();
+        assert_eq!(result.end, End::Stalled, "this transport does not send again");
+        let unfinished = result.messages.iter().filter(|m| m.outcome == Outcome::Unfinished);
+        assert!(unfinished.count() > 0);
+        assert!(result.counters.drops.iter().sum::<u64>() > 0);
+        assert!(result.max_queue_bytes.abs_diff(50_000) <= 1538, "{}", result.max_queue_bytes);
+    }
+}
+
+/// Lazy decisions are exact: with sampling, which looks at every port often, nothing changes.
+#[test]
+fn looking_more_often_changes_nothing() {
+    for buffer in [
+        BufferConfig::PerPort { bytes: 30_000 },
+        BufferConfig::Shared { bytes: 80_000, alpha: 0.5 },
+    ] {
+        let mut case = Case::new(LEAF_SPINE, open_loop(0.9));
+        case.gap = Some(Span::from_us(9));
+        case.measure.time_limit = Span::from_ms(3);
+        case.measure.verify = false;
+        case.fabric.switch.buffer = buffer;
+        let rare = case.run();
+        case.measure.sample_every = Span(333_333);
+        let often = case.run();
+        assert_eq!(rare.messages, often.messages);
+        assert_eq!(rare.counters.drops, often.counters.drops);
+        assert!(rare.counters.drops.iter().sum::<u64>() > 0);
+        assert_eq!(rare.mean_queue_bytes, often.mean_queue_bytes);
+        assert_eq!(rare.max_queue_bytes, often.max_queue_bytes);
+    }
+}
+
+#[test]
+fn faults_lose_damage_repeat_and_delay_as_often_as_they_say() {
+    for (kind, reason) in [
+        (FaultKind::Loss(0.02), Some(DropReason::FaultLoss)),
+        (FaultKind::Corruption(0.02), Some(DropReason::Corrupted)),
+        (FaultKind::Reordering { probability: 0.02, delay: Span::from_us(50) }, None),
+    ] {
+        let mut case = Case::new(LEAF_SPINE, open_loop(0.5));
+        case.gap = Some(Span::from_us(14));
+        case.measure.time_limit = Span::from_ms(20);
+        case.measure.verify = false;
+        let (from, until) = (Time::ZERO, Time::MAX);
+        case.faults = vec![Fault { from, until, place: FaultPlace::AllLinks, kind }];
+        let result = case.run();
+        let drops: u64 = result.counters.drops.iter().sum();
+        match reason {
+            Some(reason) => {
+                let share = result.counters.drops[reason as usize] as f64
+                    / result.counters.packet_hops as f64;
+                assert!((share - 0.02).abs() < 0.002, "{kind:?}: {share}");
+            }
+            None => {
+                assert_eq!(drops, 0);
+                let late =
+                    result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Completed(_)));
+                assert!(late.count() > 1000);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dead_spine_link_is_avoided_and_a_dead_host_link_is_not_crossed() {
+    let mut case = Case::new(LEAF_SPINE, open_loop(0.3));
+    case.gap = Some(Span::from_us(27));
+    case.measure.time_limit = Span::from_ms(4);
+    case.measure.verify = false;
+    let ms = |n| Time(Span::from_ms(n).0);
+    let fault = |place| Fault { from: ms(1), until: ms(2), place, kind: FaultKind::Down };
+    case.faults = vec![fault(FaultPlace::CoreLink(0))];
+    let result = case.run();
+    let drops = result.counters.drops;
+    let lost = drops[DropReason::LinkDown as usize];
+    assert!(lost > 0 && lost < 50, "only what was on the link or waited for it: {lost}");
+    assert_eq!(drops[DropReason::NoRoute as usize], 0);
+    let after = |from: Time, result: &RunResult<Piece>| {
+        let ended = |m: &&crate::result::MessageRecord| m.start > from && m.start < ms(3);
+        result.messages.iter().filter(ended).all(|m| matches!(m.outcome, Outcome::Completed(_)))
+    };
+    assert!(after(ms(2), &result), "all is well once the link is back");
+
+    case.faults = vec![fault(FaultPlace::HostLink(HostId(3)))];
+    let result = case.run();
+    assert!(result.counters.drops[DropReason::LinkDown as usize] > 10);
+    assert!(after(ms(2) + Span::from_us(900), &result));
+}
+
+#[test]
+fn paused_hosts_lose_nothing_and_crashed_ones_everything() {
+    let mut case = Case::new(LEAF_SPINE, open_loop(0.2));
+    case.gap = Some(Span::from_us(40));
+    case.measure.time_limit = Span::from_ms(6);
+    let ms = |n| Time(Span::from_ms(n).0);
+    let place = FaultPlace::Host(HostId(5));
+    case.faults = vec![Fault { from: ms(1), until: ms(2), place, kind: FaultKind::Pause }];
+    let result = case.run();
+    assert_eq!(result.counters.drops.iter().sum::<u64>(), 0);
+    let slow = result.messages.iter().filter(|m| m.dst == HostId(5) && m.start < ms(2));
+    let worst = slow.filter(|m| m.start > ms(1)).map(latency).max().unwrap();
+    assert!(worst > Span::from_us(900), "{worst}");
+
+    case.measure.verify = false;
+    case.faults = vec![Fault { from: ms(1), until: ms(2), place, kind: FaultKind::Crash }];
+    let result = case.run();
+    assert!(result.counters.drops[DropReason::HostDown as usize] > 0);
+    let failed = |m: &&crate::result::MessageRecord| {
+        m.outcome == Outcome::Failed(rackweave_core::FailReason::HostCrashed)
+    };
+    assert!(result.messages.iter().filter(failed).all(|m| m.src == HostId(5)));
+    assert!(result.messages.iter().filter(failed).count() > 0);
+    let later = result.messages.iter().filter(|m| m.start > ms(2) && m.start < ms(5));
+    assert!(later.clone().count() > 100);
+    assert!(later.into_iter().all(|m| matches!(m.outcome, Outcome::Completed(_))));
+}
+
+#[test]
+fn captures_hold_what_the_link_carried() {
+    let mut case = Case::new(LEAF_SPINE, open_loop(0.3));
+    case.gap = Some(Span::from_us(27));
+    case.measure.messages = 2000;
+    case.measure.capture = vec![
+        crate::config::CapturePort::HostSends(HostId(2)),
+        crate::config::CapturePort::CoreLink(0),
+    ];
+    case.measure.capture_limit = 1000;
+    let result = case.run();
+    assert_eq!(result.capture_names, ["h2->leaf0", "leaf0->spine0", "spine0->leaf0"]);
+    assert_eq!(result.capture.len(), 1000);
+    assert!(result.capture.windows(2).all(|pair| pair[0].at <= pair[1].at));
+    let sent = result.capture.iter().filter(|packet| packet.interface == 0);
+    assert!(sent.clone().count() > 0);
+    assert!(sent.into_iter().all(|captured| captured.packet.src == HostId(2)));
+}
+
+#[test]
+fn zz_speed() {
+    let Ok(which) = std::env::var("SPEED") else { return };
+    let k: u32 = std::env::var("K").unwrap_or("8".into()).parse().unwrap();
+    let topology = Topology::FatTree { k, host_link: G10 };
+    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
+    let pattern = match which.as_str() {
+        "incast" => Pattern::Incast { senders: None, receiver, sizes: SizeDist::fixed(5_000_000).unwrap(), messages_per_sender: 1, at, spread },
+        _ => Pattern::Permutation { sizes: SizeDist::fixed(10_000_000).unwrap(), messages_per_host: 1 },
+    };
+    let mut case = Case::new(topology, pattern);
+    case.measure.verify = false;
+    let result = case.run();
+    println!("hops {} events {} peak {}", result.counters.packet_hops, result.counters.events, result.peak_packets);
+}

@@ -1,0 +1,245 @@
+//! Forwarding in fabrics whose hosts are numbered leaf by leaf.
+//!
+//! A switch knows the range of hosts below it and how many of them each of its down ports
+//! leads to; everything else goes up. That is a division instead of a table, so that a fabric
+//! of 16,000 hosts needs no routing state in the cache. While links are down, a table of detours
+//! takes over.
+
+use rackweave_core::rng::mix;
+use rackweave_core::{DropReason, Header, HostId, Packet, Port, Rng, SwitchProgram, Time, Verdict};
+
+/// How one of several equally good ports is picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathChoice {
+    /// As the packet wishes: by its flow, or anew for each packet.
+    Packet,
+    /// By a hash of hosts and ports, for all packets (ECMP).
+    Flow,
+    /// At random, for each packet (spraying).
+    Spray,
+}
+
+/// The forwarding program of one switch.
+#[derive(Clone, Debug)]
+pub struct Forwarder {
+    /// First host below this switch.
+    first_host: u32,
+    /// Number of hosts below it.
+    host_count: u32,
+    /// How many of them each down port leads to.
+    hosts_per_port: u32,
+    /// Number of the first up port: the down ports come before.
+    first_up: u16,
+    /// Number of up ports.
+    up_count: u16,
+    choice: PathChoice,
+    /// Makes switches hash differently, or all flows that share one link would share the next.
+    salt: u64,
+    rng: Rng,
+    detours: Option<Box<Detours>>,
+}
+
+/// Working ports towards each group of hosts, while some link is down.
+#[derive(Clone, Debug)]
+struct Detours {
+    hosts_per_group: u32,
+    ports: Vec<Vec<u16>>,
+}
+
+impl Forwarder {
+    /// Forwards to `hosts_per_port` hosts through each port before `first_up`, beginning with
+    /// `first_host`, and everything else through the `up_count` ports from `first_up` on.
+    ///
+    /// # Panics
+    /// If `hosts_per_port` is 0.
+    #[must_use]
+    pub fn new(
+        first_host: HostId,
+        hosts_per_port: u32,
+        first_up: u16,
+        up_count: u16,
+        choice: PathChoice,
+        rng: Rng,
+    ) -> Self {
+        assert!(hosts_per_port > 0, "each down port leads to a host");
+        let mut rng = rng;
+        let salt = rng.next_u64();
+        Self {
+            first_host: first_host.0,
+            host_count: u32::from(first_up) * hosts_per_port,
+            hosts_per_port,
+            first_up,
+            up_count,
+            choice,
+            salt,
+            rng,
+            detours: None,
+        }
+    }
+
+    /// From now on, packets to a host leave by one of `ports[host / hosts_per_group]`; packets to a
+    /// group without ports are dropped.
+    pub fn detour(&mut self, hosts_per_group: u32, ports: Vec<Vec<u16>>) {
+        self.detours = Some(Box::new(Detours { hosts_per_group, ports }));
+    }
+
+    /// All links work again.
+    pub fn clear_detours(&mut self) {
+        self.detours = None;
+    }
+
+    /// The random stream of this switch.
+    pub const fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// The port for a packet, or `None` if no way leads there.
+    #[inline]
+    pub fn route<H: Header>(&mut self, packet: &Packet<H>) -> Option<Port> {
+        if self.detours.is_some() {
+            return self.route_around(packet);
+        }
+        let below = packet.dst.0.wrapping_sub(self.first_host);
+        if below < self.host_count {
+            return Some(Port((below / self.hosts_per_port) as u16));
+        }
+        match self.up_count {
+            0 => None,
+            1 => Some(Port(self.first_up)),
+            n => Some(Port(self.first_up + self.pick(packet, n))),
+        }
+    }
+
+    #[cold]
+    fn route_around<H: Header>(&mut self, packet: &Packet<H>) -> Option<Port> {
+        // A leaf reaches its own hosts without a detour.
+        let below = packet.dst.0.wrapping_sub(self.first_host);
+        if self.hosts_per_port == 1 && below < self.host_count {
+            return Some(Port(below as u16));
+        }
+        let detours = self.detours.take()?;
+        let group = packet.dst.0 / detours.hosts_per_group;
+        let ports = detours.ports.get(group as usize).filter(|ports| !ports.is_empty());
+        let port =
+            ports.map(|ports| Port(ports[usize::from(self.pick(packet, ports.len() as u16))]));
+        self.detours = Some(detours);
+        port
+    }
+
+    /// One of `n` equally good ways.
+    #[inline]
+    fn pick<H: Header>(&mut self, packet: &Packet<H>, n: u16) -> u16 {
+        let spray = match self.choice {
+            PathChoice::Packet => packet.is_sprayed(),
+            PathChoice::Flow => false,
+            PathChoice::Spray => true,
+        };
+        let random = if spray {
+            self.rng.next_u64()
+        } else {
+            let hosts = u64::from(packet.src.0) << 32 | u64::from(packet.dst.0);
+            mix(mix(hosts ^ self.salt) ^ u64::from(packet.ports))
+        };
+        (((random >> 32) * u64::from(n)) >> 32) as u16
+    }
+}
+
+/// The forwarder as a program of a switch, for any header.
+#[derive(Clone, Debug)]
+pub struct Forwarding<H> {
+    forwarder: Forwarder,
+    header: core::marker::PhantomData<H>,
+}
+
+impl<H> From<Forwarder> for Forwarding<H> {
+    fn from(forwarder: Forwarder) -> Self {
+        Self { forwarder, header: core::marker::PhantomData }
+    }
+}
+
+impl<H: Header> SwitchProgram for Forwarding<H> {
+    type Header = H;
+
+    #[inline]
+    fn handle_packet(&mut self, _now: Time, _port: Port, packet: &mut Packet<H>) -> Verdict {
+        self.forwarder.route(packet).map_or(Verdict::Drop(DropReason::NoRoute), Verdict::Forward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Slice;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    struct Empty;
+    impl Header for Empty {
+        fn payload(&self) -> Option<Slice> {
+            None
+        }
+    }
+
+    fn packet(src: u32, dst: u32, port: u16) -> Packet<Empty> {
+        Packet::new(HostId(src), HostId(dst), 1500, Empty).with_ports(port, 80)
+    }
+
+    fn leaf(choice: PathChoice) -> Forwarder {
+        // Hosts 16..32 below, one a port; four spines above.
+        Forwarder::new(HostId(16), 1, 16, 4, choice, Rng::stream(1, 0, 1, "switch"))
+    }
+
+    #[test]
+    fn down_to_the_host_or_up() {
+        let mut leaf = leaf(PathChoice::Packet);
+        assert_eq!(leaf.route(&packet(0, 16, 1)), Some(Port(0)));
+        assert_eq!(leaf.route(&packet(0, 31, 1)), Some(Port(15)));
+        for dst in [0, 15, 32, u32::MAX] {
+            let Port(port) = leaf.route(&packet(20, dst, 1)).unwrap();
+            assert!((16..20).contains(&port));
+        }
+        let rng = Rng::stream(1, 0, 2, "switch");
+        let mut spine = Forwarder::new(HostId(0), 16, 9, 0, PathChoice::Packet, rng);
+        assert_eq!(spine.route(&packet(0, 16, 1)), Some(Port(1)));
+        assert_eq!(spine.route(&packet(0, 144, 1)), None);
+    }
+
+    #[test]
+    fn a_flow_keeps_its_path_and_flows_spread() {
+        let mut leaf = leaf(PathChoice::Packet);
+        let mut counts = [0; 4];
+        for flow in 0..4000 {
+            let packet = packet(20, 40, flow);
+            let port = leaf.route(&packet).unwrap();
+            assert_eq!(leaf.route(&packet), Some(port));
+            counts[usize::from(port.0) - 16] += 1;
+        }
+        assert!(counts.iter().all(|c| (880..1120).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn sprayed_packets_spread() {
+        let mut leaf = leaf(PathChoice::Packet);
+        let packet = packet(20, 40, 1).sprayed(true);
+        let mut counts = [0; 4];
+        for _ in 0..4000 {
+            counts[usize::from(leaf.route(&packet).unwrap().0) - 16] += 1;
+        }
+        assert!(counts.iter().all(|c| (880..1120).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn detours_avoid_dead_links() {
+        let mut leaf = leaf(PathChoice::Spray);
+        let mut ports = vec![vec![16, 17, 18, 19]; 9];
+        ports[2] = vec![17, 19];
+        ports[3].clear();
+        leaf.detour(16, ports);
+        for _ in 0..100 {
+            assert!([17, 19].contains(&leaf.route(&packet(20, 32, 1)).unwrap().0));
+        }
+        assert_eq!(leaf.route(&packet(20, 48, 1)), None);
+        leaf.clear_detours();
+        assert!(leaf.route(&packet(20, 48, 1)).is_some());
+    }
+}

@@ -1,0 +1,289 @@
+//! The queue of one port: eight strict priorities, tail drop, ECN marking, trimming.
+
+use rackweave_core::{
+    Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Queue, Rng, frame,
+};
+
+use crate::PRIORITIES;
+
+/// The highest priority: control packets, and what was trimmed.
+const TOP: usize = PRIORITIES - 1;
+
+/// What a port does with a packet that has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Most bytes that wait; a packet that does not fit is dropped. `u64::MAX`: no limit.
+    pub limit_bytes: u64,
+    /// A packet that finds more than this many bytes waiting is marked, if its transport reacts to
+    /// marks (DCTCP section 3.1: the instantaneous queue on arrival). `u64::MAX`: never.
+    pub ecn_threshold_bytes: u64,
+    /// NDP's trimming.
+    pub trim: Option<Trim>,
+}
+
+/// NDP's trimming (NDP section 3.1): data packets beyond a short queue are cut to their headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// Most bytes of data packets (all but the highest priority) that wait.
+    pub data_limit_bytes: u64,
+    /// Most bytes of control packets and cut ones (the highest priority) that wait.
+    pub header_limit_bytes: u64,
+}
+
+/// The queue of one port.
+#[derive(Clone, Debug)]
+pub struct PortQueue {
+    fifos: [Fifo; PRIORITIES],
+    bytes: u64,
+    top_bytes: u64,
+    config: QueueConfig,
+    /// Bit `p` is set while priority `p` has packets.
+    occupied: u8,
+}
+
+impl PortQueue {
+    /// An empty queue.
+    #[must_use]
+    pub const fn new(config: QueueConfig) -> Self {
+        Self { fifos: [Fifo::EMPTY; PRIORITIES], bytes: 0, top_bytes: 0, config, occupied: 0 }
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.occupied == 0
+    }
+
+    /// Marks a packet that finds this queue as it is; says whether it did.
+    #[inline]
+    fn mark<H: Header>(&self, packet: &mut Packet<H>) -> bool {
+        self.bytes > self.config.ecn_threshold_bytes && packet.mark()
+    }
+
+    #[inline]
+    fn append<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
+        let Packet { priority, wire_bytes, .. } = *pool.get(packet);
+        let priority = usize::from(priority).min(TOP);
+        self.fifos[priority].push(pool, packet);
+        self.occupied |= 1 << priority;
+        self.bytes += u64::from(wire_bytes);
+        if priority == TOP {
+            self.top_bytes += u64::from(wire_bytes);
+        }
+    }
+
+    fn drop<H: Header>(pool: &mut Pool<H>, packet: PacketRef, reason: DropReason) -> Admission {
+        pool.remove(packet);
+        Admission::Dropped(reason)
+    }
+
+    /// Admission with trimming: the data queue is full.
+    fn trim<H: Header>(
+        &mut self,
+        pool: &mut Pool<H>,
+        packet: PacketRef,
+        trim: Trim,
+        rng: &mut Rng,
+    ) -> Admission {
+        // NDP section 3.1: with probability 1/2 the arriving packet is cut, else the last one
+        // that waits. The latter keeps its place: the arriving packet moves into the slot.
+        if rng.below(2) == 0
+            && let Some(last) = self.last_trimmable(pool, pool.get(packet).priority)
+        {
+            let arriving = *pool.get(packet);
+            let waiting = core::mem::replace(pool.get_mut(last), arriving);
+            self.bytes =
+                self.bytes + u64::from(arriving.wire_bytes) - u64::from(waiting.wire_bytes);
+            *pool.get_mut(packet) = waiting;
+        }
+        let header_bytes = u64::from(frame::wire_bytes(frame::MIN_PAYLOAD));
+        if self.top_bytes + header_bytes > trim.header_limit_bytes {
+            return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+        }
+        let cut = pool.get_mut(packet);
+        cut.trim();
+        cut.priority = TOP as u8;
+        self.append(pool, packet);
+        Admission::Trimmed
+    }
+
+    /// The last packet waiting at this priority, if it may be cut.
+    fn last_trimmable<H: Header>(&self, pool: &Pool<H>, priority: u8) -> Option<PacketRef> {
+        let fifo = &self.fifos[usize::from(priority).min(TOP)];
+        fifo.back().filter(|last| pool.get(*last).is_trimmable())
+    }
+}
+
+impl<H: Header> Queue<H> for PortQueue {
+    #[inline]
+    fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef, rng: &mut Rng) -> Admission {
+        let arriving = pool.get_mut(packet);
+        let bytes = u64::from(arriving.wire_bytes);
+        let marked = self.mark(arriving);
+        if let Some(trim) = self.config.trim {
+            let is_top = usize::from(arriving.priority) >= TOP;
+            if is_top {
+                if self.top_bytes + bytes > trim.header_limit_bytes {
+                    return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+                }
+            } else if self.bytes - self.top_bytes + bytes > trim.data_limit_bytes {
+                if arriving.is_trimmable() {
+                    return self.trim(pool, packet, trim, rng);
+                }
+                return Self::drop(pool, packet, DropReason::QueueFull);
+            }
+        } else if self.bytes + bytes > self.config.limit_bytes {
+            return Self::drop(pool, packet, DropReason::QueueFull);
+        }
+        self.append(pool, packet);
+        if marked { Admission::Marked } else { Admission::Queued }
+    }
+
+    #[inline]
+    fn dequeue(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
+        if self.occupied == 0 {
+            return None;
+        }
+        let priority = 7 - self.occupied.leading_zeros() as usize;
+        let fifo = &mut self.fifos[priority];
+        let packet = fifo.pop(pool)?;
+        if fifo.is_empty() {
+            self.occupied &= !(1 << priority);
+        }
+        let bytes = u64::from(pool.get(packet).wire_bytes);
+        self.bytes -= bytes;
+        if priority == TOP {
+            self.top_bytes -= bytes;
+        }
+        Some(packet)
+    }
+
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.occupied == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Ecn, HostId, Slice};
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Tag(u32);
+    impl Header for Tag {
+        fn payload(&self) -> Option<Slice> {
+            None
+        }
+    }
+
+    const UNLIMITED: QueueConfig =
+        QueueConfig { limit_bytes: u64::MAX, ecn_threshold_bytes: u64::MAX, trim: None };
+
+    struct Bench {
+        pool: Pool<Tag>,
+        queue: PortQueue,
+        rng: Rng,
+    }
+
+    impl Bench {
+        fn new(config: QueueConfig) -> Self {
+            let rng = Rng::stream(1, 0, 0, "queue test");
+            Self { pool: Pool::new(), queue: PortQueue::new(config), rng }
+        }
+        fn put(&mut self, tag: u32, priority: u8, l3_bytes: u32, trimmable: bool) -> Admission {
+            let mut packet = Packet::new(HostId(0), HostId(1), l3_bytes, Tag(tag))
+                .with_priority(priority)
+                .with_ecn(Ecn::Capable);
+            if trimmable {
+                packet = packet.trimmable();
+            }
+            let packet = self.pool.insert(packet);
+            self.queue.enqueue(&mut self.pool, packet, &mut self.rng)
+        }
+        fn take(&mut self) -> Option<Packet<Tag>> {
+            let packet = self.queue.dequeue(&mut self.pool)?;
+            Some(self.pool.remove(packet))
+        }
+    }
+
+    #[test]
+    fn higher_priorities_first_and_fifo_within() {
+        let mut bench = Bench::new(UNLIMITED);
+        for (tag, priority) in [(1, 0), (2, 5), (3, 7), (4, 5), (5, 200), (6, 0)] {
+            assert_eq!(bench.put(tag, priority, 1500, false), Admission::Queued);
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| bench.take()).map(|p| p.header.0).collect();
+        assert_eq!(order, [3, 5, 2, 4, 1, 6], "200 counts as the highest");
+        assert_eq!(bench.queue.bytes(), 0);
+        assert_eq!(bench.pool.live(), 0);
+    }
+
+    #[test]
+    fn drops_at_the_tail_and_frees_the_slot() {
+        let mut bench = Bench::new(QueueConfig { limit_bytes: 3 * 1538, ..UNLIMITED });
+        for tag in 0..3 {
+            assert_eq!(bench.put(tag, 0, 1500, false), Admission::Queued);
+        }
+        assert_eq!(bench.put(3, 7, 1500, false), Admission::Dropped(DropReason::QueueFull));
+        assert_eq!(bench.pool.live(), 3);
+    }
+
+    #[test]
+    fn marks_what_finds_more_than_the_threshold() {
+        let mut bench = Bench::new(QueueConfig { ecn_threshold_bytes: 2 * 1538, ..UNLIMITED });
+        let admissions: Vec<_> = (0..4).map(|tag| bench.put(tag, 0, 1500, false)).collect();
+        assert_eq!(admissions[..3], [Admission::Queued; 3], "the third finds exactly K");
+        assert_eq!(admissions[3], Admission::Marked);
+        let marks: Vec<_> =
+            std::iter::from_fn(|| bench.take()).map(|p| p.ecn() == Ecn::Marked).collect();
+        assert_eq!(marks, [false, false, false, true]);
+    }
+
+    #[test]
+    fn trims_the_arriving_or_the_last_and_keeps_every_header() {
+        let trim = Trim { data_limit_bytes: 4 * 1538, header_limit_bytes: 100 * 84 };
+        let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
+        for tag in 0..50 {
+            let admission = bench.put(tag, 0, 1500, true);
+            let expected = if tag < 4 { Admission::Queued } else { Admission::Trimmed };
+            assert_eq!(admission, expected);
+        }
+        let out: Vec<_> = std::iter::from_fn(|| bench.take()).collect();
+        let (cut, whole): (Vec<&Packet<Tag>>, Vec<&Packet<Tag>>) =
+            out.iter().partition(|p| p.is_trimmed());
+        assert_eq!((cut.len(), whole.len()), (46, 4));
+        assert!(cut.iter().all(|p| p.wire_bytes == 84 && p.priority == 7));
+        assert!(out[..46].iter().all(Packet::is_trimmed), "headers overtake data");
+        let mut tags: Vec<u32> = out.iter().map(|p| p.header.0).collect();
+        tags.sort_unstable();
+        assert_eq!(tags, (0..50).collect::<Vec<_>>(), "nothing is lost");
+        assert!(whole.iter().any(|p| p.header.0 >= 4), "sometimes the last one waiting is cut");
+        assert!(whole.iter().any(|p| p.header.0 < 4));
+        assert_eq!(bench.queue.bytes(), 0);
+    }
+
+    #[test]
+    fn a_full_header_queue_drops() {
+        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84 };
+        let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
+        let results: Vec<_> = (0..4).map(|tag| bench.put(tag, 0, 1500, true)).collect();
+        assert_eq!(results[3], Admission::Dropped(DropReason::HeaderQueueFull));
+        assert_eq!(bench.put(9, 0, 1500, false), Admission::Dropped(DropReason::QueueFull));
+        assert_eq!(bench.pool.live(), 3);
+    }
+}

@@ -1,0 +1,306 @@
+//! Homa's parameters.
+
+use rackweave_core::{Framing, Rate, Span, frame};
+
+use super::cutoffs::Cutoffs;
+
+/// The most priority levels that Ethernet (802.1p) has.
+pub const MAX_PRIORITIES: u8 = 8;
+
+/// Bytes of each packet from the IP header on, its payload apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderBytes {
+    /// DATA.
+    pub data: u32,
+    /// GRANT.
+    pub grant: u32,
+    /// RESEND.
+    pub resend: u32,
+    /// UNKNOWN, BUSY and NEED_ACK: the common header alone.
+    pub common: u32,
+    /// CUTOFFS.
+    pub cutoffs: u32,
+    /// ACK.
+    pub ack: u32,
+}
+
+/// What decides the priority of unscheduled packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PriorityBy {
+    /// The length of the message (SIGCOMM'18 section 3.4, `HomaModule`).
+    Length,
+    /// The bytes that are left of the message, in each packet anew; and the last `rtt_bytes` of a
+    /// long message go at unscheduled priorities too. So did the authors' simulation
+    /// (`STATIC_CBF_GRADUATED` with `boostTailBytesPrio`).
+    BytesLeft,
+}
+
+/// Homa's parameters: plain numbers. See [`Config::sigcomm18`] and [`Config::linux`] for the two
+/// published sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The host's link, in bits per second. Only the receiver's dynamic window and messages for
+    /// people depend on it: the driver asks for packets when the link is free.
+    pub link: Rate,
+    /// Payload bytes of a full packet. Every packet starts at a multiple of it.
+    pub max_payload: u32,
+    /// Header bytes of each packet.
+    pub header_bytes: HeaderBytes,
+    /// Whether switches pick a path for each packet anew (SIGCOMM'18) or for each pair of hosts.
+    pub spray: bool,
+    /// The longest message, in bytes.
+    pub max_message_bytes: u32,
+
+    /// Bytes of a message that its sender sends without grants; rounded up to whole packets
+    /// (ours: no runt packet at the limit).
+    pub unscheduled_bytes: u32,
+    /// Bytes granted of a message beyond those received; rounded up to whole packets. 0: dynamic,
+    /// `max_incoming / (n + 1)` with `n` messages being granted.
+    pub window: u32,
+    /// Most bytes granted and not yet received, all messages together.
+    pub max_incoming: u64,
+    /// How many messages are granted at one time: the degree of overcommitment.
+    pub overcommit: u32,
+    /// How many of them may come from one peer.
+    pub max_rpcs_per_peer: u32,
+    /// Bytes of a grant to the oldest message, out of turn.
+    pub fifo_grant_increment: u32,
+    /// Share of granted bytes that go to the oldest message, in 1/1000.
+    pub grant_fifo_fraction: u32,
+    /// Share of sent packets that the oldest message gets, in 1/1000.
+    pub pacer_fifo_fraction: u32,
+
+    /// Priority levels in use: 0 is the lowest.
+    pub num_priorities: u8,
+    /// The highest level of scheduled packets; they use this one and those below.
+    pub max_sched_priority: u8,
+    /// This host's unscheduled levels; also taken to be a peer's until it says otherwise.
+    pub cutoffs: Cutoffs,
+    /// The version of `cutoffs` that is told to peers. 0: all hosts have the same configuration
+    /// and tell each other nothing.
+    pub cutoff_version: u16,
+    /// What decides the priority of unscheduled packets.
+    pub priority_by: PriorityBy,
+
+    /// The timer's period.
+    pub tick: Span,
+    /// Ticks of silence until the first RESEND.
+    pub resend_ticks: u16,
+    /// Ticks between further RESENDs.
+    pub resend_interval: u16,
+    /// So many RESENDs without an answer, and the peer is taken for dead.
+    pub timeout_resends: u16,
+    /// Whether a RESEND names each gap, or the first one only.
+    pub resend_all_gaps: bool,
+    /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
+    pub one_resend_per_peer: bool,
+    /// Ticks after the last byte until the sender asks for an acknowledgement, and again at each
+    /// further tick.
+    pub request_ack_ticks: u16,
+
+    /// Acknowledgements that wait, for one peer, to travel with data; one more, and they travel
+    /// alone. At least 1.
+    pub max_acks_queued: u16,
+    /// RPCs that the host knows at one time: more are refused, or dropped if a peer begins them.
+    pub max_rpcs: u32,
+    /// Ranges of a message that may arrive out of order: packets that would make more are dropped.
+    pub max_gaps: u16,
+    /// Control packets that wait for the link: more are dropped, and timers repair it.
+    pub max_control: u32,
+    /// Finished RPCs of which the host remembers that they are finished.
+    pub max_finished: u32,
+    /// Ticks for which it remembers them; longer than a sender tries (see [`Config::patience`]).
+    pub finished_ticks: u32,
+}
+
+impl Config {
+    /// The configuration of the SIGCOMM'18 paper's simulations, for links of rate `link` and a
+    /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: facts 1.1, 1.10).
+    ///
+    /// Cutoffs and the number of scheduled levels follow the workload: see
+    /// [`Config::with_priorities`]. Timers, acknowledgements and limits are ours: the simulation
+    /// had none.
+    #[must_use]
+    pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
+        const DATA_HEADER: u32 = 58;
+        const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
+        let framing =
+            Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
+        let window = payload_in(framing, rtt_bytes);
+        let levels = MAX_PRIORITIES;
+        let unscheduled_levels = levels / 2;
+        Self {
+            link,
+            max_payload: MAX_PAYLOAD,
+            header_bytes: HeaderBytes {
+                data: DATA_HEADER,
+                grant: 48,
+                resend: 48,
+                common: 48,
+                cutoffs: 20 + 62,
+                ack: 20 + 90,
+            },
+            spray: true,
+            max_message_bytes: 1 << 31,
+            unscheduled_bytes: window,
+            window,
+            max_incoming: u64::MAX,
+            overcommit: u32::from(levels - unscheduled_levels),
+            // The authors' simulation grants one message of each sender (`SenderState`).
+            max_rpcs_per_peer: 1,
+            fifo_grant_increment: window,
+            grant_fifo_fraction: 0,
+            pacer_fifo_fraction: 0,
+            num_priorities: levels,
+            max_sched_priority: levels - unscheduled_levels - 1,
+            cutoffs: Cutoffs::LINUX,
+            cutoff_version: 0,
+            priority_by: PriorityBy::BytesLeft,
+            tick: Span::from_ms(1),
+            resend_ticks: 5,
+            resend_interval: 5,
+            timeout_resends: 5,
+            resend_all_gaps: true,
+            one_resend_per_peer: false,
+            request_ack_ticks: 2,
+            // The simulation has no acknowledgements at all; a long queue lets nearly all of them
+            // travel with data and cost no bytes.
+            max_acks_queued: 32,
+            max_rpcs: 1 << 20,
+            max_gaps: 256,
+            max_control: 1 << 16,
+            max_finished: 1 << 16,
+            finished_ticks: 200,
+        }
+    }
+
+    /// The Linux kernel module's defaults of autumn 2023 (facts 1.2, middle column), for a link of
+    /// rate `link`.
+    ///
+    /// The module's pacer estimates the NIC's backlog and lets packets below `throttle_min_bytes`
+    /// pass; here the driver asks for a packet when the link is free, so that neither exists.
+    #[must_use]
+    pub fn linux(link: Rate) -> Self {
+        const DATA_HEADER: u32 = frame::IPV4 + 60;
+        Self {
+            link,
+            max_payload: frame::MTU - DATA_HEADER,
+            header_bytes: HeaderBytes {
+                data: DATA_HEADER,
+                grant: frame::IPV4 + 34,
+                resend: frame::IPV4 + 37,
+                common: frame::IPV4 + 28,
+                cutoffs: frame::IPV4 + 62,
+                ack: frame::IPV4 + 90,
+            },
+            spray: false,
+            max_message_bytes: 1_000_000,
+            unscheduled_bytes: 10_000,
+            window: 10_000,
+            max_incoming: 400_000,
+            overcommit: 8,
+            max_rpcs_per_peer: 1,
+            fifo_grant_increment: 10_000,
+            grant_fifo_fraction: 50,
+            pacer_fifo_fraction: 50,
+            num_priorities: MAX_PRIORITIES,
+            max_sched_priority: 3,
+            cutoffs: Cutoffs::LINUX,
+            cutoff_version: 1,
+            priority_by: PriorityBy::Length,
+            tick: Span::from_ms(1),
+            resend_ticks: 15,
+            resend_interval: 10,
+            timeout_resends: 5,
+            resend_all_gaps: false,
+            one_resend_per_peer: true,
+            request_ack_ticks: 2,
+            max_acks_queued: 4,
+            max_rpcs: 1 << 20,
+            max_gaps: 256,
+            max_control: 1 << 16,
+            max_finished: 1 << 16,
+            finished_ticks: 200,
+        }
+    }
+
+    /// The same with these cutoffs, and with scheduled packets on the levels that they leave: as
+    /// many messages are granted at one time as there are scheduled levels (SIGCOMM'18 section 3.5).
+    #[must_use]
+    pub fn with_priorities(mut self, cutoffs: Cutoffs) -> Self {
+        self.num_priorities = cutoffs.num_priorities();
+        self.max_sched_priority = cutoffs.scheduled_levels() - 1;
+        self.overcommit = u32::from(cutoffs.scheduled_levels());
+        self.cutoffs = cutoffs;
+        self
+    }
+
+    /// How messages are cut.
+    #[must_use]
+    pub const fn framing(&self) -> Framing {
+        Framing {
+            max_payload: self.max_payload,
+            header_bytes: self.header_bytes.data,
+            sprays: self.spray,
+        }
+    }
+
+    /// The longest time for which a sender goes on trying without an answer, in ticks.
+    #[must_use]
+    pub fn patience(&self) -> u32 {
+        u32::from(self.resend_ticks)
+            + (u32::from(self.timeout_resends) + 1) * u32::from(self.resend_interval.max(1))
+    }
+
+    /// `bytes` rounded up to whole packets, if the message of `length` bytes has so many.
+    #[inline]
+    pub(super) const fn whole_packets(&self, bytes: u32, length: u32) -> u32 {
+        let rest = bytes % self.max_payload;
+        if rest == 0 && bytes <= length {
+            return bytes;
+        }
+        let rounded = bytes.saturating_add(self.max_payload - rest);
+        if rounded < length { rounded } else { length }
+    }
+}
+
+/// Payload bytes that fit into `wire` bytes of a link, full packets first. With 10,000 bytes and
+/// full packets of 1442 it is 9328: the authors' `defaultReqBytes` plus `defaultUnschedBytes`.
+fn payload_in(framing: Framing, wire: u32) -> u32 {
+    let full = framing.packet_wire_bytes(framing.max_payload);
+    let overhead = full - framing.max_payload;
+    let rest = (wire % full).saturating_sub(overhead);
+    ((wire / full) * framing.max_payload + rest).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_bytes_on_the_wire_hold_the_papers_unscheduled_bytes() {
+        let config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        assert_eq!(config.max_payload, 1442);
+        assert_eq!(config.unscheduled_bytes, 1442 + 7886);
+        assert_eq!(config.framing().packet_wire_bytes(1442), 1538);
+    }
+
+    #[test]
+    fn limits_are_rounded_up_to_whole_packets_of_the_message() {
+        let config = Config::linux(Rate::from_gbps(25));
+        assert_eq!(config.max_payload, 1420);
+        assert_eq!(config.whole_packets(10_000, 1_000_000), 8 * 1420);
+        assert_eq!(config.whole_packets(1420, 1_000_000), 1420);
+        assert_eq!(config.whole_packets(1420, 1400), 1400);
+        assert_eq!(config.whole_packets(10_000, 10_500), 10_500);
+        assert_eq!(config.whole_packets(u32::MAX, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn finished_rpcs_are_remembered_for_longer_than_a_sender_tries() {
+        let link = Rate::from_gbps(10);
+        for config in [Config::sigcomm18(link, 10_000), Config::linux(link)] {
+            assert!(config.finished_ticks > 2 * config.patience());
+        }
+    }
+}

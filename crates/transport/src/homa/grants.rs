@@ -1,0 +1,194 @@
+//! Whom the receiver grants: few messages at a time, those with the fewest bytes left.
+
+use super::config::Config;
+use super::rpc::{Incoming, Rpcs, State};
+
+/// The order of grants: fewest bytes that have not arrived first, then the oldest (facts 1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) left: u32,
+    pub(super) birth: u64,
+    pub(super) slot: u32,
+}
+
+/// A message that may be granted now, with what the grant depends on beside it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    granted: u32,
+    length: u32,
+}
+
+/// Messages that are not wholly granted.
+///
+/// Each peer has a sorted list of its own, in [`super::peer::Peer`]; the first few of each
+/// (`max_rpcs_per_peer`) are in the sorted list here, whose first few are granted. Thus a thousand
+/// messages of one peer cost no more than one.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    active: Vec<Entry>,
+    /// Bytes granted (or unscheduled) and not here, of all messages.
+    pub(super) incoming: u64,
+    /// Bytes granted in SRPT order since the last grant to the oldest message.
+    since_fifo: u64,
+}
+
+/// A grant to make: the RPC's slot, and what it may send at which priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) slot: u32,
+    pub(super) offset: u32,
+    pub(super) priority: u8,
+}
+
+fn key_of(rpcs: &Rpcs, slot: u32, incoming: &Incoming) -> Key {
+    Key { left: incoming.left, birth: rpcs.get(slot).birth, slot }
+}
+
+impl Grants {
+    fn position(&self, key: Key) -> Result<usize, usize> {
+        self.active.binary_search_by(|entry| entry.key.cmp(&key))
+    }
+
+    fn activate(&mut self, rpcs: &Rpcs, key: Key) {
+        if let State::Receiving(incoming) = &rpcs.get(key.slot).state
+            && let Err(at) = self.position(key)
+        {
+            let entry = Entry { key, granted: incoming.granted, length: incoming.length };
+            self.active.insert(at, entry);
+        }
+    }
+
+    fn deactivate(&mut self, key: Key) {
+        if let Ok(at) = self.position(key) {
+            self.active.remove(at);
+        }
+    }
+
+    /// Adds a message of the peer whose list is `list`.
+    pub(super) fn add(
+        &mut self,
+        config: &Config,
+        rpcs: &Rpcs,
+        list: &mut Vec<Key>,
+        slot: u32,
+        incoming: &Incoming,
+    ) {
+        let key = key_of(rpcs, slot, incoming);
+        let at = list.partition_point(|other| *other < key);
+        list.insert(at, key);
+        let limit = config.max_rpcs_per_peer as usize;
+        if at < limit {
+            self.activate(rpcs, key);
+            if let Some(pushed_out) = list.get(limit) {
+                self.deactivate(*pushed_out);
+            }
+        }
+    }
+
+    /// Takes out the message that stands under `key`.
+    pub(super) fn remove(&mut self, config: &Config, rpcs: &Rpcs, list: &mut Vec<Key>, key: Key) {
+        let Ok(at) = list.binary_search(&key) else { return };
+        list.remove(at);
+        let limit = config.max_rpcs_per_peer as usize;
+        if at < limit {
+            self.deactivate(key);
+            if let Some(next) = list.get(limit - 1) {
+                self.activate(rpcs, *next);
+            }
+        }
+    }
+
+    /// Bytes of the message under `old` have arrived: `left` remain.
+    pub(super) fn progress(
+        &mut self,
+        config: &Config,
+        rpcs: &Rpcs,
+        list: &mut [Key],
+        old: Key,
+        left: u32,
+    ) {
+        let Ok(from) = list.binary_search(&old) else { return };
+        let new = Key { left, ..old };
+        let to = list[..from].partition_point(|other| *other < new);
+        list[to..=from].rotate_right(1);
+        list[to] = new;
+        let limit = config.max_rpcs_per_peer as usize;
+        if from < limit {
+            let Ok(from) = self.position(old) else { return };
+            let to = self.active[..from].partition_point(|entry| entry.key < new);
+            self.active[to..=from].rotate_right(1);
+            self.active[to].key = new;
+        } else if to < limit {
+            self.activate(rpcs, new);
+            self.deactivate(list[limit]);
+        }
+    }
+
+    /// The next grant in SRPT order at or after `from`, which is the rank to go on from (facts 1.4,
+    /// steps 2 to 6). `n` messages are granted at a time.
+    pub(super) fn next(&self, config: &Config, from: usize) -> Option<(usize, Grant)> {
+        let n = self.active.len().min(config.overcommit as usize);
+        let available = config.max_incoming.saturating_sub(self.incoming);
+        if available == 0 {
+            return None;
+        }
+        for (rank, entry) in self.active[..n].iter().enumerate().skip(from) {
+            let received = entry.length - entry.key.left;
+            let window = if config.window > 0 {
+                config.window
+            } else {
+                u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX)
+            };
+            let mut offset = config.whole_packets(received.saturating_add(window), entry.length);
+            if offset <= entry.granted {
+                continue;
+            }
+            if u64::from(offset - entry.granted) > available {
+                offset = config.whole_packets(entry.granted + available as u32, entry.length);
+            }
+            let priority = sched_priority(config, rank, n);
+            return Some((rank, Grant { slot: entry.key.slot, offset, priority }));
+        }
+        None
+    }
+
+    /// A grant of `bytes` more bytes has been made to the message under `key`.
+    pub(super) fn granted(&mut self, key: Key, offset: u32, bytes: u32) {
+        self.since_fifo += u64::from(bytes);
+        if let Ok(at) = self.position(key) {
+            self.active[at].granted = offset;
+        }
+    }
+
+    /// Whether it is the oldest message's turn (facts 1.4, step 7): of all bytes granted, the
+    /// configured share goes to it.
+    pub(super) fn fifo_due(&mut self, config: &Config) -> bool {
+        if config.grant_fifo_fraction == 0 {
+            return false;
+        }
+        let increment = u64::from(config.fifo_grant_increment);
+        let others =
+            (1000 * increment / u64::from(config.grant_fifo_fraction)).saturating_sub(increment);
+        let due = self.since_fifo >= others.max(1);
+        if due {
+            self.since_fifo = 0;
+        }
+        due
+    }
+
+    /// Whether no message may be granted.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+}
+
+/// The level of the message at this rank among `n`: the first has the highest, and with fewer
+/// messages than levels the lowest levels are used, so that a shorter message that comes later
+/// finds a higher one free (facts 1.4; SIGCOMM'18 section 3.4).
+fn sched_priority(config: &Config, rank: usize, n: usize) -> u8 {
+    let highest = i64::from(config.max_sched_priority);
+    let spare = (highest + 1 - n as i64).max(0);
+    (highest - rank as i64 - spare).max(0) as u8
+}

@@ -1,0 +1,125 @@
+//! What a host knows of each other host.
+
+use rackweave_core::HostId;
+use rustc_hash::FxHashMap;
+
+use super::cutoffs::Cutoffs;
+use super::grants::Key;
+
+/// Another host.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) host: HostId,
+    /// RPCs under way with it.
+    pub(super) rpcs: u32,
+    /// The last tick in which an RPC with it came or went.
+    pub(super) used: u32,
+    /// Its unscheduled levels, once it has told them, and their version.
+    pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
+    /// The tick in which this host last told its own, plus one.
+    pub(super) cutoffs_told: u32,
+    /// RESENDs sent to it since it was last heard.
+    pub(super) asked: u16,
+    /// The tick of the last of them.
+    pub(super) asked_at: u32,
+    /// Ids (this host's) of RPCs that are finished here, for it to be told.
+    pub(super) acks: Vec<u64>,
+    /// Its messages that are not wholly granted, in the order of [`Key`].
+    pub(super) grantable: Vec<Key>,
+    /// Ids (this host's) up to this one ...
+    pub(super) floor: u64,
+    /// ... are refused before this tick: whether they are finished was forgotten for lack of room.
+    pub(super) floor_until: u32,
+}
+
+/// The peers of a host.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    slots: Vec<Peer>,
+    index: FxHashMap<HostId, u32>,
+    /// Slots without a peer.
+    free: Vec<u32>,
+    /// Idle peers are looked for when there are so many.
+    sweep_at: usize,
+}
+
+/// Below this number of peers none is looked for that might go.
+const MIN_SWEEP: usize = 256;
+
+impl Peers {
+    /// The peer, which is made if need be; `None` if `max` peers are known and in use.
+    ///
+    /// A peer that has had no RPC for `idle_ticks` makes room.
+    pub(super) fn get_or_insert(
+        &mut self,
+        host: HostId,
+        tick: u32,
+        idle_ticks: u32,
+        max: usize,
+    ) -> Option<u32> {
+        if let Some(&peer) = self.index.get(&host) {
+            return Some(peer);
+        }
+        if self.index.len() >= self.sweep_at.max(MIN_SWEEP).min(max) {
+            self.sweep(tick, idle_ticks);
+            self.sweep_at = 2 * self.index.len();
+            if self.index.len() >= max {
+                return None;
+            }
+        }
+        let peer = Peer {
+            host,
+            rpcs: 0,
+            used: tick,
+            cutoffs: None,
+            cutoffs_told: 0,
+            asked: 0,
+            asked_at: 0,
+            acks: Vec::new(),
+            grantable: Vec::new(),
+            floor: 0,
+            floor_until: 0,
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = peer;
+            slot
+        } else {
+            self.slots.push(peer);
+            self.slots.len() as u32 - 1
+        };
+        self.index.insert(host, slot);
+        Some(slot)
+    }
+
+    fn sweep(&mut self, tick: u32, idle_ticks: u32) {
+        for (slot, peer) in self.slots.iter().enumerate() {
+            let slot = slot as u32;
+            if peer.rpcs == 0
+                && tick.saturating_sub(peer.used) > idle_ticks
+                && peer.floor_until <= tick
+                && self.index.get(&peer.host) == Some(&slot)
+            {
+                self.index.remove(&peer.host);
+                self.free.push(slot);
+            }
+        }
+    }
+
+    /// The peer of a host, if it is known.
+    #[inline]
+    pub(super) fn find(&mut self, host: HostId) -> Option<&mut Peer> {
+        let slot = *self.index.get(&host)?;
+        Some(&mut self.slots[slot as usize])
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, peer: u32) -> &mut Peer {
+        &mut self.slots[peer as usize]
+    }
+
+    /// How many are known.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+}

@@ -1,0 +1,313 @@
+//! The receiver: arriving data, grants, acknowledgements.
+
+use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::{Body, Header};
+
+use super::config::PriorityBy;
+use super::grants::{Grant, Key};
+use super::ranges::Received;
+use super::rpc::{Incoming, Known, State};
+use super::{Control, Host};
+
+/// Ids in one ACK packet besides the common header's.
+const ACK_OTHERS: usize = 3;
+
+impl Host {
+    /// DATA.
+    pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = &packet.header;
+        let Body::Data {
+            message_length,
+            incoming,
+            ack_id,
+            cutoff_version,
+            offset,
+            segment_length,
+            ..
+        } = header.body
+        else {
+            return Placement::Discard;
+        };
+        let from = packet.src;
+        let len = u32::from(segment_length);
+        let in_message = offset.checked_add(len).filter(|end| *end <= message_length);
+        let Some(end) = in_message else { return Placement::Discard };
+        if len == 0 || message_length > self.config.max_message_bytes || packet.is_trimmed() {
+            return Placement::Discard;
+        }
+        if ack_id.get() != 0 {
+            self.handle_ack(now, from, ack_id.get() ^ 1);
+        }
+        let Some(slot) = self.receiving_slot(now, from, header, message_length, incoming) else {
+            return Placement::Discard;
+        };
+        self.data_arrived(now, slot, cutoff_version, message_length, offset, end)
+    }
+
+    /// The RPC that receives this message; begins it if it is new.
+    fn receiving_slot(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        length: u32,
+        incoming: u32,
+    ) -> Option<u32> {
+        let id = header.local_id();
+        let is_client = id & 1 == 0;
+        let known = self.rpcs.find(from, id);
+        match known {
+            Known::Slot(slot) => match self.rpcs.get(slot).state {
+                State::Receiving(_) => return Some(slot),
+                // The first bytes of the response to this client's request.
+                State::Sending(_) if is_client && !self.rpcs.get(slot).one_way => {}
+                _ => return None,
+            },
+            // The peer goes on because it has not heard that the message has arrived.
+            Known::Finished => {
+                self.send_ack(from, id, header.one_way);
+                return None;
+            }
+            // A response to no request (any more).
+            Known::No if is_client => return None,
+            Known::No => {
+                let tick = self.tick(now);
+                if let Some(peer) = self.peers.find(from)
+                    && id <= peer.floor
+                    && tick < peer.floor_until
+                {
+                    self.send_control(from, id, header.one_way, Body::Unknown);
+                    return None;
+                }
+            }
+        }
+        let most = u32::try_from(self.config.max_incoming).unwrap_or(u32::MAX);
+        let granted = self.config.whole_packets(incoming.min(most), length);
+        let state = Incoming {
+            length,
+            granted,
+            left: length,
+            priority: 0,
+            grant_waits: false,
+            received: Received::default(),
+        };
+        let slot = if let Known::Slot(slot) = known {
+            self.leave_state(slot);
+            self.rpcs.get_mut(slot).state = State::Receiving(state);
+            slot
+        } else {
+            self.add_rpc(now, from, id, header.one_way, State::Receiving(state))?
+        };
+        self.grants.incoming += u64::from(granted);
+        let rpc = self.rpcs.get(slot);
+        if let State::Receiving(incoming) = &rpc.state
+            && incoming.granted < incoming.length
+        {
+            let list = &mut self.peers.get_mut(rpc.peer).grantable;
+            self.grants.add(&self.config, &self.rpcs, list, slot, incoming);
+        }
+        Some(slot)
+    }
+
+    /// Bytes of a message that this host receives.
+    #[inline]
+    fn data_arrived(
+        &mut self,
+        now: Time,
+        slot: u32,
+        cutoff_version: u16,
+        message_length: u32,
+        offset: u32,
+        end: u32,
+    ) -> Placement {
+        let max_gaps = usize::from(self.config.max_gaps);
+        let rpc = self.rpcs.get_mut(slot);
+        let (id, birth, peer) = (rpc.id, rpc.birth, rpc.peer);
+        let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
+        if incoming.length != message_length {
+            return Placement::Discard;
+        }
+        (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+        let (old_left, before) = (incoming.left, incoming.on_the_way());
+        let fresh = incoming.received.insert(offset, end, max_gaps);
+        incoming.left -= fresh;
+        let left = incoming.left;
+        self.grants.incoming -= u64::from(before - incoming.on_the_way());
+        let grantable = incoming.granted < incoming.length;
+        let entry = self.peers.get_mut(peer);
+        entry.asked = 0;
+        if self.config.cutoff_version != 0 && self.config.cutoff_version != cutoff_version {
+            self.tell_cutoffs(now, slot);
+        }
+        if fresh == 0 {
+            return Placement::Discard;
+        }
+        if left == 0 {
+            self.arrived(now, slot);
+        } else if grantable {
+            let list = &mut self.peers.get_mut(peer).grantable;
+            let old = Key { left: old_left, birth, slot };
+            self.grants.progress(&self.config, &self.rpcs, list, old, left);
+        }
+        self.issue_grants();
+        Placement::Store(Slice { message: MessageId(id ^ 1), offset, len: end - offset })
+    }
+
+    /// The last byte of a message has arrived.
+    fn arrived(&mut self, now: Time, slot: u32) {
+        let rpc = self.rpcs.get(slot);
+        let (peer, host, id, one_way) = (rpc.peer, rpc.host, rpc.id, rpc.one_way);
+        let State::Receiving(incoming) = &rpc.state else { return };
+        let bytes = u64::from(incoming.length);
+        let is_client = id & 1 == 0;
+        let kind = match (is_client, one_way) {
+            (true, _) => Kind::Response,
+            (false, true) => Kind::OneWay,
+            (false, false) => Kind::Request,
+        };
+        self.events.push_back(Event::Delivered { peer: host, id: MessageId(id ^ 1), bytes, kind });
+        if kind == Kind::Request {
+            self.leave_state(slot);
+            self.rpcs.get_mut(slot).state = State::InService;
+        } else {
+            self.remove_rpc(now, slot, !is_client);
+            self.queue_ack(peer, host, id, one_way);
+        }
+    }
+
+    /// Notes that the peer is to be told that an RPC is finished here.
+    fn queue_ack(&mut self, peer: u32, host: HostId, id: u64, one_way: bool) {
+        // 0 is "none" in a DATA packet.
+        if id == 0 {
+            return self.send_ack(host, id, one_way);
+        }
+        let acks = &mut self.peers.get_mut(peer).acks;
+        if acks.len() < usize::from(self.config.max_acks_queued.max(1)) {
+            return acks.push(id);
+        }
+        self.send_ack(host, id, one_way);
+    }
+
+    /// An ACK packet for this RPC, and for as many others with the same peer as fit.
+    pub(super) fn send_ack(&mut self, host: HostId, id: u64, one_way: bool) {
+        let mut others = [Id64::new(0); ACK_OTHERS];
+        let mut count = 0;
+        if let Some(peer) = self.peers.find(host) {
+            peer.acks.retain(|waiting| *waiting != id);
+            count = peer.acks.len().min(ACK_OTHERS);
+            for (other, waiting) in others.iter_mut().zip(peer.acks.drain(..count)) {
+                *other = Id64::new(waiting);
+            }
+        }
+        self.send_control(host, id, one_way, Body::Ack { count: count as u8, others });
+    }
+
+    /// NEED_ACK (facts 1.6): the sender of a response or one-way message asks whether it arrived.
+    pub(super) fn handle_need_ack(&mut self, from: HostId, header: &Header) {
+        let (id, one_way) = (header.local_id(), header.one_way);
+        let slot = match self.rpcs.find(from, id) {
+            Known::Finished => return self.send_ack(from, id, one_way),
+            // A client that does not know it has finished it (or has restarted: it does not care).
+            Known::No if id & 1 == 0 => return self.send_ack(from, id, one_way),
+            Known::No => return self.send_control(from, id, one_way, Body::Unknown),
+            Known::Slot(slot) => slot,
+        };
+        let body = match &self.rpcs.get(slot).state {
+            // Nothing of the response has come: all that was sent is lost.
+            State::Sending(_) if id & 1 == 0 => self.resend(0, u32::MAX),
+            State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
+                Some((start, end)) => self.resend(start, end - start),
+                // All that was allowed is here: the sender must wait for its grants.
+                None => Body::Busy,
+            },
+            _ => return,
+        };
+        self.send_control(from, id, one_way, body);
+    }
+
+    /// A RESEND's fields.
+    pub(super) fn resend(&self, offset: u32, length: u32) -> Body {
+        Body::Resend { offset, length, priority: self.config.num_priorities - 1 }
+    }
+
+    /// Tells the sender this host's unscheduled levels, at most once in a tick.
+    fn tell_cutoffs(&mut self, now: Time, slot: u32) {
+        let tick = self.tick(now);
+        let rpc = self.rpcs.get(slot);
+        let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
+        let peer = self.peers.get_mut(rpc.peer);
+        if peer.cutoffs_told <= tick {
+            peer.cutoffs_told = tick.saturating_add(1);
+            let cutoffs = self.config.cutoffs.to_wire();
+            let version = self.config.cutoff_version;
+            self.send_control(host, id, one_way, Body::Cutoffs { cutoffs, version });
+        }
+    }
+
+    /// Makes all grants that may be made now.
+    pub(super) fn issue_grants(&mut self) {
+        if self.grants.is_empty() {
+            return;
+        }
+        let mut rank = 0;
+        while let Some((at, grant)) = self.grants.next(&self.config, rank) {
+            // A message that needs no more grants leaves the list, and others move up.
+            rank = if self.grant(grant) { 0 } else { at + 1 };
+        }
+        if self.grants.fifo_due(&self.config) {
+            self.grant_oldest();
+        }
+    }
+
+    /// Makes one grant; whether it was the message's last.
+    fn grant(&mut self, grant: Grant) -> bool {
+        let Grant { slot, offset, mut priority } = grant;
+        let rpc = self.rpcs.get_mut(slot);
+        let (host, id, birth, peer) = (rpc.host, rpc.id, rpc.birth, rpc.peer);
+        let State::Receiving(incoming) = &mut rpc.state else { return true };
+        let ungranted = incoming.length - incoming.granted;
+        if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {
+            priority = priority.max(self.config.cutoffs.priority(ungranted));
+        }
+        let before = incoming.on_the_way();
+        let bytes = offset - incoming.granted;
+        incoming.granted = offset;
+        incoming.priority = priority;
+        self.grants.incoming += u64::from(incoming.on_the_way() - before);
+        let key = Key { left: incoming.left, birth, slot };
+        let last = offset >= incoming.length;
+        let waits = core::mem::replace(&mut incoming.grant_waits, true);
+        self.grants.granted(key, offset, bytes);
+        if last {
+            let list = &mut self.peers.get_mut(peer).grantable;
+            self.grants.remove(&self.config, &self.rpcs, list, key);
+        }
+        if !waits {
+            self.control.push_back(Control::Grant { slot, host, id });
+        }
+        last
+    }
+
+    /// The FIFO share (facts 1.4, step 7): a grant to the oldest message that has few bytes on the
+    /// way, at the highest scheduled priority.
+    fn grant_oldest(&mut self) {
+        let config = &self.config;
+        let oldest = (0..self.rpcs.slots())
+            .filter_map(|slot| match &self.rpcs.get(slot).state {
+                State::Receiving(incoming)
+                    if incoming.granted < incoming.length
+                        && incoming.on_the_way() <= config.unscheduled_bytes =>
+                {
+                    Some((self.rpcs.get(slot).birth, slot, incoming))
+                }
+                _ => None,
+            })
+            .min_by_key(|&(birth, ..)| birth);
+        if let Some((_, slot, incoming)) = oldest {
+            let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
+            let offset = config.whole_packets(wanted, incoming.length);
+            self.grant(Grant { slot, offset, priority: config.max_sched_priority });
+        }
+    }
+}

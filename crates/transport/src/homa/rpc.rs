@@ -1,0 +1,209 @@
+//! What a host knows of one RPC, and the slab that holds them.
+
+use rackweave_core::HostId;
+use rustc_hash::FxHashMap;
+
+use super::ranges::Received;
+
+/// An RPC, or a one-way message. Of its two directions only one is under way at a time, because
+/// the response says that the request has arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Rpc {
+    /// The id at this host: even if this host is the client, else odd.
+    pub(super) id: u64,
+    /// The other host.
+    pub(super) host: HostId,
+    /// Its place among the peers.
+    pub(super) peer: u32,
+    /// The order in which RPCs came to be.
+    pub(super) birth: u64,
+    /// No response is expected.
+    pub(super) one_way: bool,
+    /// Ticks without a sign of life from the peer.
+    pub(super) silent: u16,
+    /// RESENDs (and the like) since the last sign of life.
+    pub(super) asked: u16,
+    /// The peer has said that it does not know the RPC.
+    pub(super) unknown: bool,
+    /// What is under way.
+    pub(super) state: State,
+}
+
+/// What of an RPC is under way.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// The slot is free; the next free one.
+    Free(u32),
+    /// OUTGOING: a request or one-way message at the client, a response at the server.
+    Sending(Outgoing),
+    /// INCOMING: a response at the client, a request or one-way message at the server.
+    Receiving(Incoming),
+    /// `IN_SERVICE`: the server's application has the request.
+    InService,
+}
+
+/// A message on its way out.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    pub(super) length: u32,
+    /// All bytes below may be sent.
+    pub(super) granted: u32,
+    /// The bytes that need no grant.
+    pub(super) unscheduled: u32,
+    /// The first byte that was never sent.
+    pub(super) next: u32,
+    /// To be sent again: from here ...
+    pub(super) again_from: u32,
+    /// ... to here; empty if not below.
+    pub(super) again_to: u32,
+    /// Priority of scheduled packets: of the newest grant.
+    pub(super) priority: u8,
+}
+
+impl Outgoing {
+    /// Whether there are bytes that may be sent and never were.
+    pub(super) const fn is_ready(&self) -> bool {
+        self.next < self.granted
+    }
+    /// Whether bytes are to be sent again.
+    pub(super) const fn is_again(&self) -> bool {
+        self.again_from < self.again_to
+    }
+}
+
+/// A message on its way in.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming {
+    pub(super) length: u32,
+    /// All bytes below may be sent by the peer.
+    pub(super) granted: u32,
+    /// Bytes that have not arrived.
+    pub(super) left: u32,
+    /// Priority of the newest grant.
+    pub(super) priority: u8,
+    /// A GRANT waits among the control packets: it will say what is newest when it is sent.
+    pub(super) grant_waits: bool,
+    pub(super) received: Received,
+}
+
+impl Incoming {
+    /// Bytes granted and not here: what counts towards `max_incoming`.
+    #[inline]
+    pub(super) const fn on_the_way(&self) -> u32 {
+        self.granted.saturating_sub(self.length - self.left)
+    }
+}
+
+/// "No slot".
+const NONE: u32 = u32::MAX;
+/// In the index, instead of a slot: the RPC is finished.
+const FINISHED: u32 = u32::MAX - 1;
+
+/// What the host knows of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nothing.
+    No,
+    /// It is under way, in this slot.
+    Slot(u32),
+    /// It is finished.
+    Finished,
+}
+
+/// The RPCs of a host.
+#[derive(Debug)]
+pub(super) struct Rpcs {
+    slots: Vec<Rpc>,
+    free: u32,
+    live: u32,
+    births: u64,
+    index: FxHashMap<(HostId, u64), u32>,
+}
+
+impl Default for Rpcs {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: NONE, live: 0, births: 0, index: FxHashMap::default() }
+    }
+}
+
+impl Rpcs {
+    /// What is known of the RPC with this local id.
+    #[inline]
+    pub(super) fn find(&self, host: HostId, id: u64) -> Known {
+        match self.index.get(&(host, id)) {
+            None => Known::No,
+            Some(&FINISHED) => Known::Finished,
+            Some(&slot) => Known::Slot(slot),
+        }
+    }
+
+    /// Adds an RPC that is not known.
+    pub(super) fn insert(
+        &mut self,
+        host: HostId,
+        peer: u32,
+        id: u64,
+        one_way: bool,
+        state: State,
+    ) -> u32 {
+        let birth = self.births;
+        self.births += 1;
+        self.live += 1;
+        let rpc =
+            Rpc { id, host, peer, birth, one_way, silent: 0, asked: 0, unknown: false, state };
+        let slot = if self.free == NONE {
+            self.slots.push(rpc);
+            self.slots.len() as u32 - 1
+        } else {
+            let slot = self.free;
+            if let State::Free(next) = self.slots[slot as usize].state {
+                self.free = next;
+            }
+            self.slots[slot as usize] = rpc;
+            slot
+        };
+        self.index.insert((host, id), slot);
+        slot
+    }
+
+    /// Frees a slot; whether the id is `finished` or forgotten.
+    pub(super) fn remove(&mut self, slot: u32, finished: bool) {
+        let rpc = &mut self.slots[slot as usize];
+        let key = (rpc.host, rpc.id);
+        rpc.state = State::Free(self.free);
+        self.free = slot;
+        self.live -= 1;
+        if finished {
+            self.index.insert(key, FINISHED);
+        } else {
+            self.index.remove(&key);
+        }
+    }
+
+    /// Forgets that an RPC is finished.
+    pub(super) fn forget(&mut self, host: HostId, id: u64) {
+        if self.find(host, id) == Known::Finished {
+            self.index.remove(&(host, id));
+        }
+    }
+
+    /// How many are under way.
+    pub(super) const fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// One past the highest slot.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: u32) -> &Rpc {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Rpc {
+        &mut self.slots[slot as usize]
+    }
+}

@@ -1,0 +1,264 @@
+//! The sender: what goes next, and what receivers tell it.
+
+use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::{Body, Header};
+
+use super::config::PriorityBy;
+use super::cutoffs::Cutoffs;
+use super::rpc::{Known, State};
+use super::srpt::Ready;
+use super::{Control, Host, SERVER_PORT};
+
+/// Retransmissions and grants of whole messages name no end.
+const ALL: u32 = u32::MAX;
+
+impl Host {
+    /// Makes the control packet; `None` if it has become pointless.
+    pub(super) fn control_packet(&mut self, control: Control) -> Option<Packet<Header>> {
+        let (dst, header) = match control {
+            Control::Other { dst, header } => (dst, header),
+            Control::Grant { slot, host, id } => {
+                let rpc = self.rpcs.get_mut(slot);
+                if (rpc.host, rpc.id) != (host, id) {
+                    return None;
+                }
+                let State::Receiving(incoming) = &mut rpc.state else { return None };
+                incoming.grant_waits = false;
+                let (offset, priority) = (incoming.granted, incoming.priority);
+                let body = Body::Grant { offset, priority, resend_all: false };
+                (host, Header { id: Id64::new(id), one_way: rpc.one_way, body })
+            }
+        };
+        let sizes = &self.config.header_bytes;
+        let l3_bytes = match header.body {
+            Body::Data { .. } => sizes.data,
+            Body::Grant { .. } => sizes.grant,
+            Body::Resend { .. } => sizes.resend,
+            Body::Unknown | Body::Busy | Body::NeedAck => sizes.common,
+            Body::Cutoffs { .. } => sizes.cutoffs,
+            Body::Ack { .. } => sizes.ack,
+        };
+        // Control packets have the highest priority (facts 1.3).
+        Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
+    }
+
+    /// The next packet that answers a RESEND: before new data, since a receiver waits for it.
+    pub(super) fn packet_again(&mut self) -> Option<Packet<Header>> {
+        let slot = self.queue.first_again()?;
+        let max_payload = self.config.max_payload;
+        let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
+            self.queue.again_sent(false);
+            return None;
+        };
+        let offset = outgoing.again_from;
+        let end = offset.saturating_add(max_payload).min(outgoing.length);
+        outgoing.again_from = end;
+        let more = outgoing.is_again();
+        self.queue.again_sent(more);
+        // "RESEND retransmissions at num_priorities - 1" (facts 1.3).
+        let priority = self.config.num_priorities - 1;
+        Some(self.data_packet(slot, offset, end - offset, Some(priority)))
+    }
+
+    /// The next packet of new data, shortest message first.
+    #[inline]
+    pub(super) fn next_packet(&mut self) -> Option<Packet<Header>> {
+        let (index, slot) = self.queue.pick(self.config.pacer_fifo_fraction)?;
+        let max_payload = self.config.max_payload;
+        let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
+            debug_assert!(false, "only messages under way are in the queue");
+            self.queue.remove(slot);
+            return None;
+        };
+        let offset = outgoing.next;
+        let end = offset.saturating_add(max_payload).min(outgoing.length);
+        outgoing.next = end;
+        let (left, more) = (outgoing.length - end, outgoing.is_ready());
+        self.queue.sent(index, left, more);
+        Some(self.data_packet(slot, offset, end - offset, None))
+    }
+
+    /// A DATA packet; `again` is the priority of a retransmission.
+    fn data_packet(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        len: u32,
+        again: Option<u8>,
+    ) -> Packet<Header> {
+        let rpc = self.rpcs.get(slot);
+        let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
+        let State::Sending(outgoing) = &rpc.state else {
+            unreachable!("the callers have looked");
+        };
+        let peer = self.peers.get_mut(rpc.peer);
+        let (cutoffs, cutoff_version) = match &peer.cutoffs {
+            Some(told) => (&told.0, told.1),
+            None => (&self.config.cutoffs, 0),
+        };
+        let priority = again.unwrap_or_else(|| {
+            if offset >= outgoing.unscheduled {
+                outgoing.priority
+            } else {
+                cutoffs.priority(match self.config.priority_by {
+                    PriorityBy::Length => outgoing.length,
+                    PriorityBy::BytesLeft => outgoing.length - offset,
+                })
+            }
+        });
+        // Each packet carries one acknowledgement, if any waits for this peer (facts 1.6).
+        let ack_id = if peer.acks.is_empty() { 0 } else { peer.acks.remove(0) };
+        let body = Body::Data {
+            message_length: outgoing.length,
+            incoming: outgoing.unscheduled,
+            ack_id: Id64::new(ack_id),
+            ack_port: if ack_id == 0 { 0 } else { SERVER_PORT },
+            cutoff_version,
+            retransmit: again.is_some(),
+            offset,
+            segment_length: len as u16,
+        };
+        let header = Header { id: Id64::new(id), one_way, body };
+        self.packet(dst, self.config.header_bytes.data + len, priority, header)
+    }
+
+    /// The peer is alive and knows the RPC.
+    pub(super) fn heard(&mut self, from: HostId, id: u64) {
+        if let Known::Slot(slot) = self.rpcs.find(from, id) {
+            let rpc = self.rpcs.get_mut(slot);
+            (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+        }
+    }
+
+    pub(super) fn handle_grant(
+        &mut self,
+        from: HostId,
+        id: u64,
+        offset: u32,
+        priority: u8,
+        resend_all: bool,
+    ) {
+        let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
+        self.heard(from, id);
+        self.allow(slot, offset, priority);
+        if resend_all {
+            self.send_again(slot, 0, ALL);
+        }
+    }
+
+    /// Lets a message be sent up to `offset`, if that is news.
+    fn allow(&mut self, slot: u32, offset: u32, priority: u8) {
+        let config = &self.config;
+        let rpc = self.rpcs.get_mut(slot);
+        let birth = rpc.birth;
+        let State::Sending(outgoing) = &mut rpc.state else { return };
+        // The newest grant is the one that reaches furthest (facts 1.3).
+        if offset <= outgoing.granted {
+            return;
+        }
+        let was_ready = outgoing.is_ready();
+        outgoing.granted = config.whole_packets(offset, outgoing.length);
+        outgoing.priority = priority.min(config.num_priorities - 1);
+        if !was_ready && outgoing.is_ready() {
+            let left = outgoing.length - outgoing.next;
+            self.queue.push(Ready { left, slot, birth });
+        }
+    }
+
+    /// Sends what was sent of `from..to` again; whether there is any such byte.
+    ///
+    /// One range a message: a second RESEND that comes before the first is served extends the
+    /// range (ours; what is not missing is sent in vain then, and the receiver asks at most once
+    /// in an interval).
+    pub(super) fn send_again(&mut self, slot: u32, from: u32, to: u32) -> bool {
+        let config = &self.config;
+        let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else { return false };
+        let to = config.whole_packets(to, outgoing.length).min(outgoing.next);
+        let from = from - from % config.max_payload;
+        if from >= to {
+            return false;
+        }
+        if outgoing.is_again() {
+            outgoing.again_from = outgoing.again_from.min(from);
+            outgoing.again_to = outgoing.again_to.max(to);
+        } else {
+            (outgoing.again_from, outgoing.again_to) = (from, to);
+            self.queue.push_again(slot);
+        }
+        true
+    }
+
+    /// RESEND (facts 1.6).
+    pub(super) fn handle_resend(
+        &mut self,
+        from: HostId,
+        header: &Header,
+        offset: u32,
+        length: u32,
+        priority: u8,
+    ) {
+        let id = header.local_id();
+        let slot = match self.rpcs.find(from, id) {
+            Known::Slot(slot) => slot,
+            Known::Finished => return self.send_ack(from, id, header.one_way),
+            Known::No => return self.send_control(from, id, header.one_way, Body::Unknown),
+        };
+        self.heard(from, id);
+        let answer_busy = match &self.rpcs.get(slot).state {
+            State::Sending(outgoing) => {
+                let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
+                let end = end.min(outgoing.length);
+                // A range beyond the grants says that a grant was lost.
+                self.allow(slot, end, priority);
+                !self.send_again(slot, offset, end)
+            }
+            // A server without a response is alive; a client that has a part of the response
+            // knows that the server has the request.
+            State::Receiving(_) | State::InService => id & 1 == 1,
+            State::Free(_) => false,
+        };
+        if answer_busy {
+            self.send_control(from, id, header.one_way, Body::Busy);
+        }
+    }
+
+    /// UNKNOWN (facts 1.6): a client begins anew, a server gives up.
+    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+        let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
+        let is_client = id & 1 == 0;
+        if !is_client {
+            return self.fail(now, slot, FailReason::PeerForgot);
+        }
+        // A client whose response is arriving takes no notice but for the reason of a failure: the
+        // packet may be older than the response.
+        self.rpcs.get_mut(slot).unknown = true;
+        self.send_again(slot, 0, ALL);
+    }
+
+    pub(super) fn handle_cutoffs(&mut self, from: HostId, cutoffs: [u32; 7], version: u16) {
+        let num_priorities = self.config.num_priorities;
+        if let Some(peer) = self.peers.find(from) {
+            let told = (Cutoffs::from_wire(cutoffs, num_priorities), version);
+            match &mut peer.cutoffs {
+                Some(known) => **known = told,
+                None => peer.cutoffs = Some(Box::new(told)),
+            }
+        }
+    }
+
+    /// The peer has finished the RPC.
+    pub(super) fn handle_ack(&mut self, now: Time, from: HostId, id: u64) {
+        let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
+        let rpc = self.rpcs.get(slot);
+        let State::Sending(outgoing) = &rpc.state else { return };
+        let is_client = id & 1 == 0;
+        // An acknowledgement of a message that was not wholly sent, or of a request without a
+        // response, is of a peer that has given up and forgotten (ours; see `Host::fail`).
+        if outgoing.next < outgoing.length || is_client && !rpc.one_way {
+            return self.fail(now, slot, FailReason::PeerForgot);
+        }
+        self.remove_rpc(now, slot, !is_client);
+        self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
+    }
+}

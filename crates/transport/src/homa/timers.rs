@@ -1,0 +1,149 @@
+//! Ticks: asking for what is missing, and giving up.
+
+use rackweave_core::{FailReason, HostId, Time};
+use rackweave_wire::homa::Body;
+
+use super::Host;
+use super::rpc::State;
+
+/// What a tick finds out about an RPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// It waits for nothing from the peer.
+    ForNothing,
+    /// Bytes that were granted have not come.
+    ForData,
+    /// The response has not begun to come.
+    ForResponse,
+    /// The peer has not granted more bytes of a response or one-way message.
+    ForGrant,
+    /// The peer has not said that a whole response or one-way message is there.
+    ForAck,
+}
+
+impl Host {
+    /// One tick of the timer.
+    pub(super) fn handle_tick(&mut self, now: Time) {
+        self.next_tick = Some(now.saturating_add(self.config.tick));
+        let tick = self.tick(now);
+        let mut active = false;
+        for slot in 0..self.rpcs.slots() {
+            active |= self.tick_rpc(now, tick, slot);
+        }
+        if !active {
+            self.next_tick = None;
+        }
+    }
+
+    fn waits_for(&self, slot: u32) -> Option<Wait> {
+        let rpc = self.rpcs.get(slot);
+        let is_client = rpc.id & 1 == 0;
+        Some(match &rpc.state {
+            State::Free(_) | State::InService => return None,
+            State::Receiving(incoming) if incoming.on_the_way() == 0 => Wait::ForNothing,
+            State::Receiving(_) => Wait::ForData,
+            State::Sending(outgoing) => {
+                if outgoing.is_ready() || outgoing.is_again() {
+                    Wait::ForNothing
+                } else if is_client && !rpc.one_way {
+                    Wait::ForResponse
+                } else if outgoing.next < outgoing.length {
+                    Wait::ForGrant
+                } else {
+                    Wait::ForAck
+                }
+            }
+        })
+    }
+
+    /// Whether the RPC needs further ticks.
+    fn tick_rpc(&mut self, now: Time, tick: u32, slot: u32) -> bool {
+        let Some(wait) = self.waits_for(slot) else { return false };
+        let patience = self.config.patience();
+        let (resend_ticks, interval) = (self.config.resend_ticks, self.config.resend_interval);
+        let timeout_resends = self.config.timeout_resends;
+        let request_ack_ticks = self.config.request_ack_ticks;
+        let one_resend_per_peer = self.config.one_resend_per_peer;
+        let rpc = self.rpcs.get_mut(slot);
+        if wait == Wait::ForNothing {
+            rpc.silent = 0;
+            return true;
+        }
+        rpc.silent = rpc.silent.saturating_add(1);
+        let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
+        if wait == Wait::ForAck {
+            // "NEED_ACK every tick once request_ack_ticks passed" (facts 1.6); that it ends is ours.
+            if u32::from(silent) >= patience {
+                self.give_up(now, slot);
+                return false;
+            }
+            if silent >= request_ack_ticks {
+                self.send_control(host, id, one_way, Body::NeedAck);
+            }
+            return true;
+        }
+        if silent < resend_ticks || !(silent - resend_ticks).is_multiple_of(interval.max(1)) {
+            return true;
+        }
+        let peer = self.peers.get_mut(rpc.peer);
+        if rpc.asked >= timeout_resends {
+            self.give_up(now, slot);
+            return false;
+        }
+        if one_resend_per_peer {
+            if peer.asked >= timeout_resends {
+                self.give_up_peer(now, host);
+                return false;
+            }
+            if peer.asked > 0 && tick.saturating_sub(peer.asked_at) < u32::from(interval) {
+                // Another of the peer's RPCs has asked: this one tries again in the next tick.
+                rpc.silent -= 1;
+                return true;
+            }
+        }
+        peer.asked = peer.asked.saturating_add(1);
+        peer.asked_at = tick;
+        rpc.asked += 1;
+        self.ask(slot, wait);
+        true
+    }
+
+    /// Asks the peer for what is missing.
+    fn ask(&mut self, slot: u32, wait: Wait) {
+        let rpc = self.rpcs.get(slot);
+        let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
+        match (wait, &rpc.state) {
+            (Wait::ForData, State::Receiving(incoming)) => {
+                let most = if self.config.resend_all_gaps { usize::MAX } else { 1 };
+                let gaps = incoming.received.gaps(incoming.granted).take(most);
+                let bodies: Vec<_> =
+                    gaps.map(|(start, end)| self.resend(start, end - start)).collect();
+                for body in bodies {
+                    self.send_control(host, id, one_way, body);
+                }
+            }
+            // "-1 = nothing received" (facts 1.1).
+            (Wait::ForResponse, _) => {
+                let body = self.resend(0, u32::MAX);
+                self.send_control(host, id, one_way, body);
+            }
+            // Ours: a receiver that knows nothing of the message would never grant it.
+            _ => self.send_control(host, id, one_way, Body::NeedAck),
+        }
+    }
+
+    fn give_up(&mut self, now: Time, slot: u32) {
+        let unknown = self.rpcs.get(slot).unknown;
+        let reason = if unknown { FailReason::PeerForgot } else { FailReason::PeerSilent };
+        self.fail(now, slot, reason);
+    }
+
+    /// The peer is dead: all that waits for it fails.
+    fn give_up_peer(&mut self, now: Time, host: HostId) {
+        for slot in 0..self.rpcs.slots() {
+            if self.rpcs.get(slot).host == host && self.waits_for(slot).is_some() {
+                self.give_up(now, slot);
+            }
+        }
+    }
+}

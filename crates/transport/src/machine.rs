@@ -1,0 +1,109 @@
+//! Any transport as one type: an enum, so that packets stay `Copy` and calls are direct.
+
+use std::sync::Arc;
+
+use rackweave_core::{
+    Event, Framing, HostId, MessageId, Packet, Placement, Refused, Submit, Time, Transport,
+};
+use rackweave_wire::Header;
+
+use crate::{homa, tcp};
+
+/// Which transport, and its parameters. Hosts share them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TransportConfig {
+    /// Homa.
+    Homa(Arc<homa::Config>),
+    /// TCP (NewReno or CUBIC) and DCTCP.
+    Tcp(Arc<tcp::Config>),
+}
+
+impl TransportConfig {
+    /// This transport at a host.
+    #[must_use]
+    pub fn machine(&self, host: HostId) -> Machine {
+        match self {
+            Self::Homa(config) => Machine::Homa(homa::Host::new(host, Arc::clone(config))),
+            Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
+        }
+    }
+
+    /// How it cuts messages into packets.
+    #[must_use]
+    pub fn framing(&self) -> Framing {
+        match self {
+            Self::Homa(config) => config.framing(),
+            Self::Tcp(config) => config.framing(),
+        }
+    }
+}
+
+/// One host's instance of any transport.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "hosts keep them in one array, without a pointer each")]
+pub enum Machine {
+    /// Homa.
+    Homa(homa::Host),
+    /// TCP and DCTCP.
+    Tcp(tcp::Host),
+}
+
+/// Calls the same method of whichever machine it is.
+macro_rules! each {
+    ($self:expr, $machine:ident => $call:expr) => {
+        match $self {
+            Machine::Homa($machine) => $call,
+            Machine::Tcp($machine) => $call,
+        }
+    };
+}
+
+impl Transport for Machine {
+    type Header = Header;
+
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        each!(self, machine => machine.submit(now, message))
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        each!(self, machine => machine.cancel(now, peer, id));
+    }
+
+    #[inline]
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        match (self, packet.header) {
+            (Self::Homa(machine), Header::Homa(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::Tcp(machine), Header::Tcp(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            // Another transport's packet at this one's port: nothing to be done with it.
+            _ => Placement::Discard,
+        }
+    }
+
+    #[inline]
+    fn handle_timeout(&mut self, now: Time) {
+        each!(self, machine => machine.handle_timeout(now));
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+        each!(self, machine => machine.poll_transmit(now).map(|packet| packet.map(Header::from)))
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        each!(self, machine => machine.poll_timeout())
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<Event> {
+        each!(self, machine => machine.poll_event())
+    }
+
+    fn framing(&self) -> Framing {
+        each!(self, machine => machine.framing())
+    }
+}

@@ -1,0 +1,188 @@
+//! CUBIC (RFC 9438) in integers: times in units of 2^20 ps (about 1.05 us), windows in bytes.
+
+use rackweave_core::{Span, Time};
+
+/// Picoseconds of a unit of time, as a shift.
+const UNIT_SHIFT: u32 = 20;
+
+/// C = 0.4 segments/s^3 is `mss * 2/5` bytes/s^3; a unit cubed is 2^60 * 10^-36 s^3, which is
+/// `87112 * 2^-76` (87112 = 2^136 / 10^36 rounded).
+const UNIT_CUBED: u128 = 87_112;
+const UNIT_CUBED_SHIFT: u32 = 76;
+
+/// Longer than any connection stands still: 2^31 units, 37 minutes. Keeps the cube within 128 bits.
+const MAX_UNITS: u64 = 1 << 31;
+
+/// State between two reductions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cubic {
+    /// Where the window was when it last shrank: the curve's plateau.
+    w_max: u64,
+    /// Begin of the epoch; `None` until the window grows again.
+    epoch: Option<Time>,
+    /// When the plateau comes after that, in units.
+    k: u64,
+    /// The plateau of this epoch.
+    origin: u64,
+    /// What Reno would have (section 4.3), and bytes of progress to its next segment, times 17.
+    w_est: u64,
+    est_credit: u64,
+    /// The window before the reduction: from here on the Reno-friendly window adds a full segment.
+    prior: u64,
+    /// Bytes of growth not yet given, times the window.
+    credit: u64,
+}
+
+impl Cubic {
+    /// Begins a new epoch with the next acknowledgement.
+    pub(super) const fn restart(&mut self) {
+        self.epoch = None;
+    }
+
+    /// The window after congestion: beta = 0.7 of what was in use (section 4.6).
+    pub(super) fn shrink(&mut self, window: u64, base: u64) -> u64 {
+        // Fast convergence (4.7): a window that did not reach its old plateau makes room.
+        self.w_max = if window < self.w_max { window / 20 * 17 } else { window };
+        self.prior = window;
+        self.epoch = None;
+        base / 10 * 7 + base % 10 * 7 / 10
+    }
+
+    /// The window after `bytes` were acknowledged in congestion avoidance.
+    pub(super) fn grow(&mut self, window: u64, now: Time, bytes: u64, rtt: Span, mss: u64) -> u64 {
+        let epoch = *self.epoch.get_or_insert_with(|| {
+            // Without a reduction before, the plateau is here and now (section 4.8).
+            self.origin = self.w_max.max(window);
+            self.k = time_to_plateau(self.origin - window, mss);
+            self.w_est = window;
+            self.est_credit = 0;
+            self.credit = 0;
+            now
+        });
+        // (4.3): alpha = 3 (1 - beta) / (1 + beta) = 9/17 of a segment a window, later one.
+        self.est_credit += bytes * if self.w_est < self.prior { 9 } else { 17 };
+        while self.est_credit >= 17 * window {
+            self.est_credit -= 17 * window;
+            self.w_est += mss;
+        }
+        let elapsed = now.since(epoch).0;
+        if self.curve(elapsed, mss) < self.w_est {
+            return window.max(self.w_est);
+        }
+        // (4.4, 4.5): towards where the curve is one RTT later, at most half as much again.
+        let target = self.curve(elapsed.saturating_add(rtt.0), mss);
+        let target = target.clamp(window, window + window / 2);
+        self.credit += (target - window) * bytes.min(window);
+        let step = self.credit / window;
+        self.credit -= step * window;
+        window + step
+    }
+
+    /// `W_cubic(t) = C (t - K)^3 + W_max`, in bytes.
+    fn curve(&self, elapsed_ps: u64, mss: u64) -> u64 {
+        let t = (elapsed_ps >> UNIT_SHIFT).min(MAX_UNITS);
+        let distance = u128::from(t.abs_diff(self.k));
+        let cubed = distance * distance * distance * UNIT_CUBED * u128::from(mss * 2 / 5);
+        let bytes = (cubed >> UNIT_CUBED_SHIFT) as u64;
+        if t < self.k { self.origin.saturating_sub(bytes) } else { self.origin + bytes }
+    }
+}
+
+/// K = cbrt(gap / C), in units.
+fn time_to_plateau(gap: u64, mss: u64) -> u64 {
+    let c = UNIT_CUBED * u128::from((mss * 2 / 5).max(1));
+    cube_root((u128::from(gap) << UNIT_CUBED_SHIFT) / c)
+}
+
+/// The largest number whose cube is no larger than `n`, and below [`MAX_UNITS`].
+fn cube_root(n: u128) -> u64 {
+    let (mut low, mut high) = (0, MAX_UNITS);
+    while high - low > 1 {
+        let middle = u64::midpoint(low, high);
+        if u128::from(middle).pow(3) <= n {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1460;
+
+    /// The RFC's formula in floating point, in segments.
+    fn formula(t_s: f64, w_max: f64, k_s: f64) -> f64 {
+        0.4 * (t_s - k_s).powi(3) + w_max
+    }
+
+    #[test]
+    fn the_curve_is_the_rfc_s() {
+        let mut cubic = Cubic::default();
+        let window = cubic.shrink(1000 * MSS, 1000 * MSS);
+        assert_eq!(window, 700 * MSS);
+        cubic.grow(window, Time::ZERO, 0, Span::from_us(100), MSS);
+        // K = cbrt(300 / 0.4) = 9.0856 s
+        let k_s = 750_f64.cbrt();
+        assert!((cubic.k as f64 * 1.048_576e-6 - k_s).abs() < 1e-4, "{}", cubic.k);
+        for t_s in [0.0, 1.0, 3.0, 9.0, 9.0856, 12.0, 20.0] {
+            let segments = cubic.curve((t_s * 1e12) as u64, MSS) as f64 / MSS as f64;
+            let expected = formula(t_s, 1000.0, k_s);
+            assert!((segments - expected).abs() < 0.01 + expected * 1e-4, "{t_s}: {segments}");
+        }
+    }
+
+    #[test]
+    fn with_a_long_rtt_the_window_follows_the_curve() {
+        // 100-ms RTT: far from Reno's reach. One acknowledgement of a full window each RTT.
+        let mut cubic = Cubic::default();
+        let mut window = cubic.shrink(1000 * MSS, 1000 * MSS);
+        let rtt = Span::from_ms(100);
+        let mut now = Time::ZERO;
+        for _ in 0..100 {
+            // In ten portions, as acknowledgements come.
+            for _ in 0..10 {
+                window = cubic.grow(window, now, window / 10, rtt, MSS);
+                now += Span::from_ms(10);
+            }
+        }
+        let expected = formula(10.0, 1000.0, 750_f64.cbrt());
+        let segments = window as f64 / MSS as f64;
+        assert!((segments / expected - 1.0).abs() < 0.01, "{segments} against {expected}");
+    }
+
+    #[test]
+    fn with_a_short_rtt_it_grows_like_reno_at_the_same_average() {
+        // 100 us RTT: the curve is flat, and 9/17 of a segment a window is what Reno would have.
+        let mut cubic = Cubic::default();
+        let mut window = cubic.shrink(100 * MSS, 100 * MSS);
+        assert_eq!(window, 70 * MSS);
+        let mut now = Time::ZERO;
+        for _ in 0..17 {
+            for _ in 0..10 {
+                window = cubic.grow(window, now, window / 10, Span::from_us(100), MSS);
+                now += Span::from_us(10);
+            }
+        }
+        assert!((78 * MSS..=79 * MSS).contains(&window), "{}", window as f64 / MSS as f64);
+    }
+
+    #[test]
+    fn a_second_loss_below_the_plateau_makes_room() {
+        let mut cubic = Cubic::default();
+        cubic.shrink(1000 * MSS, 1000 * MSS);
+        cubic.shrink(800 * MSS, 800 * MSS);
+        assert_eq!(cubic.w_max, 680 * MSS);
+    }
+
+    #[test]
+    fn cube_roots() {
+        for (n, root) in [(0, 0), (1, 1), (7, 1), (8, 2), (26, 2), (27, 3), (1_000_000, 100)] {
+            assert_eq!(cube_root(n), root);
+        }
+        assert_eq!(cube_root(u128::MAX), MAX_UNITS - 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! DCTCP's estimate of congestion (Alizadeh et al., SIGCOMM 2010; RFC 8257), in Linux's fixed point.
+
+/// One, in the fixed point of alpha.
+const ONE: u64 = 1 << 10;
+
+/// The marked share of the bytes, averaged over windows.
+#[derive(Clone, Debug)]
+pub(super) struct Dctcp {
+    /// In 1/1024; starts at one, so that the first mark halves the window.
+    alpha: u64,
+    gain_shift: u32,
+    /// Bytes of this window that arrived, and of these the marked ones.
+    arrived: u64,
+    marked: u64,
+    /// The window ends when this is acknowledged.
+    window_end: u64,
+}
+
+impl Dctcp {
+    pub(super) fn new(gain_shift: u32) -> Self {
+        Self { alpha: ONE, gain_shift: gain_shift.min(10), arrived: 0, marked: 0, window_end: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn alpha(&self) -> u64 {
+        self.alpha
+    }
+
+    /// Counts; at the end of a window, alpha = (1 - g) alpha + g F, F = marked / arrived.
+    #[inline]
+    pub(super) fn delivered(&mut self, bytes: u64, marked: bool, una: u64, nxt: u64) {
+        self.arrived += bytes;
+        if marked {
+            self.marked += bytes;
+        }
+        if una < self.window_end {
+            return;
+        }
+        if self.arrived > 0 {
+            // Below 2^g the shift alone would never reach zero: Linux then drops the rest.
+            let decay = match self.alpha >> self.gain_shift {
+                0 => self.alpha,
+                decay => decay,
+            };
+            let share = (self.marked << (10 - self.gain_shift)) / self.arrived;
+            self.alpha = (self.alpha - decay + share).min(ONE);
+        }
+        self.arrived = 0;
+        self.marked = 0;
+        self.window_end = nxt;
+    }
+
+    /// The window after a mark: window * (1 - alpha / 2).
+    pub(super) const fn cut(&self, window: u64) -> u64 {
+        window - (((window as u128) * (self.alpha as u128)) >> 11) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alpha_follows_the_marked_share_as_computed_by_hand() {
+        let mut dctcp = Dctcp::new(4);
+        dctcp.delivered(0, false, 0, 10_000);
+        assert_eq!(dctcp.alpha(), 1024, "the first acknowledgement begins a window");
+
+        // An unmarked window: 1024 - 64.
+        dctcp.delivered(10_000, false, 10_000, 20_000);
+        assert_eq!(dctcp.alpha(), 960);
+
+        // A quarter marked: 960 - 60 + 64 * 2500/10000.
+        dctcp.delivered(2_500, true, 12_500, 22_000);
+        assert_eq!(dctcp.alpha(), 960, "not before the window's end");
+        dctcp.delivered(7_500, false, 20_000, 30_000);
+        assert_eq!(dctcp.alpha(), 916);
+
+        // Everything marked: 916 - 57 + 64.
+        dctcp.delivered(10_000, true, 30_000, 40_000);
+        assert_eq!(dctcp.alpha(), 923);
+
+        // cwnd * (1 - 923/2048) = 100000 - 45068.
+        assert_eq!(dctcp.cut(100_000), 54_932);
+    }
+
+    #[test]
+    fn alpha_decays_to_zero_and_never_exceeds_one() {
+        let mut dctcp = Dctcp::new(4);
+        let mut una = 0;
+        for _ in 0..200 {
+            una += 1000;
+            dctcp.delivered(1000, true, una, una + 1);
+        }
+        assert_eq!(dctcp.alpha(), 1024);
+        for _ in 0..200 {
+            una += 1000;
+            dctcp.delivered(1000, false, una, una + 1);
+        }
+        assert_eq!(dctcp.alpha(), 0);
+        assert_eq!(dctcp.cut(5000), 5000);
+    }
+}

@@ -1,0 +1,453 @@
+//! The connections of one host: who gets the link next, which timer is next, who opens and closes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rackweave_core::{
+    Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit,
+    Time, Transport,
+};
+use rackweave_wire::tcp::{Body, Header, flags};
+use rustc_hash::FxHashMap;
+
+use super::config::Config;
+use super::connection::{
+    Connection, FIRST_CLIENT_PORT, Key, Role, SERVER_PORT, Timeout, Verdict, l3_bytes,
+};
+
+/// Most packets without a connection (resets, farewells) that wait for the link; more are dropped,
+/// as if the network had lost them.
+const MAX_STRAYS: usize = 256;
+
+/// A place for a connection. The marks outlive it, since the lists name the place.
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Connection>,
+    in_control: bool,
+    in_data: bool,
+}
+
+/// TCP or DCTCP at one host. See the [module](super).
+///
+/// Bytes that were sent once are part of the stream: a message that is cancelled
+/// after its first segment went out is sent to its end, and its bytes are still asked for.
+#[derive(Debug)]
+pub struct Host {
+    id: HostId,
+    config: Arc<Config>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    live: u32,
+    index: FxHashMap<Key, u32>,
+    /// The connections that this host opened, by peer.
+    pools: FxHashMap<HostId, Vec<u32>>,
+    /// Messages that were submitted and are not acknowledged (a request: not answered).
+    submitted: FxHashMap<(HostId, MessageId), u32>,
+    /// Requests that were delivered and are not answered.
+    requests: FxHashMap<(HostId, MessageId), u32>,
+    /// Connections with a segment to send that has no data, and those with data: each takes turns.
+    control: VecDeque<u32>,
+    data: VecDeque<u32>,
+    strays: VecDeque<Packet<Header>>,
+    timers: super::timers::Timers,
+    events: VecDeque<Event>,
+    next_port: u16,
+}
+
+impl Host {
+    /// A host without connections.
+    #[must_use]
+    pub fn new(id: HostId, config: impl Into<Arc<Config>>) -> Self {
+        // Different hosts begin at different ports, as ephemeral ports do: ECMP hashes them.
+        let next_port = FIRST_CLIENT_PORT | rackweave_core::rng::mix(u64::from(id.0)) as u16;
+        Self {
+            id,
+            config: config.into(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            index: FxHashMap::default(),
+            pools: FxHashMap::default(),
+            submitted: FxHashMap::default(),
+            requests: FxHashMap::default(),
+            control: VecDeque::new(),
+            data: VecDeque::new(),
+            strays: VecDeque::new(),
+            timers: super::timers::Timers::default(),
+            events: VecDeque::new(),
+            next_port,
+        }
+    }
+
+    /// Connections that exist, opened by this host or to it.
+    #[must_use]
+    pub const fn connections(&self) -> u32 {
+        self.live
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().filter_map(|slot| slot.connection.as_ref())
+    }
+
+    /// What is held besides connections: for tests of bounds.
+    #[cfg(test)]
+    pub(super) fn backlog(&self) -> [usize; 6] {
+        let (control, data) = (self.control.len(), self.data.len());
+        let (submitted, requests) = (self.submitted.len(), self.requests.len());
+        [control, data, submitted, requests, self.strays.len(), self.events.len()]
+    }
+
+    /// The connection that the next message to this peer takes.
+    fn pick(&mut self, now: Time, peer: HostId) -> Option<u32> {
+        let pool = self.pools.get(&peer).map_or(&[][..], Vec::as_slice);
+        let mut least = None;
+        for &slot in pool {
+            let Some(connection) = &self.slots[slot as usize].connection else { continue };
+            if connection.is_idle() {
+                return Some(slot);
+            }
+            let load = (connection.sender.backlog(), connection.exchanges.len(), slot);
+            least = Some(least.map_or(load, |other: (u64, usize, u32)| other.min(load)));
+        }
+        if pool.len() < self.config.connections_per_peer.max(1) as usize
+            && let Some(slot) = self.open(now, peer)
+        {
+            return Some(slot);
+        }
+        least.map(|load| load.2)
+    }
+
+    fn open(&mut self, now: Time, peer: HostId) -> Option<u32> {
+        let tries = self.pools.get(&peer).map_or(0, Vec::len) + 1;
+        for _ in 0..tries {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
+            let key = Key { peer, ports: u32::from(port) << 16 | u32::from(SERVER_PORT) };
+            if !self.index.contains_key(&key) {
+                let connection = Connection::client(now, self.id, key, &self.config);
+                let slot = self.insert(connection)?;
+                self.pools.entry(peer).or_default().push(slot);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn insert(&mut self, connection: Connection) -> Option<u32> {
+        if self.live >= self.config.max_connections {
+            return None;
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(Slot::default());
+                slot
+            }
+        };
+        self.live += 1;
+        self.index.insert(connection.key, slot);
+        self.slots[slot as usize].connection = Some(connection);
+        Some(slot)
+    }
+
+    /// Puts the connection on the lists and the timer that it wants to be on.
+    #[inline]
+    fn settle(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        let Some(connection) = &mut place.connection else { return };
+        if !place.in_control && connection.control_due() {
+            place.in_control = true;
+            self.control.push_back(slot);
+        }
+        if !place.in_data && connection.data_ready(&self.config) {
+            place.in_data = true;
+            self.data.push_back(slot);
+        }
+        self.timers.arm(slot, connection.deadline(&self.config));
+    }
+
+    /// Tells the application what an arriving segment has completed.
+    #[inline]
+    fn report(&mut self, slot: u32) {
+        let Some(connection) = &mut self.slots[slot as usize].connection else { return };
+        let peer = connection.key.peer;
+        while let Some(message) = connection.sender.pop_acked() {
+            if !message.cancelled {
+                if message.kind != Kind::Request {
+                    self.submitted.remove(&(peer, message.id));
+                }
+                self.events.push_back(Event::Sent { peer, id: message.id });
+            }
+        }
+        while let Some(message) = connection.receiver.pop_whole() {
+            if message.cancelled {
+                continue;
+            }
+            let request = MessageId(message.id.0 & !1);
+            match message.kind {
+                Kind::OneWay => {}
+                Kind::Request => {
+                    self.requests.insert((peer, request), slot);
+                    connection.exchanges.push(request);
+                }
+                Kind::Response => {
+                    if !remove(&mut connection.exchanges, request) {
+                        continue;
+                    }
+                    self.submitted.remove(&(peer, request));
+                }
+            }
+            let (id, kind) = (message.id, message.kind);
+            self.events.push_back(Event::Delivered { peer, id, bytes: message.bytes(), kind });
+        }
+    }
+
+    /// The connection is no more; with a reason, so are its messages.
+    fn close(&mut self, slot: u32, reason: FailReason) {
+        let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
+        let peer = connection.key.peer;
+        self.live -= 1;
+        self.free.push(slot);
+        self.timers.remove(slot);
+        self.index.remove(&connection.key);
+        if connection.role == Role::Client
+            && let Some(pool) = self.pools.get_mut(&peer)
+        {
+            pool.retain(|other| *other != slot);
+            if pool.is_empty() {
+                self.pools.remove(&peer);
+            }
+        }
+        let mut failed: Vec<_> = connection.sender.drain().map(|message| message.id).collect();
+        if connection.role == Role::Client {
+            failed.append(&mut connection.exchanges);
+        }
+        for id in failed {
+            if self.submitted.remove(&(peer, id)).is_some() {
+                self.events.push_back(Event::Failed { peer, id, reason });
+            }
+        }
+        for id in connection.exchanges {
+            if self.requests.get(&(peer, id)) == Some(&slot) {
+                self.requests.remove(&(peer, id));
+                self.events.push_back(Event::Failed { peer, id, reason });
+            }
+        }
+    }
+
+    fn packet(&self, key: Key, header: Header) -> Packet<Header> {
+        packet(self.id, key, header, &self.config)
+    }
+
+    fn stray(&mut self, key: Key, header: Header) {
+        if self.strays.len() < MAX_STRAYS {
+            let packet = self.packet(key, header);
+            self.strays.push_back(packet);
+        }
+    }
+
+    /// Answers a segment of a connection that does not exist (RFC 9293, 3.5.2).
+    #[cold]
+    fn reset(&mut self, key: Key, header: &Header) {
+        if header.flags & (flags::ACK | flags::RST | flags::FIN) == flags::ACK {
+            let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
+            let reset = Header { seq: header.ack, ack: 0, window: 0, flags: flags::RST, body };
+            self.stray(key, reset);
+        }
+    }
+
+    /// A segment for which there is no connection yet.
+    #[cold]
+    fn accept(&mut self, now: Time, key: Key, header: &Header) -> Option<u32> {
+        let opens = header.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
+        let to_server = key.ports >> 16 == u32::from(SERVER_PORT);
+        if !opens || !to_server {
+            self.reset(key, header);
+            return None;
+        }
+        self.insert(Connection::server(now, key, header.ack, &self.config))
+    }
+
+    fn refuse(&self, message: &Submit) -> Result<u32, Refused> {
+        if message.bytes == 0 {
+            return Err(Refused::Empty);
+        }
+        if message.id.is_response() != (message.kind == Kind::Response) {
+            return Err(Refused::WrongId);
+        }
+        let max = u64::from(u32::MAX);
+        let len = u32::try_from(message.bytes).map_err(|_| Refused::TooLong { max })?;
+        if self.submitted.contains_key(&(message.peer, message.id)) {
+            return Err(Refused::DuplicateId);
+        }
+        if self.submitted.len() >= self.config.max_messages as usize {
+            return Err(Refused::Busy);
+        }
+        Ok(len)
+    }
+}
+
+/// Takes an id out of a list in no order; says whether it was there.
+fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
+    let found = ids.iter().position(|other| *other == id);
+    found.map(|index| ids.swap_remove(index)).is_some()
+}
+
+fn packet(own: HostId, key: Key, header: Header, config: &Config) -> Packet<Header> {
+    let mut packet = Packet::new(own, key.peer, l3_bytes(&header, config), header)
+        .with_priority(config.priority)
+        .sprayed(config.spray);
+    packet.ports = key.ports;
+    let data = matches!(header.body, Body::Data { .. });
+    if data && config.data_is_ecn_capable() { packet.with_ecn(Ecn::Capable) } else { packet }
+}
+
+impl Transport for Host {
+    type Header = Header;
+
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        let len = self.refuse(&message)?;
+        let Submit { id, peer, kind, .. } = message;
+        let slot = if kind == Kind::Response {
+            let request = MessageId(id.0 & !1);
+            let slot = self.requests.remove(&(peer, request)).ok_or(Refused::UnknownRequest)?;
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                remove(&mut connection.exchanges, request);
+            }
+            slot
+        } else {
+            self.pick(now, peer).ok_or(Refused::Busy)?
+        };
+        let Some(connection) = &mut self.slots[slot as usize].connection else {
+            return Err(Refused::UnknownRequest);
+        };
+        connection.submit(now, id, len, kind);
+        if kind == Kind::Request {
+            connection.exchanges.push(id);
+        }
+        self.submitted.insert((peer, id), slot);
+        self.settle(slot);
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) = self.submitted.remove(&(peer, id)) {
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                connection.sender.cancel(id);
+                remove(&mut connection.exchanges, id);
+                connection.receiver.cancel(id.response());
+            }
+            self.settle(slot);
+        } else if let Some(slot) = self.requests.remove(&(peer, id)) {
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                remove(&mut connection.exchanges, id);
+            }
+            self.settle(slot);
+        } else {
+            // Arriving: rare enough to look for.
+            for slot in &mut self.slots {
+                let Some(connection) = &mut slot.connection else { continue };
+                if connection.key.peer == peer && connection.receiver.cancel(id) {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        if packet.is_trimmed() {
+            // A sequence number without the bytes is of no use to TCP.
+            return Placement::Discard;
+        }
+        let key = Key { peer: packet.src, ports: packet.ports.rotate_left(16) };
+        let known = self.index.get(&key).copied();
+        let Some(slot) = known.or_else(|| self.accept(now, key, &packet.header)) else {
+            return Placement::Discard;
+        };
+        let Some(connection) = &mut self.slots[slot as usize].connection else {
+            return Placement::Discard;
+        };
+        match connection.handle_segment(now, packet, &self.config) {
+            Verdict::Continue(placement) => {
+                self.report(slot);
+                self.settle(slot);
+                placement
+            }
+            Verdict::Ended(reason) => {
+                self.close(slot, reason);
+                Placement::Discard
+            }
+            Verdict::Stale => {
+                self.reset(key, &packet.header);
+                Placement::Discard
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(slot) = self.timers.due(now) {
+            let Some(connection) = &mut self.slots[slot as usize].connection else {
+                self.timers.remove(slot);
+                continue;
+            };
+            match connection.handle_timeout(now, &self.config) {
+                Timeout::Continue => {
+                    let deadline = connection.deadline(&self.config);
+                    self.timers.rearm(slot, deadline);
+                    self.settle(slot);
+                }
+                Timeout::Failed => self.close(slot, FailReason::PeerSilent),
+                Timeout::Idle => {
+                    if connection.role == Role::Client {
+                        let (key, farewell) = (connection.key, connection.farewell(&self.config));
+                        self.stray(key, farewell);
+                    }
+                    self.close(slot, FailReason::PeerSilent);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+        if let Some(packet) = self.strays.pop_front() {
+            return Some(packet);
+        }
+        while let Some(slot) = self.control.pop_front() {
+            let place = &mut self.slots[slot as usize];
+            place.in_control = false;
+            let Some(connection) = &mut place.connection else { continue };
+            let Some(header) = connection.take_control(now, &self.config) else { continue };
+            let key = connection.key;
+            self.settle(slot);
+            return Some(self.packet(key, header));
+        }
+        while let Some(slot) = self.data.pop_front() {
+            let place = &mut self.slots[slot as usize];
+            place.in_data = false;
+            let Some(connection) = &mut place.connection else { continue };
+            let Some(header) = connection.take_data(now, &self.config) else { continue };
+            let key = connection.key;
+            self.settle(slot);
+            return Some(self.packet(key, header));
+        }
+        None
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn framing(&self) -> Framing {
+        self.config.framing()
+    }
+}

@@ -1,0 +1,336 @@
+//! The receiving half of a connection: what has arrived, which messages it completes, and when to
+//! acknowledge.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Kind, MessageId, Placement, Slice, Time};
+use rackweave_wire::tcp::SackBlocks;
+
+use super::config::Config;
+use super::ranges::Ranges;
+
+/// Most messages of which segments have arrived, and that are not delivered: with the limit on
+/// ranges, the bound on what a peer can make a receiver hold.
+const MAX_MESSAGES: usize = 4096;
+
+/// A message of which a segment has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Incoming {
+    /// Positions in the stream.
+    start: u64,
+    end: u64,
+    pub(super) id: MessageId,
+    pub(super) kind: Kind,
+    /// Nobody wants it any more.
+    pub(super) cancelled: bool,
+}
+
+impl Incoming {
+    pub(super) const fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// A data segment as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    /// Position of its first byte.
+    pub(super) position: u64,
+    /// The bytes of the message.
+    pub(super) slice: Slice,
+    pub(super) message_length: u32,
+    pub(super) kind: Kind,
+    /// The network marked it.
+    pub(super) marked: bool,
+    /// The sender has reduced its window.
+    pub(super) cwr: bool,
+}
+
+/// An acknowledgement to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ack {
+    /// Everything below has arrived.
+    pub(super) ack: u64,
+    /// Congestion marks are reported.
+    pub(super) ece: bool,
+    /// Whether ranges out of order are to be told.
+    pub(super) with_sack: bool,
+}
+
+/// The receiving half.
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    /// Everything below has arrived.
+    nxt: u64,
+    /// Messages from the one that holds `nxt` on, disjoint, in the order of the stream.
+    messages: VecDeque<Incoming>,
+    ahead: Ranges,
+    /// Positions in the ranges that changed last, the last first: what to SACK.
+    recent: [u64; 3],
+    /// What arrived again, to be reported (RFC 2883).
+    again: Option<(u64, u64)>,
+    /// Acknowledgements to be sent at once.
+    due: u32,
+    /// Segments not acknowledged.
+    unacked_segments: u32,
+    delayed_until: Time,
+    /// DCTCP: the last packet was marked. Classic ECN: a mark is to be echoed until the sender
+    /// says that it has reduced its window.
+    marked: bool,
+    /// DCTCP: what the packets before the last change of `marked` get.
+    before_change: Option<Ack>,
+}
+
+impl Receiver {
+    pub(super) const fn new() -> Self {
+        Self {
+            nxt: 0,
+            messages: VecDeque::new(),
+            ahead: Ranges::EMPTY,
+            recent: [0; 3],
+            again: None,
+            due: 0,
+            unacked_segments: 0,
+            delayed_until: Time::MAX,
+            marked: false,
+            before_change: None,
+        }
+    }
+
+    pub(super) const fn nxt(&self) -> u64 {
+        self.nxt
+    }
+    pub(super) const fn deadline(&self) -> Time {
+        self.delayed_until
+    }
+    /// Whether an acknowledgement is to be sent at once.
+    pub(super) const fn ack_due(&self) -> bool {
+        self.due > 0 || self.before_change.is_some()
+    }
+    /// Whether what is to be acknowledged is marked.
+    pub(super) const fn ece(&self) -> bool {
+        self.marked
+    }
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (usize, usize) {
+        (self.messages.len(), self.ahead.len())
+    }
+
+    /// Asks for an acknowledgement at once.
+    pub(super) fn acknowledge_now(&mut self) {
+        self.due = self.due.max(1);
+    }
+
+    /// The delay of an acknowledgement is over.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if now >= self.delayed_until {
+            self.delayed_until = Time::MAX;
+            self.acknowledge_now();
+        }
+    }
+
+    /// Forgets the message if it is arriving; says whether it is.
+    pub(super) fn cancel(&mut self, id: MessageId) -> bool {
+        let found = self.messages.iter_mut().find(|message| message.id == id);
+        found.map(|message| message.cancelled = true).is_some()
+    }
+
+    /// The next message that is whole; told once.
+    pub(super) fn pop_whole(&mut self) -> Option<Incoming> {
+        self.messages.front().filter(|message| message.end <= self.nxt)?;
+        self.messages.pop_front()
+    }
+
+    /// Takes a segment of data. `wanted` is asked when a message begins.
+    pub(super) fn handle_data(
+        &mut self,
+        now: Time,
+        data: &Arrived,
+        wanted: impl Fn(MessageId) -> bool,
+        config: &Config,
+    ) -> Placement {
+        let (position, len) = (data.position, u64::from(data.slice.len));
+        let Some(end) = position.checked_add(len) else { return Placement::Discard };
+        if end <= self.nxt {
+            self.again = Some((position, end));
+            self.duplicate(config);
+            return Placement::Discard;
+        }
+        let window_end = self.nxt.saturating_add(u64::from(config.receive_window));
+        if len == 0 || end > window_end {
+            self.duplicate(config);
+            return Placement::Discard;
+        }
+        let Some(index) = self.locate(data, wanted) else { return Placement::Discard };
+        if position > self.nxt {
+            match self.ahead.insert(position, end, config.max_ranges as usize) {
+                None => return Placement::Discard,
+                Some(0) => {
+                    self.again = Some((position, end));
+                    self.duplicate(config);
+                    return Placement::Discard;
+                }
+                Some(_) => self.note_recent(position),
+            }
+        }
+        self.note_mark(data, config);
+        if position > self.nxt {
+            self.duplicate(config);
+        } else {
+            self.advance(now, end, config);
+        }
+        if self.messages.get(index).is_some_and(|message| message.cancelled) {
+            return Placement::Discard;
+        }
+        Placement::Store(data.slice)
+    }
+
+    /// The index of the segment's message, which is new or told the same before. A segment whose
+    /// mapping contradicts what is known is of no use.
+    fn locate(&mut self, data: &Arrived, wanted: impl Fn(MessageId) -> bool) -> Option<usize> {
+        let start = data.position.checked_sub(u64::from(data.slice.offset))?;
+        let end = start.checked_add(u64::from(data.message_length))?;
+        if data.position + u64::from(data.slice.len) > end {
+            return None;
+        }
+        let same = |message: &Incoming| {
+            message.start == start
+                && message.end == end
+                && message.id == data.slice.message
+                && message.kind == data.kind
+        };
+        // Usually the message that is arriving, or one behind all others.
+        if self.messages.front().is_some_and(same) {
+            return Some(0);
+        }
+        let index = match self.messages.back() {
+            None => 0,
+            Some(last) if last.end <= start => self.messages.len(),
+            Some(_) => self.messages.partition_point(|message| message.end <= start),
+        };
+        if let Some(message) = self.messages.get(index)
+            && message.start < end
+        {
+            return same(message).then_some(index);
+        }
+        let in_order = data.position == self.nxt;
+        if start < self.nxt || !in_order && self.messages.len() >= MAX_MESSAGES {
+            return None;
+        }
+        let (id, kind) = (data.slice.message, data.kind);
+        let cancelled = !wanted(id);
+        self.messages.insert(index, Incoming { start, end, id, kind, cancelled });
+        Some(index)
+    }
+
+    /// The left edge moves to `end`, or further if what follows has arrived before.
+    fn advance(&mut self, now: Time, end: u64, config: &Config) {
+        self.nxt = end;
+        self.unacked_segments += 1;
+        let mut at_once = self.unacked_segments >= config.ack_every_segments;
+        if !self.ahead.is_empty() {
+            // RFC 5681, 4.2: at once while there is a gap, and when one is filled.
+            at_once = true;
+            self.nxt = self.ahead.extend(end);
+            self.ahead.remove_below(self.nxt);
+        }
+        if at_once {
+            self.acknowledge_now();
+        } else if self.delayed_until == Time::MAX && self.due == 0 {
+            self.delayed_until = now.saturating_add(config.delayed_ack);
+        }
+    }
+
+    /// A segment that is not the next one is acknowledged at once. Without SACK, senders count
+    /// these acknowledgements; with it, one tells all.
+    fn duplicate(&mut self, config: &Config) {
+        self.due = if config.sack { self.due.max(1) } else { self.due.saturating_add(1) };
+    }
+
+    fn note_recent(&mut self, position: u64) {
+        let range = self.ahead.containing(position);
+        let again = self.recent.iter().position(|p| self.ahead.containing(*p) == range);
+        self.recent[..=again.unwrap_or(2)].rotate_right(1);
+        self.recent[0] = position;
+    }
+
+    /// Comes before the segment counts as arrived.
+    fn note_mark(&mut self, data: &Arrived, config: &Config) {
+        if !config.is_dctcp() {
+            // RFC 3168, 6.1.3.
+            self.marked = data.marked || self.marked && !data.cwr;
+        } else if data.marked != self.marked {
+            // RFC 8257, 3.2: an acknowledgement speaks of packets of one kind. The ones before
+            // the change get theirs, then this one gets its own, at once (as in Linux).
+            if self.unacked_segments > 0 && self.before_change.is_none() {
+                let with_sack = false;
+                self.before_change = Some(Ack { ack: self.nxt, ece: self.marked, with_sack });
+                self.unacked_segments = 0;
+            }
+            self.marked = data.marked;
+            self.acknowledge_now();
+        }
+    }
+
+    /// The next acknowledgement to send at once, if any.
+    pub(super) fn take_ack(&mut self) -> Option<Ack> {
+        if let Some(ack) = self.before_change.take() {
+            return Some(ack);
+        }
+        self.due = self.due.checked_sub(1)?;
+        self.acknowledged();
+        Some(Ack { ack: self.nxt, ece: self.marked, with_sack: true })
+    }
+
+    /// An acknowledgement travels with a data segment.
+    pub(super) fn take_piggyback(&mut self) -> Ack {
+        self.due = 0;
+        self.acknowledged();
+        Ack { ack: self.nxt, ece: self.marked, with_sack: false }
+    }
+
+    fn acknowledged(&mut self) {
+        self.unacked_segments = 0;
+        self.delayed_until = Time::MAX;
+    }
+
+    /// The ranges to report: what arrived again, then the ones that changed last (RFC 2018, 4).
+    pub(super) fn take_sack(&mut self) -> ([(u64, u64); 3], usize) {
+        let mut blocks = [(0, 0); 3];
+        let mut count = 0;
+        if let Some(block) = self.again.take() {
+            blocks[0] = block;
+            count = 1;
+        }
+        let first = count;
+        if !self.ahead.is_empty() {
+            for position in self.recent {
+                let Some(range) = self.ahead.containing(position) else { continue };
+                if count < blocks.len() && !blocks[first..count].contains(&range) {
+                    blocks[count] = range;
+                    count += 1;
+                }
+            }
+        }
+        (blocks, count)
+    }
+}
+
+/// Positions to sequence numbers.
+pub(super) fn wire_blocks(blocks: [(u64, u64); 3], start: u32) -> SackBlocks {
+    blocks.map(|(from, to)| (wire_sequence(start, from), wire_sequence(start, to)))
+}
+
+/// A position as a sequence number: wraps.
+#[inline]
+pub(super) const fn wire_sequence(start: u32, position: u64) -> u32 {
+    start.wrapping_add(position as u32)
+}
+
+/// The position nearest to `near` that has this sequence number; `None` if it would be before the
+/// stream's beginning.
+#[inline]
+pub(super) fn position(start: u32, near: u64, sequence: u32) -> Option<u64> {
+    let distance = sequence.wrapping_sub(wire_sequence(start, near)).cast_signed();
+    near.checked_add_signed(i64::from(distance))
+}

@@ -1,0 +1,573 @@
+//! The sending half of a connection: the stream, what of it is under way, lost or to be sent next.
+//!
+//! Positions are `u64` offsets into the stream, from 0. Loss is kept as two edges instead of a mark
+//! on each segment: every gap below `lost_below` is lost, and below `resent_below` it was sent
+//! again. With the SACKed ranges these give RFC 6675's `pipe` and `NextSeg`.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Kind, MessageId, Span, Time};
+
+use super::config::Config;
+use super::congestion::{Congestion, Signal};
+use super::ranges::Ranges;
+use super::rtt::Rtt;
+
+/// A message in the stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    pub(super) id: MessageId,
+    /// Its first byte's position.
+    pub(super) start: u64,
+    pub(super) len: u32,
+    pub(super) kind: Kind,
+    /// Nobody wants to know of it any more, but its bytes are part of the stream.
+    pub(super) cancelled: bool,
+}
+
+impl Outgoing {
+    const fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
+}
+
+/// What recovers from what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// Fast recovery: acknowledgements still come.
+    Recovery,
+    /// After a timeout: slow start, everything under way was taken for lost.
+    Loss,
+}
+
+/// An acknowledgement, in stream positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Acked<'a> {
+    /// Everything below has arrived: between `una` and `nxt`.
+    pub(super) ack: u64,
+    /// Ranges above it that arrived.
+    pub(super) sacked: &'a [(u64, u64)],
+    /// It carries no data, so that a repetition means an arrival out of order.
+    pub(super) pure: bool,
+    /// It reports that a segment arrived twice (RFC 2883).
+    pub(super) duplicate: bool,
+    /// It reports congestion marks.
+    pub(super) ece: bool,
+    /// The receive window.
+    pub(super) window: u64,
+}
+
+/// Bytes of one message to put into a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) position: u64,
+    pub(super) len: u64,
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Again(Segment),
+    New(Segment),
+    Probe(Segment),
+}
+
+/// The sending half.
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    /// Acknowledged below; sent below; submitted below.
+    una: u64,
+    nxt: u64,
+    end: u64,
+    /// Messages that are not wholly acknowledged, in the order of the stream.
+    messages: VecDeque<Outgoing>,
+    /// The one that holds `nxt`: all before it are wholly sent.
+    cursor: usize,
+    peer_window: u64,
+    congestion: Congestion,
+    sacked: Ranges,
+    lost_below: u64,
+    resent_below: u64,
+    phase: Phase,
+    /// The phase ends when this is acknowledged.
+    recover: u64,
+    duplicate_acks: u32,
+    /// The first segment of a recovery goes out whatever the window says.
+    resend_first: bool,
+    /// The window was the limit when this was sent: acknowledgements below let it grow.
+    limited_below: u64,
+    /// The last reaction to marks ends when this is acknowledged.
+    reduced_below: u64,
+    /// Tell the peer of it.
+    cwr_due: bool,
+    rtt: Rtt,
+    /// The segment that is timed: its end, and when it was sent.
+    timed: Option<(u64, Time)>,
+    rto_at: Time,
+    retries: u32,
+    probe_at: Time,
+    probe_due: bool,
+    /// A probe repeated the segment that ends here, and it is not known what for.
+    probe_end: Option<u64>,
+    last_sent: Time,
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            una: 0,
+            nxt: 0,
+            end: 0,
+            messages: VecDeque::new(),
+            cursor: 0,
+            peer_window: u64::from(config.receive_window),
+            congestion: Congestion::new(config),
+            sacked: Ranges::default(),
+            lost_below: 0,
+            resent_below: 0,
+            phase: Phase::Open,
+            recover: 0,
+            duplicate_acks: 0,
+            resend_first: false,
+            limited_below: 0,
+            reduced_below: 0,
+            cwr_due: false,
+            rtt: Rtt::new(config),
+            timed: None,
+            rto_at: Time::MAX,
+            retries: 0,
+            probe_at: Time::MAX,
+            probe_due: false,
+            probe_end: None,
+            last_sent: Time::ZERO,
+        }
+    }
+
+    pub(super) const fn una(&self) -> u64 {
+        self.una
+    }
+    pub(super) const fn nxt(&self) -> u64 {
+        self.nxt
+    }
+    /// Bytes submitted and not acknowledged.
+    pub(super) const fn backlog(&self) -> u64 {
+        self.end - self.una
+    }
+    pub(super) const fn flight(&self) -> u64 {
+        self.nxt - self.una
+    }
+    pub(super) const fn deadline(&self) -> Time {
+        if self.probe_at.0 < self.rto_at.0 { self.probe_at } else { self.rto_at }
+    }
+    #[cfg(test)]
+    pub(super) const fn congestion(&self) -> &Congestion {
+        &self.congestion
+    }
+
+    /// Appends a message to the stream.
+    pub(super) fn push(&mut self, id: MessageId, len: u32, kind: Kind) {
+        let message = Outgoing { id, start: self.end, len, kind, cancelled: false };
+        self.end = message.end();
+        self.messages.push_back(message);
+    }
+
+    /// Takes a message out of the stream if none of its bytes were sent; otherwise only forgets who
+    /// wanted it.
+    pub(super) fn cancel(&mut self, id: MessageId) {
+        let Some(index) = self.messages.iter().position(|m| m.id == id && !m.cancelled) else {
+            return;
+        };
+        let message = self.messages[index];
+        if self.nxt > message.start {
+            self.messages[index].cancelled = true;
+            return;
+        }
+        self.messages.remove(index);
+        for later in self.messages.iter_mut().skip(index) {
+            later.start -= u64::from(message.len);
+        }
+        self.end -= u64::from(message.len);
+    }
+
+    /// The next message that was wholly acknowledged; told once.
+    pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
+        self.messages.front().filter(|message| message.end() <= self.una)?;
+        self.cursor = self.cursor.saturating_sub(1);
+        self.messages.pop_front()
+    }
+
+    /// All messages that are left, of a connection that ends.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> + '_ {
+        self.messages.drain(..)
+    }
+
+    /// The message of a position in the stream.
+    pub(super) fn message_at(&self, position: u64) -> Option<&Outgoing> {
+        match self.messages.get(self.cursor) {
+            Some(message) if message.start <= position && position < message.end() => Some(message),
+            _ => {
+                let index = self.messages.partition_point(|message| message.end() <= position);
+                self.messages.get(index).filter(|message| message.start <= position)
+            }
+        }
+    }
+
+    /// Bytes under way (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
+    /// a segment that has arrived, as in Linux).
+    fn pipe(&self, config: &Config) -> u64 {
+        let flight = self.flight();
+        let open = self.phase == Phase::Open;
+        if open && (!config.limited_transmit || self.sacked.is_empty() && self.duplicate_acks == 0)
+        {
+            return flight;
+        }
+        let arrived = if config.sack {
+            self.sacked.bytes()
+        } else {
+            u64::from(self.duplicate_acks) * config.segment_bytes()
+        };
+        let uncovered = |edge: u64| {
+            if edge > self.una { edge - self.una - self.sacked.covered_below(edge) } else { 0 }
+        };
+        (flight + uncovered(self.resent_below))
+            .saturating_sub(arrived.saturating_add(uncovered(self.lost_below)))
+    }
+
+    /// What may be sent now, by RFC 6675's rules (1) and (2).
+    fn plan(&self, config: &Config) -> Option<Plan> {
+        let mss = config.segment_bytes();
+        if self.probe_due {
+            return self.plan_probe(mss);
+        }
+        let pipe = self.pipe(config);
+        let fits = |len: u64| pipe == 0 || pipe + len <= self.congestion.window();
+        if self.lost_below > self.una {
+            let (from, gap_end) = self.sacked.gap_from(self.resent_below.max(self.una));
+            if from < self.lost_below
+                && let Some(message) = self.message_at(from)
+            {
+                let end = gap_end.min(self.lost_below).min(message.end()).min(self.nxt);
+                let segment = Segment { position: from, len: (end - from).min(mss) };
+                return (self.resend_first || fits(segment.len)).then_some(Plan::Again(segment));
+            }
+        }
+        let segment = self.next_new(mss)?;
+        fits(segment.len).then_some(Plan::New(segment))
+    }
+
+    /// The next bytes that were never sent, if the receive window has room for them. One segment
+    /// it always has: our receivers never close it, so a closed one is a damaged header, and
+    /// waiting for it to open would be for ever.
+    fn next_new(&self, mss: u64) -> Option<Segment> {
+        let message = self.messages.get(self.cursor)?;
+        let len = (message.end() - self.nxt).min(mss);
+        let room = self.flight() + len <= self.peer_window || self.flight() == 0;
+        room.then_some(Segment { position: self.nxt, len })
+    }
+
+    /// RFC 8985, 7.3: new data if there is any, else the last segment again.
+    fn plan_probe(&self, mss: u64) -> Option<Plan> {
+        if let Some(segment) = self.next_new(mss) {
+            return Some(Plan::New(segment));
+        }
+        let last = self.message_at(self.nxt.checked_sub(1)?)?;
+        let position = self.una.max(last.start).max(self.nxt.saturating_sub(mss));
+        let len = self.nxt - position;
+        (len > 0).then_some(Plan::Probe(Segment { position, len }))
+    }
+
+    /// Whether [`Sender::take`] would give something; notes when the window is what forbids it.
+    pub(super) fn is_ready(&mut self, config: &Config) -> bool {
+        let ready = self.plan(config).is_some();
+        if !ready && self.nxt < self.end {
+            self.limited_below = self.nxt;
+        }
+        ready
+    }
+
+    /// Takes the next segment to send, if there is one, and sets the timers.
+    pub(super) fn take(&mut self, now: Time, config: &Config) -> Option<Segment> {
+        if config.slow_start_after_idle && self.flight() == 0 {
+            let idle = now.since(self.last_sent);
+            self.congestion.after_idle(idle, self.rtt.rto(config), config.initial_window());
+        }
+        let plan = self.plan(config)?;
+        let probing = core::mem::take(&mut self.probe_due);
+        let segment = match plan {
+            Plan::New(segment) => {
+                self.nxt += segment.len;
+                if self.messages[self.cursor].end() == self.nxt {
+                    self.cursor += 1;
+                }
+                if self.timed.is_none() && !probing {
+                    self.timed = Some((self.nxt, now));
+                }
+                segment
+            }
+            Plan::Again(segment) => {
+                self.resend_first = false;
+                self.resent_below = segment.position + segment.len;
+                // Karn: which copy an acknowledgement is for cannot be told.
+                self.timed = None;
+                segment
+            }
+            Plan::Probe(segment) => {
+                self.probe_end = Some(self.nxt);
+                self.timed = None;
+                segment
+            }
+        };
+        self.last_sent = now;
+        if self.rto_at == Time::MAX || probing {
+            self.rto_at = now.saturating_add(self.rtt.rto(config));
+        }
+        self.arm_probe(now, config, probing);
+        Some(segment)
+    }
+
+    /// Whether this segment is to say that the window was reduced (RFC 3168): the next new one.
+    pub(super) fn take_cwr(&mut self, segment: Segment) -> bool {
+        let new = segment.position + segment.len == self.nxt;
+        new && core::mem::take(&mut self.cwr_due)
+    }
+
+    /// RFC 8985, 7.2: two RTTs after the last transmission or acknowledgement, and for a lone
+    /// segment the time that its acknowledgement may be delayed; but not after the RTO.
+    fn arm_probe(&mut self, now: Time, config: &Config, probing: bool) {
+        self.probe_at = Time::MAX;
+        let calm = self.phase == Phase::Open && self.sacked.is_empty() && self.duplicate_acks == 0;
+        if !config.tail_loss_probe || !calm || self.probe_end.is_some() || probing {
+            return;
+        }
+        let (Some(srtt), true) = (self.rtt.smoothed(), self.flight() > 0) else { return };
+        let mut wait = Span(srtt.0.saturating_mul(2));
+        if self.flight() <= config.segment_bytes() {
+            wait = Span(wait.0.saturating_add(config.delayed_ack.0));
+        }
+        let at = now.saturating_add(wait);
+        if at < self.rto_at {
+            self.probe_at = at;
+        }
+    }
+
+    /// The clock has reached [`Sender::deadline`]. False: the peer is silent.
+    pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> bool {
+        if now >= self.rto_at {
+            return self.handle_rto(now, config);
+        }
+        if now >= self.probe_at {
+            self.probe_at = Time::MAX;
+            self.probe_due = true;
+        }
+        true
+    }
+
+    fn handle_rto(&mut self, now: Time, config: &Config) -> bool {
+        self.retries += 1;
+        if self.retries > config.max_retries {
+            return false;
+        }
+        if self.phase != Phase::Loss || self.una >= self.recover {
+            self.congestion.shrink(Signal::Timeout, self.flight());
+        } else {
+            self.congestion.collapse();
+        }
+        if self.retries > 1 {
+            // RFC 2018: the receiver may have thrown away what it had SACKed.
+            self.sacked.clear();
+        }
+        self.phase = Phase::Loss;
+        self.recover = self.nxt;
+        self.lost_below = self.nxt;
+        self.resent_below = self.una;
+        self.resend_first = true;
+        self.duplicate_acks = 0;
+        self.timed = None;
+        self.probe_at = Time::MAX;
+        self.probe_due = false;
+        self.probe_end = None;
+        self.rtt.back_off();
+        self.rto_at = now.saturating_add(self.rtt.rto(config));
+        true
+    }
+
+    /// The timer of an opening request (SYN), which is no part of the stream.
+    pub(super) fn arm_open(&mut self, now: Time, config: &Config) {
+        self.rto_at = now.saturating_add(self.rtt.rto(config));
+    }
+
+    /// The opening request was not answered. False: the peer is silent.
+    pub(super) fn open_timed_out(&mut self, config: &Config) -> bool {
+        self.retries += 1;
+        self.rto_at = Time::MAX;
+        self.rtt.back_off();
+        self.retries <= config.max_retries
+    }
+
+    /// The opening request was answered.
+    pub(super) fn opened(&mut self, rtt: Option<Span>, config: &Config) {
+        self.retries = 0;
+        self.rto_at = Time::MAX;
+        self.rtt.reset_backoff();
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt, config);
+        }
+    }
+
+    /// Takes an acknowledgement, whose `ack` lies between `una` and `nxt`.
+    pub(super) fn handle_ack(&mut self, now: Time, acked: &Acked<'_>, config: &Config) {
+        let (una, flight) = (self.una, self.flight());
+        let newly_acked = acked.ack - una;
+        let window_changed = acked.window != self.peer_window;
+        self.peer_window = acked.window;
+
+        let sacked_before = self.sacked.bytes();
+        let mut newly_sacked = 0;
+        if config.sack {
+            for &(start, end) in acked.sacked {
+                let limit = config.max_ranges as usize;
+                newly_sacked += self.sacked.insert(start, end, limit).unwrap_or(0);
+            }
+        }
+        let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
+        // Bytes below `ack` that were SACKed earlier were counted then.
+        let delivered = newly_acked + newly_sacked - known;
+        debug_assert_eq!(self.sacked.bytes() + known, sacked_before + newly_sacked);
+        self.una = acked.ack;
+        self.congestion.delivered(delivered, acked.ece, self.una, self.nxt);
+
+        if newly_acked > 0 {
+            self.advance(now, newly_acked, config);
+        } else if !config.sack
+            && self.phase != Phase::Loss
+            && flight > 0
+            && acked.pure
+            && !window_changed
+        {
+            // RFC 5681: what a duplicate acknowledgement is.
+            let most = (flight / config.segment_bytes()) as u32;
+            self.duplicate_acks = (self.duplicate_acks + 1).min(most.max(1));
+        }
+        self.end_probe(acked);
+        self.detect_loss(newly_acked, config);
+        if acked.ece {
+            self.react_to_mark(flight);
+        }
+        self.grow(now, una, flight, newly_acked, config);
+        self.arm_probe(now, config, false);
+    }
+
+    /// The left edge moved.
+    fn advance(&mut self, now: Time, newly_acked: u64, config: &Config) {
+        if let Some((end, sent_at)) = self.timed
+            && self.una >= end
+        {
+            self.rtt.sample(now.since(sent_at), config);
+            self.timed = None;
+        }
+        self.retries = 0;
+        self.rtt.reset_backoff();
+        self.rto_at =
+            if self.flight() > 0 { now.saturating_add(self.rtt.rto(config)) } else { Time::MAX };
+        if self.phase == Phase::Open {
+            self.duplicate_acks = 0;
+        } else if self.una >= self.recover {
+            self.phase = Phase::Open;
+            self.duplicate_acks = 0;
+            self.resend_first = false;
+            self.lost_below = 0;
+            self.resent_below = 0;
+        } else if !config.sack && self.phase == Phase::Recovery {
+            // NewReno (RFC 6582): a partial acknowledgement shows the next hole. The segments that
+            // it covers were, but for the hole, behind the duplicate acknowledgements.
+            let segments = newly_acked.div_ceil(config.segment_bytes()) as u32;
+            self.duplicate_acks = self.duplicate_acks.saturating_sub(segments.saturating_sub(1));
+            self.lose_first(config.segment_bytes());
+        }
+    }
+
+    /// The first unacknowledged segment is lost, nothing else is known.
+    fn lose_first(&mut self, mss: u64) {
+        let message_end = self.message_at(self.una).map_or(self.nxt, Outgoing::end);
+        self.lost_below = (self.una + mss).min(message_end).min(self.nxt);
+        self.resent_below = self.una;
+        self.resend_first = true;
+    }
+
+    fn detect_loss(&mut self, newly_acked: u64, config: &Config) {
+        let mss = config.segment_bytes();
+        if self.phase == Phase::Loss || self.flight() == 0 {
+            return;
+        }
+        if config.sack {
+            let Some(edge) = self.sacked.lost_below(config.dup_ack_threshold, mss) else { return };
+            if edge <= self.una || self.sacked.gap_from(self.una).0 >= edge {
+                return;
+            }
+            if self.phase == Phase::Open {
+                self.enter_recovery();
+            }
+            self.lost_below = self.lost_below.max(edge);
+        } else if self.phase == Phase::Open
+            && newly_acked == 0
+            && self.duplicate_acks >= config.dup_ack_threshold
+            // RFC 6582, 3.2 step 2: not for what the last recovery sent again.
+            && (self.una > self.recover || self.recover == 0)
+        {
+            self.enter_recovery();
+            self.lose_first(mss);
+        }
+    }
+
+    fn enter_recovery(&mut self) {
+        self.phase = Phase::Recovery;
+        self.recover = self.nxt;
+        self.resent_below = self.una;
+        self.resend_first = true;
+        self.probe_due = false;
+        self.probe_end = None;
+        self.congestion.shrink(Signal::Loss, self.flight());
+        // The reaction to this window's loss is also the one to its marks.
+        self.reduced_below = self.nxt;
+        self.cwr_due = true;
+    }
+
+    /// At most once a window (RFC 3168, 6.1.2; RFC 8257, 3.3).
+    fn react_to_mark(&mut self, flight: u64) {
+        if self.una > self.reduced_below || self.reduced_below == 0 {
+            self.congestion.shrink(Signal::Mark, flight);
+            self.reduced_below = self.nxt.max(1);
+            self.cwr_due = true;
+        }
+    }
+
+    fn grow(&mut self, now: Time, una: u64, flight: u64, newly_acked: u64, config: &Config) {
+        let reduced = self.una < self.reduced_below;
+        if newly_acked == 0 || self.phase == Phase::Recovery || reduced && self.phase == Phase::Open
+        {
+            return;
+        }
+        // RFC 7661's concern, as in Linux: a window that is not used must not grow.
+        let doubling = self.congestion.in_slow_start() && self.congestion.window() < 2 * flight;
+        if una < self.limited_below || doubling || flight >= self.congestion.window() {
+            let rtt = self.rtt.smoothed().unwrap_or(config.min_rto);
+            self.congestion.grow(now, newly_acked, rtt);
+        }
+    }
+
+    /// RFC 8985, 7.4: a repeated segment that was not reported as a duplicate before anything
+    /// later was acknowledged has repaired a loss.
+    fn end_probe(&mut self, acked: &Acked<'_>) {
+        let Some(end) = self.probe_end else { return };
+        if acked.duplicate {
+            self.probe_end = None;
+        } else if self.una > end {
+            self.probe_end = None;
+            if self.phase == Phase::Open {
+                self.congestion.shrink(Signal::Loss, self.congestion.window());
+            }
+        }
+    }
+}
