@@ -181,6 +181,8 @@ impl<T: Transport> Network<T> {
                     if self.armed[host] == Some(self.now) {
                         self.armed[host] = None;
                         self.hosts[host].handle_timeout(self.now);
+                        let next = self.hosts[host].poll_timeout();
+                        assert!(next.is_none_or(|at| at > self.now), "a timer fires once");
                     }
                     self.drive(host);
                 }
@@ -257,7 +259,7 @@ impl<T: Transport> Network<T> {
         }
         let wanted = self.hosts[index].poll_timeout();
         if let Some(time) = wanted {
-            assert!(time > self.now, "a time-out after a drain lies in the future");
+            assert!(time >= self.now, "a time-out lies in the future, or is due now");
             if self.armed[index].is_none_or(|armed| armed != time) {
                 self.schedule(time, What::Timer(index));
             }

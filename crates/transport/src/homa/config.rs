@@ -2,7 +2,7 @@
 
 use rackweave_core::{Framing, Rate, Span, frame};
 
-use super::cutoffs::Cutoffs;
+use super::cutoffs::{self, Cutoffs};
 
 /// The most priority levels that Ethernet (802.1p) has.
 pub const MAX_PRIORITIES: u8 = 8;
@@ -118,7 +118,7 @@ impl Config {
     /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: facts 1.1, 1.10).
     ///
     /// Cutoffs and the number of scheduled levels follow the workload: see
-    /// [`Config::with_priorities`]. Timers, acknowledgements and limits are ours: the simulation
+    /// [`Config::with_workload`]. Timers, acknowledgements and limits are ours: the simulation
     /// had none.
     #[must_use]
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
@@ -233,6 +233,16 @@ impl Config {
         self.overcommit = u32::from(cutoffs.scheduled_levels());
         self.cutoffs = cutoffs;
         self
+    }
+
+    /// The same for this workload of (size, weight) pairs: [`cutoffs::allocate_for`].
+    ///
+    /// # Panics
+    /// As that.
+    #[must_use]
+    pub fn with_workload(self, sizes: &[(u32, f64)], unscheduled_levels: Option<u8>) -> Self {
+        let cutoffs = cutoffs::allocate_for(&self, sizes, unscheduled_levels);
+        self.with_priorities(cutoffs)
     }
 
     /// How messages are cut.

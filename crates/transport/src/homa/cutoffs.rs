@@ -1,6 +1,6 @@
 //! Priorities of unscheduled packets: the shortest messages use the highest level.
 
-use super::config::MAX_PRIORITIES;
+use super::config::{Config, MAX_PRIORITIES, PriorityBy};
 
 /// The unscheduled levels of a host: which priority a packet has by a length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,5 +85,171 @@ impl Cutoffs {
     #[must_use]
     pub const fn scheduled_levels(&self) -> u8 {
         self.num_priorities - self.unscheduled_levels
+    }
+}
+
+/// Divides `num_priorities` levels for a workload of these (size, weight) pairs: unscheduled levels
+/// in proportion to the unscheduled bytes, at least one, and at least one scheduled level left; the
+/// cutoffs such that each unscheduled level carries about as many bytes (SIGCOMM'18 section 3.4;
+/// facts 1.5). Counts payload bytes, by the length of messages, as `HomaModule` does.
+///
+/// Sizes may come in any order; sizes and weights of zero or less count nothing. Without any bytes
+/// at all there is one unscheduled level.
+///
+/// # Panics
+/// If there are fewer than two priorities, or more than [`MAX_PRIORITIES`].
+#[must_use]
+pub fn allocate(sizes: &[(u32, f64)], unsched_bytes: u32, num_priorities: u8) -> Cutoffs {
+    let pieces = valid(sizes)
+        .map(|(size, weight)| (size, f64::from(size.min(unsched_bytes)) * weight))
+        .collect::<Vec<_>>();
+    let total: f64 = valid(sizes).map(|(size, weight)| f64::from(size) * weight).sum();
+    let unscheduled: f64 = pieces.iter().map(|&(_, bytes)| bytes).sum();
+    let levels = levels(unscheduled, total, num_priorities);
+    balance(pieces, levels, num_priorities)
+}
+
+/// As [`allocate`], for what hosts of this configuration put on the wire: packet by packet, with
+/// headers, and by [`Config::priority_by`].
+///
+/// `unscheduled_levels` overrides the number of levels. The authors of SIGCOMM'18 set it by hand:
+/// 7, 5, 4, 1 and 1 for W1 to W5 (`adaptiveSchedPrioLevels` of their simulation).
+///
+/// # Panics
+/// If the numbers of levels do not fit each other.
+#[must_use]
+pub fn allocate_for(
+    config: &Config,
+    sizes: &[(u32, f64)],
+    unscheduled_levels: Option<u8>,
+) -> Cutoffs {
+    let framing = config.framing();
+    let mut pieces = Vec::new();
+    let (mut unscheduled, mut total) = (0.0, 0.0);
+    for (size, weight) in valid(sizes) {
+        total += framing.message_wire_bytes(u64::from(size)) as f64 * weight;
+        let first = config.whole_packets(config.unscheduled_bytes, size);
+        let mut add = |offset: u32| {
+            let len = (size - offset).min(config.max_payload);
+            let bytes = f64::from(framing.packet_wire_bytes(len)) * weight;
+            let by = match config.priority_by {
+                PriorityBy::Length => size,
+                PriorityBy::BytesLeft => size - offset,
+            };
+            pieces.push((by, bytes));
+            bytes
+        };
+        for offset in (0..first).step_by(config.max_payload as usize) {
+            unscheduled += add(offset);
+        }
+        if config.priority_by == PriorityBy::BytesLeft {
+            // The end of a long message goes at unscheduled priorities too.
+            let tail = size.saturating_sub(config.window).saturating_add(1).max(first);
+            let tail = tail.next_multiple_of(config.max_payload);
+            for offset in (tail..size).step_by(config.max_payload as usize) {
+                let _ = add(offset);
+            }
+        }
+    }
+    let num_priorities = config.num_priorities;
+    let levels = unscheduled_levels.unwrap_or_else(|| levels(unscheduled, total, num_priorities));
+    balance(pieces, levels, num_priorities)
+}
+
+fn valid(sizes: &[(u32, f64)]) -> impl Iterator<Item = (u32, f64)> + '_ {
+    sizes.iter().copied().filter(|&(size, weight)| size > 0 && weight > 0.0 && weight.is_finite())
+}
+
+fn levels(unscheduled: f64, total: f64, num_priorities: u8) -> u8 {
+    assert!((2..=MAX_PRIORITIES).contains(&num_priorities), "{num_priorities} priorities");
+    let share = if total > 0.0 { unscheduled / total } else { 0.0 };
+    let levels = (f64::from(num_priorities) * share + 0.5) as u8;
+    levels.clamp(1, num_priorities - 1)
+}
+
+/// Cutoffs that give each of `levels` levels as many of the bytes, which come with the number
+/// that decides their priority.
+fn balance(mut pieces: Vec<(u32, f64)>, levels: u8, num_priorities: u8) -> Cutoffs {
+    pieces.sort_unstable_by_key(|&(by, _)| by);
+    let total: f64 = pieces.iter().map(|&(_, bytes)| bytes).sum();
+    let each = total / f64::from(levels.max(1));
+    let mut cutoffs = Vec::new();
+    let (mut sum, mut next) = (0.0, each);
+    for (i, &(by, bytes)) in pieces.iter().enumerate() {
+        sum += bytes;
+        let last_of_its_size = pieces.get(i + 1).is_none_or(|&(other, _)| other > by);
+        if last_of_its_size && sum >= next && cutoffs.len() + 1 < usize::from(levels) {
+            cutoffs.push(by);
+            next = sum + each;
+        }
+    }
+    // With few sizes there may be fewer cutoffs than levels: the lowest level takes the rest.
+    cutoffs.resize(usize::from(levels), u32::MAX);
+    Cutoffs::new(&cutoffs, num_priorities).expect("levels fit and cutoffs rise")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rackweave_core::Rate;
+
+    #[test]
+    fn the_first_cutoff_that_is_not_below_counts() {
+        let cutoffs = Cutoffs::LINUX;
+        for (bytes, priority) in
+            [(1, 7), (200, 7), (201, 6), (2_800, 6), (15_000, 5), (15_001, 4), (u32::MAX, 4)]
+        {
+            assert_eq!(cutoffs.priority(bytes), priority, "{bytes}");
+        }
+        assert_eq!((cutoffs.unscheduled_levels(), cutoffs.scheduled_levels()), (4, 4));
+        assert_eq!(Cutoffs::from_wire(cutoffs.to_wire(), 8), cutoffs);
+        assert_eq!(Cutoffs::new(&[200, 2_800, 15_000, u32::MAX], 8), Some(cutoffs));
+        assert_eq!(Cutoffs::new(&[200, 100, 300], 8), None);
+        assert_eq!(Cutoffs::new(&[], 8), None);
+        assert_eq!(Cutoffs::new(&[1; 8], 8), None);
+    }
+
+    /// Sizes from 1 to 1024 times a step, geometrically, with weights that give each the same bytes.
+    fn geometric(step: u32) -> Vec<(u32, f64)> {
+        (0..11).map(|i| (step << i, 1.0 / f64::from(step << i))).collect()
+    }
+
+    #[test]
+    fn short_messages_leave_one_level_and_long_ones_take_one() {
+        let short = allocate(&geometric(1), 10_000, 8);
+        assert_eq!((short.unscheduled_levels(), short.scheduled_levels()), (7, 1));
+        let long = allocate(&geometric(1_000_000), 10_000, 8);
+        assert_eq!((long.unscheduled_levels(), long.scheduled_levels()), (1, 7));
+        assert_eq!(long.priority(1_000_000_000), 7);
+        let between = allocate(&[(10_000, 1.0), (30_000, 1.0)], 10_000, 8);
+        assert_eq!(between.unscheduled_levels(), 4, "half of the bytes are unscheduled");
+        assert_eq!(allocate(&[], 10_000, 8).unscheduled_levels(), 1);
+        assert_eq!(allocate(&[(0, 1.0), (5, f64::NAN)], 10_000, 2).unscheduled_levels(), 1);
+    }
+
+    #[test]
+    fn each_level_carries_its_share() {
+        let sizes: Vec<_> = (1..=5_000).map(|size| (size, 1.0)).collect();
+        let cutoffs = allocate(&sizes, 10_000, 8);
+        let mut bytes = [0.0; 8];
+        for (size, weight) in sizes {
+            bytes[usize::from(cutoffs.priority(size))] += f64::from(size) * weight;
+        }
+        let each = bytes.iter().sum::<f64>() / 7.0;
+        assert!(bytes[0] == 0.0, "{bytes:?}");
+        assert!(bytes[1..].iter().all(|b| (b / each - 1.0).abs() < 0.01), "{bytes:?}");
+    }
+
+    #[test]
+    fn by_bytes_left_the_levels_carry_equal_bytes_of_packets() {
+        let config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        let sizes = [(300, 50.0), (3_000, 10.0), (20_000, 2.0), (200_000, 1.0)];
+        let cutoffs = allocate_for(&config, &sizes, Some(4));
+        assert_eq!(cutoffs.unscheduled_levels(), 4);
+        // Most bytes are of the first packets of long messages and of the ends of all.
+        assert!(cutoffs.priority(300) > cutoffs.priority(20_000));
+        assert_eq!(cutoffs.priority(200_000), 4);
+        let by_share = allocate_for(&config, &sizes, None);
+        assert_eq!(by_share.unscheduled_levels(), 2);
     }
 }

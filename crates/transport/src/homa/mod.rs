@@ -279,7 +279,7 @@ impl Host {
                     State::Sending(_) => return Err(Refused::DuplicateId),
                     _ => return Err(Refused::UnknownRequest),
                 }
-                (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+                rpc.heard();
                 rpc.state = state;
                 slot
             }
@@ -357,8 +357,8 @@ impl Transport for Host {
             Body::Grant { offset, priority, resend_all } => {
                 self.handle_grant(from, id, offset, priority, resend_all);
             }
-            Body::Resend { offset, length, priority } => {
-                self.handle_resend(from, &header, offset, length, priority);
+            Body::Resend { offset, length, .. } => {
+                self.handle_resend(from, &header, offset, length);
             }
             Body::Unknown => self.handle_unknown(now, from, id),
             Body::Busy => self.heard(from, id),

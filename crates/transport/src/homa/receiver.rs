@@ -124,11 +124,11 @@ impl Host {
         let max_gaps = usize::from(self.config.max_gaps);
         let rpc = self.rpcs.get_mut(slot);
         let (id, birth, peer) = (rpc.id, rpc.birth, rpc.peer);
-        let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
-        if incoming.length != message_length {
+        if !matches!(&rpc.state, State::Receiving(incoming) if incoming.length == message_length) {
             return Placement::Discard;
         }
-        (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+        rpc.heard();
+        let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
         let (old_left, before) = (incoming.left, incoming.on_the_way());
         let fresh = incoming.received.insert(offset, end, max_gaps);
         incoming.left -= fresh;
@@ -143,12 +143,13 @@ impl Host {
         if fresh == 0 {
             return Placement::Discard;
         }
-        if left == 0 {
-            self.arrived(now, slot);
-        } else if grantable {
+        if grantable {
             let list = &mut self.peers.get_mut(peer).grantable;
             let old = Key { left: old_left, birth, slot };
             self.grants.progress(&self.config, &self.rpcs, list, old, left);
+        }
+        if left == 0 {
+            self.arrived(now, slot);
         }
         self.issue_grants();
         Placement::Store(Slice { message: MessageId(id ^ 1), offset, len: end - offset })

@@ -23,10 +23,23 @@ pub(super) struct Rpc {
     pub(super) silent: u16,
     /// RESENDs (and the like) since the last sign of life.
     pub(super) asked: u16,
-    /// The peer has said that it does not know the RPC.
+    /// The last that was heard of the peer is that it does not know the RPC.
     pub(super) unknown: bool,
+    /// All was sent again because the peer does not know the RPC, and it was not asked since.
+    pub(super) begun_anew: bool,
     /// What is under way.
     pub(super) state: State,
+}
+
+impl Rpc {
+    /// The peer has shown that it is alive and knows the RPC.
+    #[inline]
+    pub(super) const fn heard(&mut self) {
+        self.silent = 0;
+        self.asked = 0;
+        self.unknown = false;
+        self.begun_anew = false;
+    }
 }
 
 /// What of an RPC is under way.
@@ -149,8 +162,18 @@ impl Rpcs {
         let birth = self.births;
         self.births += 1;
         self.live += 1;
-        let rpc =
-            Rpc { id, host, peer, birth, one_way, silent: 0, asked: 0, unknown: false, state };
+        let rpc = Rpc {
+            id,
+            host,
+            peer,
+            birth,
+            one_way,
+            silent: 0,
+            asked: 0,
+            unknown: false,
+            begun_anew: false,
+            state,
+        };
         let slot = if self.free == NONE {
             self.slots.push(rpc);
             self.slots.len() as u32 - 1

@@ -126,8 +126,7 @@ impl Host {
     /// The peer is alive and knows the RPC.
     pub(super) fn heard(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
-            let rpc = self.rpcs.get_mut(slot);
-            (rpc.silent, rpc.asked, rpc.unknown) = (0, 0, false);
+            self.rpcs.get_mut(slot).heard();
         }
     }
 
@@ -140,15 +139,15 @@ impl Host {
         resend_all: bool,
     ) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
-        self.heard(from, id);
-        self.allow(slot, offset, priority);
+        self.rpcs.get_mut(slot).heard();
+        self.allow(slot, offset, Some(priority));
         if resend_all {
             self.send_again(slot, 0, ALL);
         }
     }
 
-    /// Lets a message be sent up to `offset`, if that is news.
-    fn allow(&mut self, slot: u32, offset: u32, priority: u8) {
+    /// Lets a message be sent up to `offset`, if that is news; a grant says at which priority.
+    fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;
@@ -159,7 +158,9 @@ impl Host {
         }
         let was_ready = outgoing.is_ready();
         outgoing.granted = config.whole_packets(offset, outgoing.length);
-        outgoing.priority = priority.min(config.num_priorities - 1);
+        if let Some(priority) = priority {
+            outgoing.priority = priority.min(config.num_priorities - 1);
+        }
         if !was_ready && outgoing.is_ready() {
             let left = outgoing.length - outgoing.next;
             self.queue.push(Ready { left, slot, birth });
@@ -189,14 +190,13 @@ impl Host {
         true
     }
 
-    /// RESEND (facts 1.6).
+    /// RESEND (facts 1.6). The bytes go at the highest priority, which is what receivers ask for.
     pub(super) fn handle_resend(
         &mut self,
         from: HostId,
         header: &Header,
         offset: u32,
         length: u32,
-        priority: u8,
     ) {
         let id = header.local_id();
         let slot = match self.rpcs.find(from, id) {
@@ -204,13 +204,13 @@ impl Host {
             Known::Finished => return self.send_ack(from, id, header.one_way),
             Known::No => return self.send_control(from, id, header.one_way, Body::Unknown),
         };
-        self.heard(from, id);
+        self.rpcs.get_mut(slot).heard();
         let answer_busy = match &self.rpcs.get(slot).state {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
                 // A range beyond the grants says that a grant was lost.
-                self.allow(slot, end, priority);
+                self.allow(slot, end, None);
                 !self.send_again(slot, offset, end)
             }
             // A server without a response is alive; a client that has a part of the response
@@ -230,10 +230,14 @@ impl Host {
         if !is_client {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
-        // A client whose response is arriving takes no notice but for the reason of a failure: the
-        // packet may be older than the response.
-        self.rpcs.get_mut(slot).unknown = true;
-        self.send_again(slot, 0, ALL);
+        // Many packets may each bring an UNKNOWN: the client begins anew once, and again only after
+        // it has asked in vain (ours). One whose response is arriving notes it for the reason of a
+        // failure only: the packet may be older than the response.
+        let rpc = self.rpcs.get_mut(slot);
+        rpc.unknown = true;
+        if !core::mem::replace(&mut rpc.begun_anew, true) {
+            self.send_again(slot, 0, ALL);
+        }
     }
 
     pub(super) fn handle_cutoffs(&mut self, from: HostId, cutoffs: [u32; 7], version: u16) {

@@ -40,8 +40,10 @@ impl Host {
         let is_client = rpc.id & 1 == 0;
         Some(match &rpc.state {
             State::Free(_) | State::InService => return None,
-            State::Receiving(incoming) if incoming.on_the_way() == 0 => Wait::ForNothing,
-            State::Receiving(_) => Wait::ForData,
+            State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
+                Some(_) => Wait::ForData,
+                None => Wait::ForNothing,
+            },
             State::Sending(outgoing) => {
                 if outgoing.is_ready() || outgoing.is_again() {
                     Wait::ForNothing
@@ -73,11 +75,13 @@ impl Host {
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
         if wait == Wait::ForAck {
             // "NEED_ACK every tick once request_ack_ticks passed" (facts 1.6); that it ends is ours.
-            if u32::from(silent) >= patience {
+            if u32::from(rpc.asked) >= patience {
                 self.give_up(now, slot);
                 return false;
             }
             if silent >= request_ack_ticks {
+                rpc.asked = rpc.asked.saturating_add(1);
+                rpc.begun_anew = false;
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
@@ -104,6 +108,7 @@ impl Host {
         peer.asked = peer.asked.saturating_add(1);
         peer.asked_at = tick;
         rpc.asked += 1;
+        rpc.begun_anew = false;
         self.ask(slot, wait);
         true
     }
