@@ -1,14 +1,14 @@
 //! What a scenario means, without running it.
 
-use rackweave_core::{Framing, Rate, Span};
-use rackweave_sim::config::{FabricConfig, Topology};
-use rackweave_transport::TransportConfig;
-use rackweave_workload::{Pattern, WorkloadConfig, open_loop_gap};
+use rackweave_core::Span;
+use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
+use rackweave_sim::{Fabric, mean_gap};
+use rackweave_workload::Pattern;
 use serde::Serialize;
 
 use crate::path::Path;
 use crate::results::plain;
-use crate::scenario::{PointSpec, Scenario, host_link, hosts};
+use crate::scenario::{PointSpec, Scenario, host_link};
 
 /// Packet-hops that a core simulates in a second: a cautious guess, for planning.
 const HOPS_PER_CPU_SECOND: f64 = 5e6;
@@ -63,9 +63,8 @@ impl Explanation {
         let fabric = &point.config.fabric;
         let path = Path::longest(fabric);
         let stream = &point.config.streams[0];
-        let hosts = hosts(fabric.topology);
-        let framing = framing(&stream.transport);
-        let plan = Plan::of(&stream.workload, framing, host_link(fabric.topology), hosts);
+        let hosts = u64::from(fabric.topology.hosts());
+        let plan = Plan::of(stream, fabric);
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
         let messages = match (asked, plan.messages) {
@@ -205,16 +204,6 @@ fn short(x: f64) -> String {
     }
 }
 
-/// How a transport cuts messages into packets.
-const fn framing(transport: &TransportConfig) -> Framing {
-    match transport {
-        TransportConfig::Homa(config) => config.framing(),
-        TransportConfig::Tcp(config) => {
-            Framing { max_payload: config.mss, header_bytes: config.header_bytes }
-        }
-    }
-}
-
 /// A workload in numbers.
 struct Plan {
     mean_bytes: f64,
@@ -225,7 +214,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(workload: &WorkloadConfig, framing: Framing, link: Rate, hosts: u64) -> Self {
+    fn of(stream: &StreamConfig, fabric: &FabricConfig) -> Self {
+        let hosts = u64::from(fabric.topology.hosts());
+        let (workload, framing) = (&stream.workload, stream.transport.framing());
         let number = |range: &Option<std::ops::Range<u32>>| {
             range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
         };
@@ -238,8 +229,9 @@ impl Plan {
         }
         let (mut per_second, mut messages) = (None, None);
         match &workload.pattern {
-            Pattern::OpenLoop { sizes, load, counts } => {
-                let gap = open_loop_gap(sizes, *load, *counts, link, framing, |_| 0.0).ok();
+            Pattern::OpenLoop { .. } => {
+                let fabric = Fabric::new(fabric).ok();
+                let gap = fabric.and_then(|fabric| mean_gap(&fabric, stream).ok().flatten());
                 per_second = gap.map(|gap| senders as f64 / gap.as_secs_f64());
             }
             Pattern::ClosedLoop { .. } => {}
@@ -277,7 +269,7 @@ fn switches(fabric: &FabricConfig) -> u64 {
 }
 
 fn links(fabric: &FabricConfig) -> u64 {
-    let hosts = hosts(fabric.topology);
+    let hosts = u64::from(fabric.topology.hosts());
     hosts
         + match fabric.topology {
             Topology::SingleSwitch { .. } => 0,

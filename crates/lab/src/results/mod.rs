@@ -5,6 +5,7 @@ pub(crate) mod stats;
 
 use rackweave_core::DropReason;
 use rackweave_sim::result::{CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult};
+use rackweave_wire::Header;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -146,7 +147,7 @@ pub struct PointResult {
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// Captured packets.
-    pub capture: Vec<CapturedPacket>,
+    pub capture: Vec<CapturedPacket<Header>>,
 }
 
 /// All finished points of a scenario.

@@ -17,6 +17,7 @@ mod workload;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rackweave_sim::Fabric;
 use rackweave_sim::config::{RunConfig, StreamConfig, Topology};
 use rackweave_transport::TransportConfig;
 use serde::{Deserialize, Serialize};
@@ -218,18 +219,6 @@ fn read_file(path: &Path) -> Result<String, ScenarioError> {
     })
 }
 
-/// Number of hosts.
-pub(crate) fn hosts(topology: Topology) -> u64 {
-    match topology {
-        Topology::SingleSwitch { hosts, .. } => u64::from(hosts),
-        Topology::Dumbbell { left, right, .. } => u64::from(left) + u64::from(right),
-        Topology::LeafSpine { leaves, hosts_per_leaf, .. } => {
-            u64::from(leaves) * u64::from(hosts_per_leaf)
-        }
-        Topology::FatTree { k, .. } => u64::from(k).pow(3) / 4,
-    }
-}
-
 /// Rate of the hosts' links.
 pub(crate) const fn host_link(topology: Topology) -> rackweave_core::Rate {
     match topology {
@@ -295,7 +284,8 @@ impl Reader<'_> {
             })
         };
         let fabric = file.fabric.resolve(swept).map_err(located)?;
-        let hosts = hosts(fabric.topology);
+        Fabric::new(&fabric).map_err(|error| located(Problem::new("fabric", error.to_string())))?;
+        let hosts = u64::from(fabric.topology.hosts());
         let Some(transport) = transport else {
             return Err(located(
                 Problem::new("", "`[transport]` is missing")
@@ -306,7 +296,7 @@ impl Reader<'_> {
         let chosen = transport::read(&transport.node, "transport", swept)
             .map_err(|error| self.sources.de_error(error))?;
         let workload = file.workload.resolve("workload", &context).map_err(located)?;
-        let transport = chosen.resolve(&fabric).map_err(located)?;
+        let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         if let Some(background) = background {
@@ -370,11 +360,11 @@ impl Reader<'_> {
             };
             let workload: workload::Workload =
                 de::from_table(&table, item.origin).map_err(|error| self.sources.de_error(error))?;
+            let workload = workload.resolve(&path, context).map_err(located)?;
             let transport = transport::read(&transport.node, &format!("{path}.transport"), swept)
                 .map_err(|error| self.sources.de_error(error))?
-                .resolve(fabric)
+                .resolve(fabric, &workload)
                 .map_err(located)?;
-            let workload = workload.resolve(&path, context).map_err(located)?;
             streams.push(StreamConfig { transport, workload });
         }
         Ok(streams)

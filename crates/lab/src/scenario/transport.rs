@@ -3,10 +3,14 @@
 //! Keys of the table belong to the chosen transport; tables in it named after a transport hold
 //! what applies only when that one is chosen, so that a sweep can go over `transport.name`.
 
+use std::sync::Arc;
+
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::FabricConfig;
 use rackweave_transport::{TransportConfig, homa, tcp};
-use serde::{Deserialize, Serialize};
+use rackweave_workload::{Pattern, WorkloadConfig};
+use serde::Deserialize;
+use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
 use super::de::{self, DeError, one_of};
 use super::tree::{Node, Table, Value};
@@ -62,12 +66,12 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
 const HOMA_KEYS: &[&str] = &[
     "profile", "rtt_bytes", "unscheduled", "window", "max_incoming", "overcommit",
     "max_rpcs_per_peer", "fifo_grant_increment", "grant_fifo_fraction", "pacer_fifo_fraction",
-    "priorities", "cutoffs", "spray", "tick", "resend_ticks", "resend_interval", "timeout_resends",
+    "priorities", "unscheduled_levels", "cutoffs", "spray", "tick", "resend_ticks", "resend_interval", "timeout_resends",
     "request_ack_ticks",
 ];
 
 /// Homa's keys; what is not given is the profile's.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct HomaKeys {
     profile: Option<Profile>,
@@ -81,6 +85,7 @@ struct HomaKeys {
     grant_fifo_fraction: Option<f64>,
     pacer_fifo_fraction: Option<f64>,
     priorities: Option<u8>,
+    unscheduled_levels: Option<u8>,
     cutoffs: Option<Cutoffs>,
     spray: Option<bool>,
     tick: Option<Unit<Span>>,
@@ -90,7 +95,7 @@ struct HomaKeys {
     request_ack_ticks: Option<u16>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Profile {
     #[default]
@@ -98,10 +103,39 @@ enum Profile {
     Linux,
 }
 
-/// The longest message of each unscheduled level but the last, highest level first.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(transparent)]
-struct Cutoffs(Vec<Unit<Bytes>>);
+/// Which message lengths use which unscheduled level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cutoffs {
+    /// Such that each level carries as many bytes of the workload.
+    Workload,
+    /// Those of the Linux kernel module.
+    Linux,
+    /// The longest message of each unscheduled level but the last, highest level first.
+    Given(Vec<Unit<Bytes>>),
+}
+
+impl<'de> Deserialize<'de> for Cutoffs {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Cutoffs;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"workload\", \"linux\" or a list of sizes")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Cutoffs, E> {
+                match text {
+                    "workload" => Ok(Cutoffs::Workload),
+                    "linux" => Ok(Cutoffs::Linux),
+                    _ => Err(E::unknown_variant(text, &["workload", "linux"])),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Cutoffs, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(Cutoffs::Given)
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
 
 const TCP_KEYS: &[&str] = &[
     "congestion", "initial_window", "initial_rto", "min_rto", "max_rto", "ack_every",
@@ -111,7 +145,7 @@ const TCP_KEYS: &[&str] = &[
 ];
 
 /// TCP's and DCTCP's keys.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct TcpKeys {
     congestion: Option<Congestion>,
@@ -134,7 +168,7 @@ struct TcpKeys {
     spray: Option<bool>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Congestion {
     Newreno,
@@ -241,10 +275,16 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
 
 impl Chosen {
     /// Fills in what is not given.
-    pub(crate) fn resolve(&self, fabric: &FabricConfig) -> Result<TransportConfig, Problem> {
+    pub(crate) fn resolve(
+        &self,
+        fabric: &FabricConfig,
+        workload: &WorkloadConfig,
+    ) -> Result<TransportConfig, Problem> {
         Ok(match &self.keys {
-            Keys::Homa(keys) => TransportConfig::Homa(keys.resolve(self, fabric)?),
-            Keys::Tcp(keys) => TransportConfig::Tcp(keys.resolve(self)?),
+            Keys::Homa(keys) => {
+                TransportConfig::Homa(Arc::new(keys.resolve(self, fabric, workload)?))
+            }
+            Keys::Tcp(keys) => TransportConfig::Tcp(Arc::new(keys.resolve(self)?)),
         })
     }
 
@@ -257,7 +297,12 @@ impl Chosen {
 }
 
 impl HomaKeys {
-    fn resolve(&self, chosen: &Chosen, fabric: &FabricConfig) -> Result<homa::Config, Problem> {
+    fn resolve(
+        &self,
+        chosen: &Chosen,
+        fabric: &FabricConfig,
+        workload: &WorkloadConfig,
+    ) -> Result<homa::Config, Problem> {
         let link: Rate = super::host_link(fabric.topology);
         let bytes = |key: &str, value: Option<Unit<Bytes>>| -> Result<Option<u32>, Problem> {
             let Some(Unit(Bytes(n))) = value else { return Ok(None) };
@@ -311,7 +356,7 @@ impl HomaKeys {
         if let Some(x) = self.pacer_fifo_fraction {
             config.pacer_fifo_fraction = per_mille("pacer_fifo_fraction", x)?;
         }
-        self.priorities(chosen, &mut config)?;
+        self.priorities(chosen, workload, &mut config)?;
         if let Some(n) = self.overcommit {
             config.overcommit = positive("overcommit", n)?;
         }
@@ -332,32 +377,92 @@ impl HomaKeys {
         Ok(config)
     }
 
-    fn priorities(&self, chosen: &Chosen, config: &mut homa::Config) -> Result<(), Problem> {
-        if self.priorities.is_none() && self.cutoffs.is_none() {
-            return Ok(());
-        }
+    fn priorities(
+        &self,
+        chosen: &Chosen,
+        workload: &WorkloadConfig,
+        config: &mut homa::Config,
+    ) -> Result<(), Problem> {
+        let own = match self.profile.unwrap_or_default() {
+            Profile::Sigcomm18 => Cutoffs::Workload,
+            Profile::Linux => Cutoffs::Linux,
+        };
+        let cutoffs = self.cutoffs.as_ref().unwrap_or(&own);
         let levels = self.priorities.unwrap_or(config.num_priorities);
-        if !(1..=homa::MAX_PRIORITIES).contains(&levels) {
-            let message = format!("`priorities` must be from 1 to {}", homa::MAX_PRIORITIES);
-            return Err(chosen.bad("priorities", message));
+        if !(2..=homa::config::MAX_PRIORITIES).contains(&levels) {
+            let message = format!("`priorities` must be from 2 to {}", homa::config::MAX_PRIORITIES);
+            return Err(chosen.bad("priorities", message)
+                .with_help("scheduled and unscheduled packets need one level each"));
         }
-        let edges = self.cutoffs.as_ref().map_or(&[][..], |cutoffs| &cutoffs.0);
-        let mut sizes = Vec::with_capacity(edges.len() + 1);
-        for edge in edges {
-            let size = u32::try_from(edge.0.0);
-            sizes.push(size.map_err(|_| chosen.bad("cutoffs", format!("{} is too large", edge.0)))?);
+        if let Some(unscheduled) = self.unscheduled_levels {
+            if *cutoffs != Cutoffs::Workload {
+                let message = "`unscheduled_levels` follows from these cutoffs";
+                return Err(chosen.bad("unscheduled_levels", message)
+                    .with_help("it goes with cutoffs = \"workload\""));
+            }
+            if !(1..levels).contains(&unscheduled) {
+                let message = format!("`unscheduled_levels` must be from 1 to {}", levels - 1);
+                return Err(chosen.bad("unscheduled_levels", message));
+            }
         }
-        sizes.push(u32::MAX);
-        let cutoffs = homa::Cutoffs::new(&sizes, levels).ok_or_else(|| {
-            let message = format!("these cutoffs don't fit {levels} priorities");
-            chosen.bad("cutoffs", message).with_help(
-                "they are growing sizes, one fewer than there are unscheduled levels, and leave \
-                 at least one level for scheduled packets",
-            )
-        })?;
+        config.num_priorities = levels;
+        let cutoffs = match cutoffs {
+            Cutoffs::Workload => {
+                let sizes = sizes(workload);
+                homa::cutoffs::allocate_for(config, &sizes, self.unscheduled_levels)
+            }
+            // The profile has them already.
+            Cutoffs::Linux if self.priorities.is_none() && own == Cutoffs::Linux => return Ok(()),
+            Cutoffs::Linux => {
+                let linux = [200, 2_800, 15_000, u32::MAX];
+                homa::Cutoffs::new(&linux, levels).ok_or_else(|| {
+                    chosen.bad("priorities", "Linux's four unscheduled levels need 5 priorities")
+                })?
+            }
+            Cutoffs::Given(edges) => given_cutoffs(chosen, edges, levels)?,
+        };
         *config = config.clone().with_priorities(cutoffs);
         Ok(())
     }
+}
+
+fn given_cutoffs(
+    chosen: &Chosen,
+    edges: &[Unit<Bytes>],
+    levels: u8,
+) -> Result<homa::Cutoffs, Problem> {
+    let mut sizes = Vec::with_capacity(edges.len() + 1);
+    for edge in edges {
+        let size = u32::try_from(edge.0.0);
+        sizes.push(size.map_err(|_| chosen.bad("cutoffs", format!("{} is too large", edge.0)))?);
+    }
+    sizes.push(u32::MAX);
+    homa::Cutoffs::new(&sizes, levels).ok_or_else(|| {
+        chosen.bad("cutoffs", format!("these cutoffs don't fit {levels} priorities")).with_help(
+            "they are growing sizes, one fewer than there are unscheduled levels, and leave at \
+             least one level for scheduled packets",
+        )
+    })
+}
+
+/// The sizes of all messages that the transport sends, with their weights.
+fn sizes(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
+    let as_u32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    let mut sizes: Vec<(u32, f64)> = match &workload.pattern {
+        Pattern::Trace(trace) => trace.entries().iter().map(|e| (as_u32(e.bytes), 1.0)).collect(),
+        other => other.sizes().map_or(Vec::new(), |sizes| {
+            sizes.points().map(|(size, weight)| (as_u32(size), weight)).collect()
+        }),
+    };
+    let responses: Vec<(u32, f64)> = sizes
+        .iter()
+        .filter_map(|(size, weight)| {
+            let response = workload.exchange.response_bytes(u64::from(*size))?;
+            Some((as_u32(response), *weight))
+        })
+        .collect();
+    sizes.extend(responses);
+    sizes
 }
 
 impl TcpKeys {
