@@ -95,18 +95,20 @@ impl OutputError {
     }
 }
 
-/// The known name nearest to `name`, if it is near enough to be what was meant.
+/// The known name nearest to `name`, if it is near enough to be what was meant, and the only one.
 #[must_use]
-pub(crate) fn nearest<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    known
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut near: Vec<(usize, &str)> = known
         .into_iter()
         .map(|candidate| (edit_distance(name, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().max(3) / 3).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .collect();
+    near.sort_unstable();
+    match near[..] {
+        [] => None,
+        [(first, _), (second, _), ..] if first == second => None,
+        [(_, candidate), ..] => Some(candidate),
+    }
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
@@ -145,5 +147,6 @@ mod tests {
         assert_eq!(nearest("core-link", known), Some("core_link"));
         assert_eq!(nearest("colour", known), None);
         assert_eq!(nearest("", known), None);
+        assert_eq!(nearest("W6", ["W1", "W2"]), None, "either could be meant");
     }
 }

@@ -77,7 +77,8 @@ impl Explanation {
             }
             _ => None,
         };
-        let simulated = started_in.map(|span| (span.0 + measure.warmup.0).min(measure.time_limit.0));
+        let simulated =
+            started_in.map(|span| (span.0 + measure.warmup.0).min(measure.time_limit.0));
         // Load goes on in the warm-up; every data packet has about one packet in the other direction.
         let all = match (plan.per_second, simulated) {
             (Some(rate), Some(simulated)) => Some(rate * Span(simulated).as_secs_f64()),
@@ -137,9 +138,10 @@ impl Explanation {
             load += &format!(", {} per second and host, {} in all", short(each), short(all));
         }
         line("workload", load);
-        let measured = self.messages.map_or("as many as the time limit allows".into(), |messages| {
-            format!("{messages} messages")
-        });
+        let measured =
+            self.messages.map_or("as many as the time limit allows".into(), |messages| {
+                format!("{messages} messages")
+            });
         let simulated = self.simulated_us.map_or(String::new(), |simulated| {
             format!(" in about {} of simulated time", Span((simulated * 1e6) as u64))
         });

@@ -124,9 +124,10 @@ impl Batch {
     pub fn run(&self, jobs: Option<usize>) -> Result<Results, RunError> {
         let began = std::time::Instant::now();
         let jobs = jobs.unwrap_or(0);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build().map_err(|error| {
-            RunError::Threads { jobs, message: error.to_string() }
-        })?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(jobs)
+            .build()
+            .map_err(|error| RunError::Threads { jobs, message: error.to_string() })?;
         let points: Result<Vec<Option<PointResult>>, RunError> = pool.install(|| {
             let all = (0..self.scenario.points.len()).into_par_iter().with_max_len(1);
             all.map(|index| self.run_point(index)).collect()

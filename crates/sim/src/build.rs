@@ -4,7 +4,9 @@ use rackweave_core::{HostId, Span, Time, frame};
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_workload::{Generator, Grants, LoadCounts, Pattern, WorkloadError, open_loop_gap};
 
-use crate::config::{BufferConfig, CapturePort, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig};
+use crate::config::{
+    BufferConfig, CapturePort, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
+};
 use crate::fabric::{Fabric, FabricError};
 use crate::result::RunResult;
 use crate::world::{Control, Hosts, Setup, World};
@@ -54,7 +56,9 @@ pub enum BuildError {
         until: Time,
     },
     /// Pausing a link, losing packets at a host.
-    #[error("a fault of this kind cannot be at this place: hosts pause and crash, links do the rest")]
+    #[error(
+        "a fault of this kind cannot be at this place: hosts pause and crash, links do the rest"
+    )]
     MisplacedFault,
     /// The factor of dynamic thresholds must be positive.
     #[error("the shared buffer's alpha must be above 0 and at most 1024, not {0}")]
@@ -195,7 +199,8 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
             let hosts = fabric.hosts();
             Generator::new(&stream.workload, hosts, gap, config.seed, config.run, number as u64)
         });
-        let generator = generator.map_err(|error| BuildError::Workload { stream: number, error })?;
+        let generator =
+            generator.map_err(|error| BuildError::Workload { stream: number, error })?;
         streams.push((stream, instance, generator));
     }
     let machines = move |host| kinds.iter().map(|kind| kind.machine(host)).collect();

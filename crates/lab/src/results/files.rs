@@ -110,7 +110,10 @@ impl Staged<'_> {
         std::fs::write(&path, bytes).map_err(|error| OutputError::file(&path, error))
     }
 
-    fn file(&mut self, name: &str) -> Result<(PathBuf, std::io::BufWriter<std::fs::File>), OutputError> {
+    fn file(
+        &mut self,
+        name: &str,
+    ) -> Result<(PathBuf, std::io::BufWriter<std::fs::File>), OutputError> {
         self.names.push(name.to_owned());
         let path = self.part(name);
         let file = std::fs::File::create(&path).map_err(|error| OutputError::file(&path, error))?;
@@ -141,7 +144,9 @@ impl Staged<'_> {
             for point in points {
                 let set = &point.summary.set;
                 let mut lead = vec![point.index.to_string(), point.summary.transport.clone()];
-                lead.extend(header[2..own].iter().map(|key| set.get(key).map_or(String::new(), plain)));
+                lead.extend(
+                    header[2..own].iter().map(|key| set.get(key).map_or(String::new(), plain)),
+                );
                 rows(point, &mut Rows { writer: &mut writer, lead: &lead })?;
             }
             writer.flush()?;

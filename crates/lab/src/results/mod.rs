@@ -4,13 +4,15 @@ pub mod files;
 pub(crate) mod stats;
 
 use rackweave_core::DropReason;
-use rackweave_sim::result::{CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult};
+use rackweave_sim::result::{
+    CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult,
+};
 use rackweave_wire::Header;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use self::stats::Sample;
+pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::report::html;
 use crate::report::table::{self, Style};
 use crate::scenario::{PointSpec, Scenario, transport_name};

@@ -75,7 +75,8 @@ impl serde::de::Error for DeError {
         Self::new(message.to_string(), "here")
     }
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(format!("unknown key `{field}`"), "unknown key").with_help(suggest(field, expected))
+        Self::new(format!("unknown key `{field}`"), "unknown key")
+            .with_help(suggest(field, expected))
     }
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
         let error = Self::new(format!("unknown value `{variant}`"), "not one of the known values");
@@ -90,7 +91,10 @@ impl serde::de::Error for DeError {
         Self::new(format!("`{field}` is missing"), format!("`{field}` is missing here"))
     }
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(format!("expected {expected}, found {}", describe(found)), format!("not {expected}"))
+        Self::new(
+            format!("expected {expected}, found {}", describe(found)),
+            format!("not {expected}"),
+        )
     }
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::invalid_type(found, expected)
@@ -193,7 +197,10 @@ struct Fields<'de> {
 
 impl<'de> MapAccess<'de> for Fields<'de> {
     type Error = DeError;
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DeError> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, DeError> {
         self.current = self.entries.next();
         let Some(entry) = self.current else { return Ok(None) };
         let key: serde::de::value::StrDeserializer<'_, DeError> =
@@ -201,7 +208,9 @@ impl<'de> MapAccess<'de> for Fields<'de> {
         seed.deserialize(key).map(Some).map_err(|error| error.at(entry.key_origin))
     }
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, DeError> {
-        let Some(entry) = self.current else { return Err(DeError::custom("a value without a key")) };
+        let Some(entry) = self.current else {
+            return Err(DeError::custom("a value without a key"));
+        };
         seed.deserialize(&entry.node).map_err(|error| error.of_key(entry))
     }
 }
@@ -210,7 +219,10 @@ struct Items<'de>(std::slice::Iter<'de, Node>);
 
 impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = DeError;
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DeError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, DeError> {
         let Some(node) = self.0.next() else { return Ok(None) };
         seed.deserialize(node).map(Some).map_err(|error| error.at(node.origin))
     }

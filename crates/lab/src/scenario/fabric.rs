@@ -1,7 +1,9 @@
 //! `[fabric]`: switches, links and hosts.
 
 use rackweave_core::{Bytes, Rate, Span};
-use rackweave_sim::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig};
+use rackweave_sim::config::{
+    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
+};
 use serde::{Deserialize, Serialize};
 
 use super::values::{FULL_PACKET, Limit, Unit};
@@ -129,7 +131,8 @@ impl<'de> Deserialize<'de> for Trim {
                 Ok(if on { Trim::On(TrimQueues::default()) } else { Trim::Off })
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Trim, A::Error> {
-                TrimQueues::deserialize(serde::de::value::MapAccessDeserializer::new(map)).map(Trim::On)
+                TrimQueues::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+                    .map(Trim::On)
             }
         }
         from.deserialize_any(Visitor)
@@ -309,7 +312,10 @@ impl Switch {
             (None, Some(bytes)) => {
                 let alpha = self.shared_alpha.unwrap_or(1.0);
                 if !(alpha.is_finite() && alpha > 0.0) {
-                    return Err(Problem::new(key("shared_alpha"), "`shared_alpha` must be above 0"));
+                    return Err(Problem::new(
+                        key("shared_alpha"),
+                        "`shared_alpha` must be above 0",
+                    ));
                 }
                 holds_a_packet(&key("shared_buffer"), Some(bytes.0.0))?;
                 BufferConfig::Shared { bytes: bytes.0.0, alpha }
@@ -374,10 +380,11 @@ fn positive_rate(key: &str, rate: Unit<Rate>) -> Result<Rate, Problem> {
 
 fn divided(bits_per_second: f64, times: f64) -> Result<Rate, Problem> {
     let rate = (bits_per_second / times).round();
-    if !(times.is_finite() && times > 0.0 && rate >= 1.0 && rate < 1e18) {
+    if !(times.is_finite() && times > 0.0 && (1.0..1e18).contains(&rate)) {
         let message = format!("an oversubscription of {times} makes no link");
-        return Err(Problem::new("fabric.oversubscription", message)
-            .with_help("4 means that a leaf's hosts could send four times what its uplinks carry"));
+        return Err(Problem::new("fabric.oversubscription", message).with_help(
+            "4 means that a leaf's hosts could send four times what its uplinks carry",
+        ));
     }
     Ok(Rate(rate as u64))
 }

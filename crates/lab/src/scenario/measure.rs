@@ -42,8 +42,9 @@ impl Default for Measure {
 impl Measure {
     /// `endless`: the workload goes on until it is stopped, so that a start-up phase is cut off
     /// and a number of messages must end it.
-    pub(crate) fn resolve(&self, endless: bool, hosts: u64) -> Result<MeasureConfig, Problem> {
-        let warmup = self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
+    pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
+        let warmup =
+            self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
         let messages = self.messages.unwrap_or(Count(endless.then_some(100_000)));
         if self.time_limit.0 <= warmup {
             return Err(Problem::new(
@@ -61,7 +62,7 @@ impl Measure {
             capture: self
                 .capture
                 .iter()
-                .map(|text| capture_port(text, hosts))
+                .map(|text| capture_port(text, places))
                 .collect::<Result<_, _>>()
                 .map_err(|message| {
                     Problem::new("measure.capture", message).with_help(
@@ -85,12 +86,12 @@ impl Measure {
     }
 }
 
-fn capture_port(text: &str, hosts: u64) -> Result<CapturePort, String> {
+fn capture_port(text: &str, places: Places) -> Result<CapturePort, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
-        ["host", n, "sends"] => Ok(CapturePort::HostSends(host(n, hosts)?)),
-        ["host", n, "receives"] => Ok(CapturePort::HostReceives(host(n, hosts)?)),
-        ["core", "link", n] => Ok(CapturePort::CoreLink(number(n)?)),
+        ["host", n, "sends"] => Ok(CapturePort::HostSends(places.host(n)?)),
+        ["host", n, "receives"] => Ok(CapturePort::HostReceives(places.host(n)?)),
+        ["core", "link", n] => Ok(CapturePort::CoreLink(places.core_link(n)?)),
         _ => Err(format!("{text:?} names no port")),
     }
 }
@@ -99,12 +100,29 @@ fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-fn host(text: &str, hosts: u64) -> Result<HostId, String> {
-    let host = number(text)?;
-    if u64::from(host) >= hosts {
-        return Err(format!("there is no host {host}: the fabric has hosts 0 to {}", hosts - 1));
+/// What there is to name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) hosts: u32,
+    pub(crate) core_links: u32,
+}
+
+impl Places {
+    fn host(self, text: &str) -> Result<HostId, String> {
+        among("host", text, self.hosts).map(HostId)
     }
-    Ok(HostId(host))
+
+    fn core_link(self, text: &str) -> Result<u32, String> {
+        among("core link", text, self.core_links)
+    }
+}
+
+fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
+    match number(text)? {
+        n if n < count => Ok(n),
+        _ if count == 0 => Err(format!("the fabric has no {what}s")),
+        n => Err(format!("there is no {what} {n}: the fabric has {what}s 0 to {}", count - 1)),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -139,9 +157,9 @@ enum FaultName {
 }
 
 impl FaultSpec {
-    pub(crate) fn resolve(&self, index: usize, hosts: u64) -> Result<Fault, Problem> {
+    pub(crate) fn resolve(&self, index: usize, places: Places) -> Result<Fault, Problem> {
         let key = |name: &str| format!("faults.{index}.{name}");
-        let place = fault_place(&self.place, hosts).map_err(|message| {
+        let place = fault_place(&self.place, places).map_err(|message| {
             Problem::new(key("place"), message).with_help(
                 "places are written as \"all links\", \"core links\", \"link of host 3\", \
                  \"core link 2\" or \"host 3\"",
@@ -155,7 +173,10 @@ impl FaultSpec {
             } else {
                 format!("this fault happens to a link, not to {:?}", self.place)
             };
-            return Err(Problem::new(key("place"), message.replace("Pause", "pause").replace("Crash", "crash")));
+            return Err(Problem::new(
+                key("place"),
+                message.replace("Pause", "pause").replace("Crash", "crash"),
+            ));
         }
         let until = self.until.map_or(Time::MAX, |until| Time(until.0.0));
         let from = Time(self.from.0.0);
@@ -196,14 +217,14 @@ impl FaultSpec {
     }
 }
 
-fn fault_place(text: &str, hosts: u64) -> Result<FaultPlace, String> {
+fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["all", "links"] => Ok(FaultPlace::AllLinks),
         ["core", "links"] => Ok(FaultPlace::CoreLinks),
-        ["link", "of", "host", n] => Ok(FaultPlace::HostLink(host(n, hosts)?)),
-        ["core", "link", n] => Ok(FaultPlace::CoreLink(number(n)?)),
-        ["host", n] => Ok(FaultPlace::Host(host(n, hosts)?)),
+        ["link", "of", "host", n] => Ok(FaultPlace::HostLink(places.host(n)?)),
+        ["core", "link", n] => Ok(FaultPlace::CoreLink(places.core_link(n)?)),
+        ["host", n] => Ok(FaultPlace::Host(places.host(n)?)),
         _ => Err(format!("{text:?} names no place")),
     }
 }

@@ -240,7 +240,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn read(self) -> Result<Scenario, ScenarioError> {
-        let swept: SweptKeys = self.axes.iter().map(|axis| axis.key.clone()).collect();
+        let steps = self.axes.iter().flat_map(|axis| &axis.steps);
+        let swept: SweptKeys = steps.flatten().map(|set| set.key.clone()).collect();
         let trees = sweep::expand(&self.root, &self.axes, &self.sources)?;
         let mut points = Vec::with_capacity(trees.len());
         let mut first = None;
@@ -252,7 +253,8 @@ impl Reader<'_> {
         let Some(file) = first else {
             return Err(ScenarioError::new("the scenario has no points"));
         };
-        let stem = Path::new(self.file).file_stem().map_or("scenario".into(), |s| s.to_string_lossy());
+        let stem =
+            Path::new(self.file).file_stem().map_or("scenario".into(), |s| s.to_string_lossy());
         let name = file.name.clone().unwrap_or_else(|| stem.into_owned());
         Ok(Scenario {
             title: file.plot.title.clone().unwrap_or_else(|| name.clone()),
@@ -264,7 +266,11 @@ impl Reader<'_> {
         })
     }
 
-    fn point(&self, tree: PointTree, swept: &SweptKeys) -> Result<(File, PointSpec), ScenarioError> {
+    fn point(
+        &self,
+        tree: PointTree,
+        swept: &SweptKeys,
+    ) -> Result<(File, PointSpec), ScenarioError> {
         let PointTree { mut root, set } = tree;
         let whole = root.clone();
         let (transport, background) = (root.remove("transport"), root.remove("background"));
@@ -284,8 +290,13 @@ impl Reader<'_> {
             })
         };
         let fabric = file.fabric.resolve(swept).map_err(located)?;
-        Fabric::new(&fabric).map_err(|error| located(Problem::new("fabric", error.to_string())))?;
+        let laid_out = Fabric::new(&fabric)
+            .map_err(|error| located(Problem::new("fabric", error.to_string())))?;
         let hosts = u64::from(fabric.topology.hosts());
+        let places = measure::Places {
+            hosts: fabric.topology.hosts(),
+            core_links: laid_out.core_links().len() as u32,
+        };
         let Some(transport) = transport else {
             return Err(located(
                 Problem::new("", "`[transport]` is missing")
@@ -300,16 +311,22 @@ impl Reader<'_> {
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         if let Some(background) = background {
-            streams.extend(self.background(&background.node, &fabric, &context, swept, &located)?);
+            streams.extend(self.background(
+                &background.node,
+                &fabric,
+                &context,
+                swept,
+                &located,
+            )?);
         }
-        let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, hosts));
+        let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let config = RunConfig {
             seed: file.seed,
             run: 0,
             fabric,
             streams,
             faults: faults.collect::<Result<_, _>>().map_err(located)?,
-            measure: file.measure.resolve(endless, hosts).map_err(located)?,
+            measure: file.measure.resolve(endless, places).map_err(located)?,
         };
         let point = PointSpec {
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
@@ -358,8 +375,8 @@ impl Reader<'_> {
                         .with_help("such as: transport = { name = \"tcp\" }"),
                 ));
             };
-            let workload: workload::Workload =
-                de::from_table(&table, item.origin).map_err(|error| self.sources.de_error(error))?;
+            let workload: workload::Workload = de::from_table(&table, item.origin)
+                .map_err(|error| self.sources.de_error(error))?;
             let workload = workload.resolve(&path, context).map_err(located)?;
             let transport = transport::read(&transport.node, &format!("{path}.transport"), swept)
                 .map_err(|error| self.sources.de_error(error))?
@@ -387,13 +404,16 @@ impl Reader<'_> {
             };
             ordered.extend(value.map(|value| (key.to_owned(), value)));
         }
+        let mut text = toml::to_string(&ordered).map_err(failed)?;
         if !self.axes.is_empty() {
-            let axes = self.axes.iter().map(|axis| {
-                (axis.key.clone(), axis.values.iter().map(tree::Node::to_toml).collect::<Vec<_>>().into())
-            });
-            ordered.insert("sweep".into(), toml::Value::Table(axes.collect()));
+            // By hand: a table would put lists of tables last, and the order of keys has a meaning.
+            text.push_str("\n[sweep]\n");
+            for axis in &self.axes {
+                let key = toml::Value::String(axis.key.clone());
+                text.push_str(&format!("{key} = {}\n", axis.to_toml()));
+            }
         }
-        toml::to_string(&ordered).map_err(failed)
+        Ok(text)
     }
 }
 

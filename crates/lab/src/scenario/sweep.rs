@@ -1,19 +1,48 @@
 //! `[sweep]` and `--set`: from one tree to the trees of all points.
 
 use super::source::Sources;
-use super::tree::{Node, Origin, Table, Value, parse_value};
+use super::tree::{Entry, Node, Origin, Table, Value, parse_value};
 use crate::error::ScenarioError;
 
 /// Most points of a sweep: beyond it is a slip of the hand.
 const MAX_POINTS: usize = 10_000;
 
-/// A swept key and its values.
+/// One dimension of a sweep.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
+    /// The swept key, or [`CASES`].
     pub(crate) key: String,
     pub(crate) key_origin: Origin,
-    pub(crate) values: Vec<Node>,
+    /// What is set at each step along it.
+    pub(crate) steps: Vec<Vec<Assignment>>,
 }
+
+/// A key and the value that it gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Assignment {
+    pub(crate) key: String,
+    pub(crate) key_origin: Origin,
+    pub(crate) node: Node,
+}
+
+impl Axis {
+    /// As a resolved scenario writes it.
+    pub(crate) fn to_toml(&self) -> toml::Value {
+        let step = |step: &Vec<Assignment>| {
+            if self.key == CASES {
+                let sets = step.iter().map(|set| (set.key.clone(), set.node.to_toml()));
+                toml::Value::Table(sets.collect())
+            } else {
+                step.iter().map(|set| set.node.to_toml()).next().unwrap_or(false.into())
+            }
+        };
+        toml::Value::Array(self.steps.iter().map(step).collect())
+    }
+}
+
+/// The key of `[sweep]` that is none of the scenario: a list of tables, each of which sets several
+/// keys at once.
+pub(crate) const CASES: &str = "cases";
 
 /// Takes `[sweep]` out of the tree. Keys may be quoted ("transport.name") or nested.
 pub(crate) fn take_axes(root: &mut Table, sources: &Sources) -> Result<Vec<Axis>, ScenarioError> {
@@ -22,34 +51,84 @@ pub(crate) fn take_axes(root: &mut Table, sources: &Sources) -> Result<Vec<Axis>
         return Err(sources.error("`sweep` must be a table", "not a table", sweep.node.origin));
     };
     let mut axes = Vec::new();
-    flatten(table, "", &mut axes, sources)?;
+    read_axes(table, "", &mut axes, sources)?;
     Ok(axes)
 }
 
-fn flatten(table: Table, prefix: &str, axes: &mut Vec<Axis>, sources: &Sources) -> Result<(), ScenarioError> {
+fn read_axes(
+    table: Table,
+    prefix: &str,
+    axes: &mut Vec<Axis>,
+    sources: &Sources,
+) -> Result<(), ScenarioError> {
     for entry in table.0 {
-        let key = if prefix.is_empty() { entry.key } else { format!("{prefix}.{}", entry.key) };
-        match entry.node.value {
+        let Entry { key, key_origin, node } = entry;
+        let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+        match node.value {
             Value::Array(values) if values.is_empty() => {
                 let message = format!("the sweep over `{key}` has no values");
-                return Err(sources.error(&message, "an empty list", entry.node.origin));
+                return Err(sources.error(&message, "an empty list", node.origin));
             }
             Value::Array(values) => {
-                if axes.iter().any(|axis| axis.key == key) {
-                    let message = format!("`{key}` is swept twice");
-                    return Err(sources.error(&message, "again here", entry.key_origin));
-                }
-                axes.push(Axis { key, key_origin: entry.key_origin, values });
+                let steps = values.into_iter().map(|node| {
+                    if key == CASES {
+                        case(node, sources)
+                    } else {
+                        Ok(vec![Assignment { key: key.clone(), key_origin, node }])
+                    }
+                });
+                let steps = steps.collect::<Result<_, _>>()?;
+                axes.push(Axis { key, key_origin, steps });
             }
-            Value::Table(inner) => flatten(inner, &key, axes, sources)?,
+            Value::Table(inner) => read_axes(inner, &key, axes, sources)?,
             _ => {
                 let message = format!("the sweep over `{key}` needs a list of values");
-                let help = format!("write it as \"{key}\" = [...]; a single value belongs into its table");
-                return Err(sources.error(&message, "not a list", entry.node.origin).with_help(help));
+                return Err(sources.error(&message, "not a list", node.origin).with_help(format!(
+                    "write it as \"{key}\" = [...]; a single value belongs into its table"
+                )));
             }
         }
     }
-    Ok(())
+    match repeated(axes) {
+        None => Ok(()),
+        Some(again) => {
+            let message = format!("`{}` is swept twice", again.key);
+            Err(sources.error(&message, "again here", again.key_origin))
+        }
+    }
+}
+
+/// An assignment of a key that another axis sets too.
+fn repeated(axes: &[Axis]) -> Option<&Assignment> {
+    let keys = |axis: &Axis| -> Vec<String> {
+        axis.steps.iter().flatten().map(|set| set.key.clone()).collect()
+    };
+    (1..axes.len()).find_map(|later| {
+        let before: Vec<String> = axes[..later].iter().flat_map(keys).collect();
+        axes[later].steps.iter().flatten().find(|set| before.contains(&set.key))
+    })
+}
+
+/// What one of the [`CASES`] sets: nested tables are paths.
+fn case(node: Node, sources: &Sources) -> Result<Vec<Assignment>, ScenarioError> {
+    fn walk(table: Table, prefix: &str, into: &mut Vec<Assignment>) {
+        for Entry { key, key_origin, node } in table.0 {
+            let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+            match node.value {
+                Value::Table(inner) => walk(inner, &key, into),
+                _ => into.push(Assignment { key, key_origin, node }),
+            }
+        }
+    }
+    let Value::Table(table) = node.value else {
+        let message = "each of the cases is a table of keys and values";
+        return Err(sources
+            .error(message, "not a table", node.origin)
+            .with_help("such as { workload.sizes = \"W5\", measure.messages = 10_000 }"));
+    };
+    let mut assignments = Vec::new();
+    walk(table, "", &mut assignments);
+    Ok(assignments)
 }
 
 /// Applies `--set key=value`: it replaces what the file says, also a sweep over this key.
@@ -70,7 +149,11 @@ pub(crate) fn apply_set(
     let key_origin = Origin::new(source, 0..path.trim_end().len());
     let parts: Vec<&str> = key.split('.').collect();
     if parts.iter().any(|part| part.trim().is_empty()) {
-        return Err(sources.error("`--set` needs a key such as `workload.load`", "no key", key_origin));
+        return Err(sources.error(
+            "`--set` needs a key such as `workload.load`",
+            "no key",
+            key_origin,
+        ));
     }
     let node = read_value(text, path.len() + 1, source, sources)?;
     if let ["sweep", rest @ ..] = &parts[..] {
@@ -80,9 +163,13 @@ pub(crate) fn apply_set(
             sources.error("`--set sweep` needs a key", "such as sweep.workload.load", key_origin)
         })?;
         axes.retain(|axis| axis.key != name);
-        return flatten(table, "", axes, sources);
+        return read_axes(table, "", axes, sources);
     }
-    axes.retain(|axis| axis.key != key && !axis.key.starts_with(&format!("{key}.")));
+    let below = format!("{key}.");
+    for step in axes.iter_mut().flat_map(|axis| &mut axis.steps) {
+        step.retain(|set| set.key != key && !set.key.starts_with(&below));
+    }
+    axes.retain(|axis| axis.steps.iter().any(|step| !step.is_empty()));
     root.set(&parts, key_origin, node).map_err(|error| {
         let message = format!("`{key}` can't be set: `{}` is not a table", error.at);
         sources.error(&message, "this key", key_origin)
@@ -91,7 +178,12 @@ pub(crate) fn apply_set(
 
 /// A TOML value, or else the text itself: `--set fabric.host_link="25 Gbps"` comes without quotes
 /// from the shell.
-fn read_value(text: &str, shift: usize, source: usize, sources: &Sources) -> Result<Node, ScenarioError> {
+fn read_value(
+    text: &str,
+    shift: usize,
+    source: usize,
+    sources: &Sources,
+) -> Result<Node, ScenarioError> {
     match parse_value(text, source, shift) {
         Ok(node) => Ok(node),
         Err(mut error) if text.trim_start().starts_with(['[', '{', '"', '\'']) => {
@@ -121,31 +213,36 @@ pub(crate) fn expand(
 ) -> Result<Vec<PointTree>, ScenarioError> {
     let mut count: usize = 1;
     for axis in axes {
-        count = count.saturating_mul(axis.values.len());
+        count = count.saturating_mul(axis.steps.len());
         if count > MAX_POINTS {
             let message = format!("the sweep has more than {MAX_POINTS} points");
             return Err(sources.error(&message, "too many with this key", axis.key_origin));
         }
     }
-    let mut points = Vec::with_capacity(count);
-    for index in 0..count {
-        let mut rest = index;
-        let mut chosen: Vec<(&Axis, &Node)> = Vec::with_capacity(axes.len());
-        for axis in axes.iter().rev() {
-            chosen.push((axis, &axis.values[rest % axis.values.len()]));
-            rest /= axis.values.len();
-        }
-        chosen.reverse();
-        let mut tree = root.clone();
-        for (axis, value) in &chosen {
-            let parts: Vec<&str> = axis.key.split('.').collect();
-            tree.set(&parts, axis.key_origin, (*value).clone()).map_err(|error| {
-                let message = format!("`{}` can't be swept: `{}` is not a table", axis.key, error.at);
-                sources.error(&message, "this key", axis.key_origin)
-            })?;
-        }
-        let set = chosen.into_iter().map(|(axis, node)| (axis.key.clone(), node.clone())).collect();
-        points.push(PointTree { root: tree, set });
+    (0..count).map(|index| point(root, axes, index, sources)).collect()
+}
+
+fn point(
+    root: &Table,
+    axes: &[Axis],
+    index: usize,
+    sources: &Sources,
+) -> Result<PointTree, ScenarioError> {
+    let mut rest = index;
+    let mut chosen: Vec<&Vec<Assignment>> = Vec::with_capacity(axes.len());
+    for axis in axes.iter().rev() {
+        chosen.push(&axis.steps[rest % axis.steps.len()]);
+        rest /= axis.steps.len();
     }
-    Ok(points)
+    let assignments = || chosen.iter().rev().flat_map(|step| step.iter());
+    let mut tree = root.clone();
+    for Assignment { key, key_origin, node } in assignments() {
+        let parts: Vec<&str> = key.split('.').collect();
+        tree.set(&parts, *key_origin, node.clone()).map_err(|error| {
+            let message = format!("`{key}` can't be swept: `{}` is not a table", error.at);
+            sources.error(&message, "this key", *key_origin)
+        })?;
+    }
+    let set = assignments().map(|set| (set.key.clone(), set.node.clone())).collect();
+    Ok(PointTree { root: tree, set })
 }

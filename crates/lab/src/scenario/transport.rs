@@ -64,9 +64,24 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
 }
 
 const HOMA_KEYS: &[&str] = &[
-    "profile", "rtt_bytes", "unscheduled", "window", "max_incoming", "overcommit",
-    "max_rpcs_per_peer", "fifo_grant_increment", "grant_fifo_fraction", "pacer_fifo_fraction",
-    "priorities", "unscheduled_levels", "cutoffs", "spray", "tick", "resend_ticks", "resend_interval", "timeout_resends",
+    "profile",
+    "rtt_bytes",
+    "unscheduled",
+    "window",
+    "max_incoming",
+    "overcommit",
+    "max_rpcs_per_peer",
+    "fifo_grant_increment",
+    "grant_fifo_fraction",
+    "pacer_fifo_fraction",
+    "priorities",
+    "unscheduled_levels",
+    "cutoffs",
+    "spray",
+    "tick",
+    "resend_ticks",
+    "resend_interval",
+    "timeout_resends",
     "request_ack_ticks",
 ];
 
@@ -138,10 +153,24 @@ impl<'de> Deserialize<'de> for Cutoffs {
 }
 
 const TCP_KEYS: &[&str] = &[
-    "congestion", "initial_window", "initial_rto", "min_rto", "max_rto", "ack_every",
-    "delayed_ack", "receive_window", "connections_per_peer", "handshake", "sack",
-    "limited_transmit", "tail_loss_probe", "slow_start_after_idle", "ecn", "dctcp_gain_shift",
-    "priority", "spray",
+    "congestion",
+    "initial_window",
+    "initial_rto",
+    "min_rto",
+    "max_rto",
+    "ack_every",
+    "delayed_ack",
+    "receive_window",
+    "connections_per_peer",
+    "handshake",
+    "sack",
+    "limited_transmit",
+    "tail_loss_probe",
+    "slow_start_after_idle",
+    "ecn",
+    "dctcp_gain_shift",
+    "priority",
+    "spray",
 ];
 
 /// TCP's and DCTCP's keys.
@@ -215,13 +244,15 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
             }
             continue;
         }
-        let known_elsewhere = Name::ALL.iter().find(|other| other.keys().contains(&key));
-        match known_elsewhere {
+        let others = Name::ALL.into_iter().filter(|other| other.keys().contains(&key));
+        let others: Vec<&str> = others.map(Name::as_str).collect();
+        match others.last() {
             _ if name.keys().contains(&key) => merged.0.push(entry.clone()),
             Some(_) if any_name => {}
             Some(other) => {
-                let (name, other) = (name.as_str(), other.as_str());
-                let message = format!("`{key}` is not a key of {name}, but of {other}");
+                let name = name.as_str();
+                let all = others.join(" and ");
+                let message = format!("`{key}` is not a key of {name}, but of {all}");
                 return Err(DeError::new(message, format!("{name} has no such key"))
                     .with_help(format!("what is for {other} alone goes into [{path}.{other}]"))
                     .at(entry.key_origin));
@@ -314,7 +345,8 @@ impl HomaKeys {
         let mut config = match self.profile.unwrap_or_default() {
             Profile::Linux => {
                 if self.rtt_bytes.is_some() {
-                    return Err(chosen.bad("rtt_bytes", "the profile `linux` has no `rtt_bytes`")
+                    return Err(chosen
+                        .bad("rtt_bytes", "the profile `linux` has no `rtt_bytes`")
                         .with_help("its keys are `unscheduled` and `window`"));
                 }
                 homa::Config::linux(link)
@@ -390,14 +422,17 @@ impl HomaKeys {
         let cutoffs = self.cutoffs.as_ref().unwrap_or(&own);
         let levels = self.priorities.unwrap_or(config.num_priorities);
         if !(2..=homa::config::MAX_PRIORITIES).contains(&levels) {
-            let message = format!("`priorities` must be from 2 to {}", homa::config::MAX_PRIORITIES);
-            return Err(chosen.bad("priorities", message)
+            let message =
+                format!("`priorities` must be from 2 to {}", homa::config::MAX_PRIORITIES);
+            return Err(chosen
+                .bad("priorities", message)
                 .with_help("scheduled and unscheduled packets need one level each"));
         }
         if let Some(unscheduled) = self.unscheduled_levels {
             if *cutoffs != Cutoffs::Workload {
                 let message = "`unscheduled_levels` follows from these cutoffs";
-                return Err(chosen.bad("unscheduled_levels", message)
+                return Err(chosen
+                    .bad("unscheduled_levels", message)
                     .with_help("it goes with cutoffs = \"workload\""));
             }
             if !(1..levels).contains(&unscheduled) {
@@ -467,11 +502,13 @@ fn sizes(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
 
 impl TcpKeys {
     fn resolve(&self, chosen: &Chosen) -> Result<tcp::Config, Problem> {
-        let mut config = if chosen.name == Name::Dctcp { tcp::Config::dctcp() } else { tcp::Config::tcp() };
+        let mut config =
+            if chosen.name == Name::Dctcp { tcp::Config::dctcp() } else { tcp::Config::tcp() };
         if let Some(congestion) = self.congestion {
             if (chosen.name == Name::Dctcp) != (congestion == Congestion::Dctcp) {
                 let message = format!("this is no congestion control of {}", chosen.name.as_str());
-                return Err(chosen.bad("congestion", message)
+                return Err(chosen
+                    .bad("congestion", message)
                     .with_help("tcp has \"newreno\" and \"cubic\"; dctcp is a transport by name"));
             }
             config.congestion_control = match congestion {
@@ -486,9 +523,13 @@ impl TcpKeys {
         };
         config.initial_window_segments =
             positive("initial_window", self.initial_window, config.initial_window_segments)?;
-        config.ack_every_segments = positive("ack_every", self.ack_every, config.ack_every_segments)?;
-        config.connections_per_peer =
-            positive("connections_per_peer", self.connections_per_peer, config.connections_per_peer)?;
+        config.ack_every_segments =
+            positive("ack_every", self.ack_every, config.ack_every_segments)?;
+        config.connections_per_peer = positive(
+            "connections_per_peer",
+            self.connections_per_peer,
+            config.connections_per_peer,
+        )?;
         self.times(chosen, &mut config)?;
         if let Some(Unit(Bytes(bytes))) = self.receive_window {
             let most = 16_776_960;

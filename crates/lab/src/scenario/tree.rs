@@ -82,7 +82,12 @@ impl Table {
     }
 
     /// Sets the value at a path, making tables on the way.
-    pub(crate) fn set(&mut self, path: &[&str], key_origin: Origin, node: Node) -> Result<(), NoTable> {
+    pub(crate) fn set(
+        &mut self,
+        path: &[&str],
+        key_origin: Origin,
+        node: Node,
+    ) -> Result<(), NoTable> {
         let [head, rest @ ..] = path else { return Err(NoTable { at: String::new() }) };
         if rest.is_empty() {
             self.insert(Entry { key: (*head).to_owned(), key_origin, node });
@@ -108,10 +113,6 @@ pub(crate) struct NoTable {
 }
 
 impl Node {
-    pub(crate) fn as_table(&self) -> Option<&Table> {
-        if let Value::Table(table) = &self.value { Some(table) } else { None }
-    }
-
     pub(crate) fn as_str(&self) -> Option<&str> {
         if let Value::String(text) = &self.value { Some(text) } else { None }
     }
@@ -230,17 +231,23 @@ fn table(table: &DeTable<'_>, source: usize, shift: usize) -> Result<Table, NotT
     Ok(Table(entries))
 }
 
-fn node(value: &DeValue<'_>, span: Range<usize>, source: usize, shift: usize) -> Result<Node, NotToml> {
-    let bad = |message: &str| NotToml { message: message.into(), span: shifted(span.clone(), shift) };
+fn node(
+    value: &DeValue<'_>,
+    span: Range<usize>,
+    source: usize,
+    shift: usize,
+) -> Result<Node, NotToml> {
+    let bad =
+        |message: &str| NotToml { message: message.into(), span: shifted(span.clone(), shift) };
     let plain = match value {
         DeValue::String(text) => Value::String(text.clone().into_owned()),
         DeValue::Integer(digits) => Value::Integer(
             i64::from_str_radix(digits.as_str(), digits.radix())
                 .map_err(|_| bad("this number is too large"))?,
         ),
-        DeValue::Float(digits) => Value::Float(
-            digits.as_str().parse().map_err(|_| bad("this number can't be read"))?,
-        ),
+        DeValue::Float(digits) => {
+            Value::Float(digits.as_str().parse().map_err(|_| bad("this number can't be read"))?)
+        }
         DeValue::Boolean(b) => Value::Boolean(*b),
         DeValue::Datetime(date) => Value::Datetime(date.to_string()),
         DeValue::Array(items) => Value::Array(

@@ -16,7 +16,9 @@ pub(crate) const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 pub(crate) struct Unit<T>(pub(crate) T);
 
 /// What a quantity needs to be read and written back without loss.
-pub(crate) trait Quantity: Copy + PartialEq + Display + FromStr<Err = ParseUnitError> {
+pub(crate) trait Quantity:
+    Copy + PartialEq + Display + FromStr<Err = ParseUnitError>
+{
     const EXPECTED: &'static str;
     /// In the smallest unit, where [`Display`] would round.
     fn exact(self) -> String;
@@ -87,10 +89,12 @@ fn read_limit(text: &str) -> Result<Limit, String> {
     if matches!(trimmed, "unlimited" | "never") {
         return Ok(Limit(None));
     }
-    if let Some(number) = trimmed.strip_suffix("packets").or_else(|| trimmed.strip_suffix("packet")) {
-        let packets: u32 = number.trim().replace('_', "").parse().map_err(|_| {
-            format!("`{text}` is not a number of packets, as in \"65 packets\"")
-        })?;
+    if let Some(number) = trimmed.strip_suffix("packets").or_else(|| trimmed.strip_suffix("packet"))
+    {
+        let packets: u32 =
+            number.trim().replace('_', "").parse().map_err(|_| {
+                format!("`{text}` is not a number of packets, as in \"65 packets\"")
+            })?;
         return Ok(Limit(Some(u64::from(packets) * FULL_PACKET)));
     }
     let bytes: Bytes = trimmed.parse().map_err(|error: ParseUnitError| {

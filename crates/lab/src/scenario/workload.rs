@@ -126,7 +126,8 @@ impl<'de> Deserialize<'de> for Sizes {
                 Ok(Sizes::Named(text.to_owned()))
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Sizes, A::Error> {
-                let table = UniformTable::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                let table =
+                    UniformTable::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
                 Ok(Sizes::Uniform(table.uniform.0, table.uniform.1))
             }
         }
@@ -159,7 +160,8 @@ impl<'de> Deserialize<'de> for Hosts {
                 f.write_str("a number of hosts, or which they are as in \"0-15\"")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Hosts, E> {
-                let number = u32::try_from(n).map_err(|_| E::custom("so many hosts there are not"))?;
+                let number =
+                    u32::try_from(n).map_err(|_| E::custom("so many hosts there are not"))?;
                 Ok(Hosts::Number(number))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Hosts, E> {
@@ -198,7 +200,11 @@ impl Workload {
     }
 
     /// Checks the keys against each other, and that the workload can be run.
-    pub(crate) fn resolve(&self, path: &str, context: &Context<'_>) -> Result<WorkloadConfig, Problem> {
+    pub(crate) fn resolve(
+        &self,
+        path: &str,
+        context: &Context<'_>,
+    ) -> Result<WorkloadConfig, Problem> {
         let place = Place(path);
         self.refuse_foreign_keys(place)?;
         let config = WorkloadConfig {
@@ -219,8 +225,14 @@ impl Workload {
         };
         let hosts = u32::try_from(context.hosts).unwrap_or(u32::MAX);
         // Any gap will do: what is asked is whether the rest makes sense.
-        Generator::new(&config, hosts, Some(Span::from_us(1)), 0, 0, 0)
-            .map_err(|error| Problem::new(place.of(&error), error.to_string()))?;
+        Generator::new(&config, hosts, Some(Span::from_us(1)), 0, 0, 0).map_err(|error| match (
+            &error, &self.file,
+        ) {
+            (WorkloadError::Trace(_), Some(file)) => {
+                Problem::new(place.of(&error), format!("`{}`: {error}", file.display()))
+            }
+            _ => Problem::new(place.of(&error), error.to_string()),
+        })?;
         Ok(config)
     }
 
@@ -340,7 +352,12 @@ impl Workload {
         }
     }
 
-    fn named_sizes(&self, key: &str, name: &str, context: &Context<'_>) -> Result<SizeDist, Problem> {
+    fn named_sizes(
+        &self,
+        key: &str,
+        name: &str,
+        context: &Context<'_>,
+    ) -> Result<SizeDist, Problem> {
         let is_file = Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"));
         if is_file {
             let bytes = read(key, &context.folder.join(name))?;
@@ -412,6 +429,7 @@ impl Place<'_> {
             E::NoOutstanding => self.key("outstanding"),
             E::Zero { .. } | E::TooMany { .. } => self.key("messages_per_sender"),
             E::EmptyRange { what, .. } | E::NotApplicable { what, .. } => self.key(what),
+            E::NoSuchHost { what: "the receiver", .. } => self.key("receiver"),
             E::NoSuchHost { what, .. } => self.key(what),
             E::NoSender(_) => self.key("senders"),
             E::StopsBeforeStart { .. } => self.key("stop"),

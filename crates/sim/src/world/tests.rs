@@ -152,8 +152,9 @@ impl Case {
         let fabric = Fabric::new(&self.fabric).unwrap();
         let generator =
             Generator::new(&self.workload, fabric.hosts(), self.gap, self.seed, 0, 0).unwrap();
-        let transport =
-            rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(rackweave_transport::tcp::Config::tcp()));
+        let transport = rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(
+            rackweave_transport::tcp::Config::tcp(),
+        ));
         let stream = StreamConfig { transport, workload: self.workload.clone() };
         let spray = self.spray;
         let setup = Setup {
@@ -469,11 +470,24 @@ fn zz_speed() {
     let topology = Topology::FatTree { k, host_link: G10 };
     let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
     let pattern = match which.as_str() {
-        "incast" => Pattern::Incast { senders: None, receiver, sizes: SizeDist::fixed(5_000_000).unwrap(), messages_per_sender: 1, at, spread },
-        _ => Pattern::Permutation { sizes: SizeDist::fixed(10_000_000).unwrap(), messages_per_host: 1 },
+        "incast" => Pattern::Incast {
+            senders: None,
+            receiver,
+            sizes: SizeDist::fixed(5_000_000).unwrap(),
+            messages_per_sender: 1,
+            at,
+            spread,
+        },
+        _ => Pattern::Permutation {
+            sizes: SizeDist::fixed(10_000_000).unwrap(),
+            messages_per_host: 1,
+        },
     };
     let mut case = Case::new(topology, pattern);
     case.measure.verify = false;
     let result = case.run();
-    println!("hops {} events {} peak {}", result.counters.packet_hops, result.counters.events, result.peak_packets);
+    println!(
+        "hops {} events {} peak {}",
+        result.counters.packet_hops, result.counters.events, result.peak_packets
+    );
 }
