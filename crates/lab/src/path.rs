@@ -58,19 +58,13 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rackweave_core::Framing;
+    use rackweave_sim::Fabric;
     use rackweave_sim::config::{BufferConfig, Routing, SwitchConfig};
 
-    #[test]
-    fn the_fabric_of_the_homa_paper_has_its_round_trip() {
-        // SIGCOMM'18, section 5.2: 7.8 us, so that RTTbytes is about 9.7 KB.
-        let fabric = FabricConfig {
-            topology: Topology::LeafSpine {
-                leaves: 9,
-                hosts_per_leaf: 16,
-                spines: 4,
-                host_link: Rate::from_gbps(10),
-                core_link: Rate::from_gbps(40),
-            },
+    fn fabric(topology: Topology) -> FabricConfig {
+        FabricConfig {
+            topology,
             host_link_delay: Span::ZERO,
             core_link_delay: Span::ZERO,
             host_send_delay: Span::from_us(1),
@@ -82,10 +76,42 @@ mod tests {
                 trim: None,
                 routing: Routing::Transport,
             },
-        };
-        let path = Path::longest(&fabric);
+        }
+    }
+
+    fn leaf_spine(leaves: u32, hosts_per_leaf: u32, spines: u32) -> Topology {
+        let (host_link, core_link) = (Rate::from_gbps(10), Rate::from_gbps(40));
+        Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link }
+    }
+
+    #[test]
+    fn the_fabric_of_the_homa_paper_has_its_round_trip() {
+        // SIGCOMM'18, section 5.2: 7.8 us, so that RTTbytes is about 9.7 KB.
+        let path = Path::longest(&fabric(leaf_spine(9, 16, 4)));
         assert!((7.6..7.9).contains(&path.base_rtt().as_us_f64()), "{}", path.base_rtt());
         assert!((9_500..9_800).contains(&path.base_rtt_bytes()));
         assert_eq!(path.hops(), 4);
+    }
+
+    #[test]
+    fn the_simulator_takes_the_same_time() {
+        let host_link = Rate::from_gbps(10);
+        let core_link = Rate::from_gbps(40);
+        let topologies = [
+            Topology::SingleSwitch { hosts: 5, host_link },
+            Topology::Dumbbell { left: 2, right: 3, host_link, core_link },
+            leaf_spine(1, 3, 2),
+            leaf_spine(4, 3, 2),
+            Topology::FatTree { k: 2, host_link },
+            Topology::FatTree { k: 4, host_link },
+        ];
+        for topology in topologies {
+            let mut config = fabric(topology);
+            config.host_link_delay = Span::from_ns(30);
+            config.core_link_delay = Span::from_ns(70);
+            let framing = Framing { max_payload: 1460, header_bytes: 40, sprays: false };
+            let simulated = Fabric::new(&config).unwrap().base_rtt(framing, frame::wire_bytes(0));
+            assert_eq!(Path::longest(&config).base_rtt(), simulated, "{topology:?}");
+        }
     }
 }

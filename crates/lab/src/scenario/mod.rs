@@ -1,6 +1,6 @@
 //! Scenario files: TOML in, [`RunConfig`]s out.
 //!
-//! A file is read into a [tree](tree) in which every key and value knows its place; `--set` and
+//! A file is read into a tree in which every key and value knows its place; `--set` and
 //! `[sweep]` work on that tree; then each point's tree is checked and turned into plain numbers.
 //! So an error in a swept value points at that value, wherever it was written.
 
