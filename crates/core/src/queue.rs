@@ -20,11 +20,22 @@ const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 struct Slot<H>(Packet<H>);
 
-/// What lists and links need of a packet, apart from it: following a list touches no packet.
+/// What queues and links need of a packet, apart from it: four fit a cache line, and a packet is
+/// only touched where it is made, routed and received.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     at: Time,
     next: u32,
+    wire_bytes: u16,
+    priority: u8,
+}
+
+impl Link {
+    #[inline]
+    const fn of<H>(packet: &Packet<H>) -> Self {
+        let Packet { wire_bytes, priority, .. } = *packet;
+        Self { at: Time::ZERO, next: NONE, wire_bytes, priority }
+    }
 }
 
 /// Slots for packets under way.
@@ -59,16 +70,18 @@ impl<H: Header> Pool<H> {
     #[inline]
     pub fn insert(&mut self, packet: Packet<H>) -> PacketRef {
         self.live += 1;
+        let link = Link::of(&packet);
         let slot = Slot(packet);
         if self.free == NONE {
             let index = u32::try_from(self.slots.len()).ok().filter(|i| *i != NONE);
             let index = index.expect("fewer than 2^32 packets under way");
             self.slots.push(slot);
-            self.links.push(Link { at: Time::ZERO, next: NONE });
+            self.links.push(link);
             PacketRef(index)
         } else {
             let index = self.free;
             self.free = self.links[index as usize].next;
+            self.links[index as usize] = link;
             self.slots[index as usize] = slot;
             PacketRef(index)
         }
@@ -90,10 +103,36 @@ impl<H: Header> Pool<H> {
         &self.slots[packet.0 as usize].0
     }
 
-    /// The packet in a slot, to mark or trim.
+    /// Changes the packet in a slot.
     #[inline]
-    pub fn get_mut(&mut self, packet: PacketRef) -> &mut Packet<H> {
-        &mut self.slots[packet.0 as usize].0
+    pub fn modify<R>(&mut self, packet: PacketRef, change: impl FnOnce(&mut Packet<H>) -> R) -> R {
+        let slot = &mut self.slots[packet.0 as usize].0;
+        let result = change(slot);
+        let link = &mut self.links[packet.0 as usize];
+        (link.wire_bytes, link.priority) = (slot.wire_bytes, slot.priority);
+        result
+    }
+
+    /// Bytes that a packet takes on a link.
+    #[must_use]
+    #[inline]
+    pub fn wire_bytes(&self, packet: PacketRef) -> u32 {
+        u32::from(self.links[packet.0 as usize].wire_bytes)
+    }
+
+    /// A packet's priority.
+    #[must_use]
+    #[inline]
+    pub fn priority(&self, packet: PacketRef) -> u8 {
+        self.links[packet.0 as usize].priority
+    }
+
+    /// The packet after this one in its list, if it is not the last.
+    #[must_use]
+    #[inline]
+    pub fn after(&self, packet: PacketRef) -> Option<PacketRef> {
+        let next = self.links[packet.0 as usize].next;
+        (next != NONE).then_some(PacketRef(next))
     }
 
     /// The time noted beside a packet: on a link, when it arrives.

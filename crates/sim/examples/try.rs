@@ -35,13 +35,17 @@ fn main() {
     let sizes = SizeDist::named(&w).unwrap();
     let homa0 = homa::Config::sigcomm18(Rate::from_gbps(10), 10_000);
     let pts: Vec<(u32, f64)> = sizes.points().map(|(s, p)| (s as u32, p)).collect();
-    let _ = &pts;
-    let cut = match w.as_str() {
-        "W1" => homa::Cutoffs::new(&[30, 100, 200, 300, 500, 800, u32::MAX], 8),
-        "W3" => homa::Cutoffs::new(&[300, 800, 2000, u32::MAX], 8),
-        _ => homa::Cutoffs::new(&[u32::MAX], 8),
-    }
-    .unwrap();
+    let lv = match w.as_str() {
+        "W1" => 7,
+        "W2" => 5,
+        "W3" => 4,
+        _ => 1,
+    };
+    let cut = homa::cutoffs::allocate_for(
+        &homa0,
+        &pts,
+        Some(a.get(6).map_or(lv, |x| x.parse().unwrap())),
+    );
     eprintln!("{cut:?}");
     let homa = homa0.with_priorities(cut);
     let homa = if let Some(oc) = a.get(5) {

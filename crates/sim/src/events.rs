@@ -1,7 +1,7 @@
 //! The event queue: a wheel of buckets threaded through the components.
 //!
 //! Each component (a link, a source of messages) has at most one event pending, so a bucket is a
-//! list through two arrays indexed by component: pushing allocates nothing and touches three
+//! list through an array indexed by component: pushing allocates nothing and touches two or three
 //! cache lines. Only the bucket that time is in is sorted. Timers, which are few, far away and
 //! may be pushed again earlier, wait in a heap and join the bucket when its time comes.
 //!
@@ -17,6 +17,9 @@ pub type Component = u32;
 
 const NONE: u32 = u32::MAX;
 
+/// From so many components on, what they name does not fit the processor's caches.
+pub const LARGE: usize = 8192;
+
 /// Pending events, earliest first.
 #[derive(Debug)]
 pub struct EventQueue {
@@ -29,22 +32,25 @@ pub struct EventQueue {
     /// Bit per bucket that has components, and bit per word of those.
     occupied: Vec<u64>,
     summary: Vec<u64>,
-    /// For each component: the next in its bucket, and its time.
-    next: Vec<u32>,
-    times: Vec<u64>,
+    /// For each component: its time, and the next component in its bucket.
+    pending: Vec<(u64, u32)>,
     /// The bucket that time is in (absolute number), and its events, latest first.
     bucket: u64,
     current: Vec<u128>,
     far: BinaryHeap<Reverse<(u64, u32)>>,
     len: usize,
+    /// The queue has moved on to a new bucket.
+    turned: bool,
 }
 
 impl EventQueue {
     /// A queue for components `0..components`, whose events are mostly within `horizon_ps`.
     #[must_use]
     pub fn new(components: usize, horizon_ps: u64) -> Self {
-        // About one event a bucket when every component has one within the horizon.
-        let buckets = (components * 2).next_power_of_two().clamp(1 << 12, 1 << 20);
+        // Small fabrics: at most one event a bucket or so, when every component has one within the
+        // horizon. Large ones: sixteen, since the engine reads ahead within a bucket.
+        let buckets = if components < LARGE { components * 2 } else { components / 16 };
+        let buckets = buckets.next_power_of_two().clamp(1 << 12, 1 << 20);
         let width = (horizon_ps / buckets as u64).max(1).next_power_of_two();
         Self {
             shift: width.trailing_zeros(),
@@ -52,12 +58,12 @@ impl EventQueue {
             heads: vec![NONE; buckets],
             occupied: vec![0; buckets / 64],
             summary: vec![0; (buckets / 64).div_ceil(64)],
-            next: vec![NONE; components],
-            times: vec![0; components],
+            pending: vec![(0, NONE); components],
             bucket: 0,
             current: Vec::new(),
             far: BinaryHeap::new(),
             len: 0,
+            turned: false,
         }
     }
 
@@ -87,8 +93,7 @@ impl EventQueue {
         if bucket <= self.bucket {
             self.insert_current(Self::key(at, component));
         } else if bucket - self.bucket <= self.mask {
-            self.times[component as usize] = at.0;
-            self.link(bucket & self.mask, component);
+            self.link(bucket & self.mask, at, component);
         } else {
             self.far.push(Reverse((at.0, component)));
         }
@@ -115,6 +120,13 @@ impl EventQueue {
         Some((Time((key >> 32) as u64), key as u32))
     }
 
+    /// The events after the popped one, if that one was the first of several in its bucket.
+    #[inline]
+    pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
+        let turned = std::mem::replace(&mut self.turned, false);
+        turned.then(|| self.current.iter().rev().map(|key| *key as u32))
+    }
+
     #[inline]
     fn insert_current(&mut self, key: u128) {
         // Nearly always among the next few: search from the end, where the earliest are.
@@ -126,9 +138,9 @@ impl EventQueue {
     }
 
     #[inline]
-    fn link(&mut self, slot: u64, component: Component) {
+    fn link(&mut self, slot: u64, at: Time, component: Component) {
         let slot = slot as usize;
-        self.next[component as usize] = self.heads[slot];
+        self.pending[component as usize] = (at.0, self.heads[slot]);
         self.heads[slot] = component;
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
@@ -149,9 +161,9 @@ impl EventQueue {
             let slot = (bucket & self.mask) as usize;
             let mut component = std::mem::replace(&mut self.heads[slot], NONE);
             while component != NONE {
-                let at = Time(self.times[component as usize]);
-                self.current.push(Self::key(at, component));
-                component = self.next[component as usize];
+                let (at, next) = self.pending[component as usize];
+                self.current.push(Self::key(Time(at), component));
+                component = next;
             }
             self.occupied[slot / 64] &= !(1 << (slot % 64));
             if self.occupied[slot / 64] == 0 {
@@ -167,6 +179,7 @@ impl EventQueue {
         }
         if self.current.len() > 1 {
             self.current.sort_unstable_by(|a, b| b.cmp(a));
+            self.turned = true;
         }
         true
     }

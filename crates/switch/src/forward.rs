@@ -99,15 +99,28 @@ impl Forwarder {
         if self.detours.is_some() {
             return self.route_around(packet);
         }
-        let below = packet.dst.0.wrapping_sub(self.first_host);
-        if below < self.host_count {
-            return Some(Port((below / self.hosts_per_port) as u16));
+        let down = self.way_down(packet.dst);
+        if down.is_some() {
+            return down;
         }
         match self.up_count {
             0 => None,
             1 => Some(Port(self.first_up)),
             n => Some(Port(self.first_up + self.pick(packet, n))),
         }
+    }
+
+    /// The port down to a host, if it is below this switch and all links work.
+    #[must_use]
+    #[inline]
+    pub const fn way_down(&self, dst: HostId) -> Option<Port> {
+        let below = dst.0.wrapping_sub(self.first_host);
+        if below >= self.host_count {
+            return None;
+        }
+        // Leaves need no division.
+        let port = if self.hosts_per_port == 1 { below } else { below / self.hosts_per_port };
+        Some(Port(port as u16))
     }
 
     #[cold]

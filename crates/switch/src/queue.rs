@@ -1,5 +1,7 @@
 //! The queue of one port: eight strict priorities, tail drop, ECN marking, trimming.
 
+use std::sync::Arc;
+
 use rackweave_core::{
     Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Queue, Rng, frame,
 };
@@ -30,22 +32,23 @@ pub struct Trim {
     pub header_limit_bytes: u64,
 }
 
-/// The queue of one port.
+/// The queue of one port. What is looked at while nothing waits comes first, in 32 bytes.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct PortQueue {
-    fifos: [Fifo; PRIORITIES],
     bytes: u64,
     top_bytes: u64,
-    config: QueueConfig,
+    config: Arc<QueueConfig>,
     /// Bit `p` is set while priority `p` has packets.
     occupied: u8,
+    fifos: [Fifo; PRIORITIES],
 }
 
 impl PortQueue {
     /// An empty queue.
     #[must_use]
-    pub const fn new(config: QueueConfig) -> Self {
-        Self { fifos: [Fifo::EMPTY; PRIORITIES], bytes: 0, top_bytes: 0, config, occupied: 0 }
+    pub const fn new(config: Arc<QueueConfig>) -> Self {
+        Self { bytes: 0, top_bytes: 0, config, occupied: 0, fifos: [Fifo::EMPTY; PRIORITIES] }
     }
 
     /// Bytes that wait.
@@ -62,21 +65,31 @@ impl PortQueue {
         self.occupied == 0
     }
 
+    /// The packet that goes next.
+    #[must_use]
+    #[inline]
+    pub const fn front(&self) -> Option<PacketRef> {
+        if self.occupied == 0 {
+            return None;
+        }
+        self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
+    }
+
     /// Marks a packet that finds this queue as it is; says whether it did.
     #[inline]
-    fn mark<H: Header>(&self, packet: &mut Packet<H>) -> bool {
-        self.bytes > self.config.ecn_threshold_bytes && packet.mark()
+    fn mark<H: Header>(&self, pool: &mut Pool<H>, packet: PacketRef) -> bool {
+        self.bytes > self.config.ecn_threshold_bytes && pool.modify(packet, Packet::mark)
     }
 
     #[inline]
     fn append<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
-        let Packet { priority, wire_bytes, .. } = *pool.get(packet);
-        let priority = usize::from(priority).min(TOP);
+        let bytes = u64::from(pool.wire_bytes(packet));
+        let priority = usize::from(pool.priority(packet)).min(TOP);
         self.fifos[priority].push(pool, packet);
         self.occupied |= 1 << priority;
-        self.bytes += u64::from(wire_bytes);
+        self.bytes += bytes;
         if priority == TOP {
-            self.top_bytes += u64::from(wire_bytes);
+            self.top_bytes += bytes;
         }
     }
 
@@ -96,21 +109,22 @@ impl PortQueue {
         // NDP section 3.1: with probability 1/2 the arriving packet is cut, else the last one
         // that waits. The latter keeps its place: the arriving packet moves into the slot.
         if rng.below(2) == 0
-            && let Some(last) = self.last_trimmable(pool, pool.get(packet).priority)
+            && let Some(last) = self.last_trimmable(pool, pool.priority(packet))
         {
             let arriving = *pool.get(packet);
-            let waiting = core::mem::replace(pool.get_mut(last), arriving);
+            let waiting = pool.modify(last, |last| core::mem::replace(last, arriving));
             self.bytes =
                 self.bytes + u64::from(arriving.wire_bytes) - u64::from(waiting.wire_bytes);
-            *pool.get_mut(packet) = waiting;
+            pool.modify(packet, |packet| *packet = waiting);
         }
         let header_bytes = u64::from(frame::wire_bytes(frame::MIN_PAYLOAD));
         if self.top_bytes + header_bytes > trim.header_limit_bytes {
             return Self::drop(pool, packet, DropReason::HeaderQueueFull);
         }
-        let cut = pool.get_mut(packet);
-        cut.trim();
-        cut.priority = TOP as u8;
+        pool.modify(packet, |cut| {
+            cut.trim();
+            cut.priority = TOP as u8;
+        });
         self.append(pool, packet);
         Admission::Trimmed
     }
@@ -125,17 +139,16 @@ impl PortQueue {
 impl<H: Header> Queue<H> for PortQueue {
     #[inline]
     fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef, rng: &mut Rng) -> Admission {
-        let arriving = pool.get_mut(packet);
-        let bytes = u64::from(arriving.wire_bytes);
-        let marked = self.mark(arriving);
+        let bytes = u64::from(pool.wire_bytes(packet));
+        let marked = self.mark(pool, packet);
         if let Some(trim) = self.config.trim {
-            let is_top = usize::from(arriving.priority) >= TOP;
+            let is_top = usize::from(pool.priority(packet)) >= TOP;
             if is_top {
                 if self.top_bytes + bytes > trim.header_limit_bytes {
                     return Self::drop(pool, packet, DropReason::HeaderQueueFull);
                 }
             } else if self.bytes - self.top_bytes + bytes > trim.data_limit_bytes {
-                if arriving.is_trimmable() {
+                if pool.get(packet).is_trimmable() {
                     return self.trim(pool, packet, trim, rng);
                 }
                 return Self::drop(pool, packet, DropReason::QueueFull);
@@ -158,7 +171,7 @@ impl<H: Header> Queue<H> for PortQueue {
         if fifo.is_empty() {
             self.occupied &= !(1 << priority);
         }
-        let bytes = u64::from(pool.get(packet).wire_bytes);
+        let bytes = u64::from(pool.wire_bytes(packet));
         self.bytes -= bytes;
         if priority == TOP {
             self.top_bytes -= bytes;
@@ -203,7 +216,7 @@ mod tests {
     impl Bench {
         fn new(config: QueueConfig) -> Self {
             let rng = Rng::stream(1, 0, 0, "queue test");
-            Self { pool: Pool::new(), queue: PortQueue::new(config), rng }
+            Self { pool: Pool::new(), queue: PortQueue::new(Arc::new(config)), rng }
         }
         fn put(&mut self, tag: u32, priority: u8, l3_bytes: u32, trimmable: bool) -> Admission {
             let mut packet = Packet::new(HostId(0), HostId(1), l3_bytes, Tag(tag))

@@ -26,6 +26,9 @@ pub struct Faults {
     pub lateness: Span,
 }
 
+/// Whether something happens to a packet.
+pub type PacketFilter<H> = fn(&Packet<H>) -> bool;
+
 #[derive(Debug)]
 enum What<H> {
     Arrive(Packet<H>),
@@ -67,6 +70,8 @@ pub struct Network<T: Transport> {
     pub hosts: Vec<T>,
     /// What happens to packets from now on.
     pub faults: Faults,
+    /// Packets that are lost besides.
+    pub lose: Option<PacketFilter<T::Header>>,
     /// What the applications were told: when, where, what.
     pub events: Vec<(Time, HostId, Event)>,
     /// Every packet sent, and when its first bit was, if [`Network::keep_packets`].
@@ -95,6 +100,7 @@ impl<T: Transport> Network<T> {
         Self {
             hosts,
             faults: Faults::default(),
+            lose: None,
             events: Vec::new(),
             packets: Vec::new(),
             keep_packets: false,
@@ -276,7 +282,8 @@ impl<T: Transport> Network<T> {
         self.link_busy[index] = true;
         self.schedule(sent, What::LinkFree(index));
         let Faults { loss, duplication, reordering, lateness } = self.faults;
-        if self.down[index] || self.rng.chance(loss) {
+        let lost = self.lose.is_some_and(|lose| lose(&packet));
+        if self.down[index] || lost || self.rng.chance(loss) {
             return;
         }
         let copies = if self.rng.chance(duplication) { 2 } else { 1 };

@@ -30,19 +30,73 @@ impl<'a> StreamState<'a> {
     }
 }
 
-/// A message of the run. Its number is its index.
+/// A message under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+struct Message {
+    /// The how-manieth of the run: see [`Messages`].
+    serial: u64,
     src: HostId,
     dst: HostId,
     bytes: u64,
     start: Time,
-    end: Time,
     stream: u16,
-    state: State,
     measured: bool,
-    /// The request has arrived (a second arrival would be the transport's fault).
-    requested: bool,
+}
+
+/// Messages under way, and the measured ones that have ended.
+///
+/// A message's number is its serial number and, in the low bits, its slot: it only increases, and
+/// leads to the message without a search. Memory grows with what is under way and measured, not with the length of the run.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    slots: Vec<Option<Message>>,
+    free: Vec<u32>,
+    next_serial: u64,
+    ended: Vec<(Message, Time, State)>,
+}
+
+/// Bits of a message's number that are its slot.
+const SLOT_BITS: u32 = 24;
+
+impl Messages {
+    fn insert(&mut self, message: Message) -> MessageId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        self.slots[slot as usize] = Some(Message { serial, ..message });
+        MessageId::request(serial << SLOT_BITS | u64::from(slot))
+    }
+
+    const fn place(id: MessageId) -> (u64, usize) {
+        let number = id.number();
+        (number >> SLOT_BITS, (number & ((1 << SLOT_BITS) - 1)) as usize)
+    }
+
+    fn get(&self, id: MessageId) -> Option<&Message> {
+        let (serial, slot) = Self::place(id);
+        self.slots.get(slot)?.as_ref().filter(|message| message.serial == serial)
+    }
+
+    fn remove(&mut self, id: MessageId) -> Option<Message> {
+        let message = *self.get(id)?;
+        let (_, slot) = Self::place(id);
+        self.slots[slot] = None;
+        self.free.push(slot as u32);
+        Some(message)
+    }
+
+    fn ids_from(&self, src: HostId) -> Vec<MessageId> {
+        let slots = self.slots.iter().enumerate();
+        let of_host = slots.filter_map(|(slot, message)| {
+            let message = message.filter(|message| message.src == src)?;
+            Some(MessageId::request(message.serial << SLOT_BITS | slot as u64))
+        });
+        of_host.collect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +154,8 @@ pub(super) struct Tally {
     /// Where the bytes of messages have been stored, if receivers check them.
     coverage: std::collections::BTreeMap<u64, Coverage>,
     pub(super) verified: u64,
+    /// Messages that have arrived, if receivers check them.
+    completed: std::collections::BTreeSet<u64>,
     order: u64,
 }
 
@@ -171,7 +227,6 @@ impl<T: Transport> World<'_, T> {
 
     /// A host starts a message.
     fn start_message(&mut self, stream: u16, src: HostId, arrival: Arrival) {
-        let number = self.messages.len() as u64;
         let tally = &mut self.tally;
         let is_open = tally.measured_started < tally.wanted;
         let measured = self.now >= tally.since && is_open;
@@ -181,18 +236,15 @@ impl<T: Transport> World<'_, T> {
         let state = &mut self.streams[usize::from(stream)];
         state.alive += 1;
         let exchange = state.config.workload.exchange;
-        self.messages.push(Message {
+        let id = self.messages.insert(Message {
+            serial: 0,
             src,
             dst: arrival.dst,
             bytes: arrival.bytes,
             start: self.now,
-            end: Time::ZERO,
             stream,
-            state: State::UnderWay,
             measured,
-            requested: false,
         });
-        let id = MessageId::request(number);
         if !self.hosts[src.0 as usize].is_up() {
             // A host that is down starts nothing; a paused one cannot either.
             return self.failed(id, FailReason::HostCrashed);
@@ -238,12 +290,14 @@ impl<T: Transport> World<'_, T> {
         bytes: u64,
         kind: Kind,
     ) {
-        let number = id.number() as usize;
-        let Some(&message) = self.messages.get(number) else {
-            panic!("{host} delivered message {id} from {peer}, which nobody sent");
+        let Some(&message) = self.messages.get(id) else {
+            // A message that its sender has given up may still arrive, but none arrives twice.
+            assert!(!self.tally.completed.contains(&id.number()), "message {id} came twice");
+            return;
         };
-        let expected = if id.is_response() { message.src } else { message.dst };
-        assert_eq!(host, expected, "message {id} was delivered to the wrong host");
+        let expected =
+            if id.is_response() { (message.dst, message.src) } else { (message.src, message.dst) };
+        assert_eq!((peer, host), expected, "message {id} was delivered to the wrong host");
         if self.measure.verify {
             self.verify(id, bytes);
         }
@@ -253,37 +307,31 @@ impl<T: Transport> World<'_, T> {
         }
         match kind {
             Kind::Request => {
-                // A restarted server may rightly execute a request again.
-                self.messages[number].requested = true;
-                let bytes = match exchange {
-                    Exchange::Respond(bytes) => bytes,
-                    Exchange::OneWay | Exchange::Echo => message.bytes,
-                };
-                let kind = Kind::Response;
-                let message = Submit { id: id.response(), peer, bytes, kind };
-                let instance = self.streams[usize::from(self.messages[number].stream)].instance;
+                let bytes = exchange.response_bytes(message.bytes).unwrap_or(message.bytes);
+                let instance = self.streams[usize::from(message.stream)].instance;
+                let message = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
                 self.todo.push(Todo::Respond { host, message, instance });
             }
-            Kind::OneWay | Kind::Response => self.end_message(number, State::Completed),
+            Kind::OneWay | Kind::Response => {
+                if self.measure.verify {
+                    self.tally.completed.insert(id.number());
+                }
+                self.end_message(id, State::Completed);
+            }
         }
     }
 
     /// A message will not complete.
     pub(super) fn failed(&mut self, id: MessageId, reason: FailReason) {
-        let number = id.number() as usize;
-        if number < self.messages.len() {
-            self.end_message(number, State::Failed(reason));
-        }
+        self.end_message(id, State::Failed(reason));
     }
 
-    fn end_message(&mut self, number: usize, end: State) {
-        let message = &mut self.messages[number];
-        if message.state != State::UnderWay {
-            // Delivered, then given up by a sender that never learnt of it; or the other way round.
-            return;
+    fn end_message(&mut self, id: MessageId, end: State) {
+        // Delivered, then given up by a sender that never learnt of it; or the other way round.
+        let Some(message) = self.messages.remove(id) else { return };
+        if message.measured {
+            self.messages.ended.push((message, self.now, end));
         }
-        message.state = end;
-        message.end = self.now;
         let (stream, src) = (message.stream, message.src);
         if message.measured {
             self.tally.last_end = self.now;
@@ -330,25 +378,22 @@ impl<T: Transport> World<'_, T> {
 
     /// A host has lost all its messages.
     pub(super) fn fail_messages_of(&mut self, host: HostId) {
-        for number in 0..self.messages.len() {
-            let message = &self.messages[number];
-            if message.src == host && message.state == State::UnderWay {
-                self.end_message(number, State::Failed(FailReason::HostCrashed));
-            }
+        for id in self.messages.ids_from(host) {
+            self.end_message(id, State::Failed(FailReason::HostCrashed));
         }
     }
 
     /// A receiver stores bytes of a message.
     pub(super) fn store(&mut self, src: HostId, host: HostId, slice: Slice) {
-        let number = slice.message.number() as usize;
-        let Some(message) = self.messages.get(number) else {
-            panic!(
-                "{host} stores bytes of message {} from {src}, which nobody sent",
-                slice.message
-            );
+        // The bytes of a response count under the response's own id.
+        let request = MessageId(slice.message.0 & !1);
+        let Some(message) = self.messages.get(request) else { return };
+        let (sender, receiver) = if slice.message.is_response() {
+            (message.dst, message.src)
+        } else {
+            (message.src, message.dst)
         };
-        let sender = if slice.message.is_response() { message.dst } else { message.src };
-        assert_eq!(sender, src, "bytes of message {} come from the wrong host", slice.message);
+        assert_eq!((src, host), (sender, receiver), "bytes of message {} astray", slice.message);
         let (start, len) = (u64::from(slice.offset), u64::from(slice.len));
         if len > 0 {
             self.tally.coverage.entry(slice.message.0).or_default().insert(start, start + len);
@@ -367,15 +412,13 @@ impl<T: Transport> World<'_, T> {
         let framing: Vec<_> = (self.streams.iter())
             .map(|stream| self.hosts[0].transports[usize::from(stream.instance)].framing())
             .collect();
-        let record = |message: &Message| {
+        let record = |(message, end, state): &(Message, Time, State)| {
             let stream = usize::from(message.stream);
             let (src, dst) = (message.src, message.dst);
             let there = self.fabric.ideal(src, dst, message.bytes, framing[stream]);
-            let back = match self.streams[stream].config.workload.exchange {
-                Exchange::OneWay => Span::ZERO,
-                Exchange::Echo => self.fabric.ideal(dst, src, message.bytes, framing[stream]),
-                Exchange::Respond(bytes) => self.fabric.ideal(dst, src, bytes, framing[stream]),
-            };
+            let exchange = self.streams[stream].config.workload.exchange;
+            let back = (exchange.response_bytes(message.bytes))
+                .map_or(Span::ZERO, |bytes| self.fabric.ideal(dst, src, bytes, framing[stream]));
             MessageRecord {
                 stream: message.stream,
                 src,
@@ -383,14 +426,18 @@ impl<T: Transport> World<'_, T> {
                 bytes: message.bytes,
                 start: message.start,
                 ideal: there + back,
-                outcome: match message.state {
+                outcome: match *state {
                     State::UnderWay => Outcome::Unfinished,
-                    State::Completed => Outcome::Completed(message.end),
+                    State::Completed => Outcome::Completed(*end),
                     State::Failed(reason) => Outcome::Failed(reason),
                 },
             }
         };
-        self.messages.iter().filter(|message| message.measured).map(record).collect()
+        let under_way = self.messages.slots.iter().flatten().filter(|message| message.measured);
+        let under_way = under_way.map(|message| (*message, Time::MAX, State::UnderWay));
+        let mut all: Vec<_> = self.messages.ended.iter().copied().chain(under_way).collect();
+        all.sort_unstable_by_key(|(message, _, _)| message.serial);
+        all.iter().map(record).collect()
     }
 
     /// Payload bytes delivered in the measured time, by stream.

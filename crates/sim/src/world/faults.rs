@@ -8,7 +8,6 @@ use rackweave_core::{DropReason, HostId, Packet, PacketRef, Span, Time, Transpor
 use super::World;
 use super::host::HostState;
 use crate::config::{FaultKind, FaultPlace};
-use crate::fabric::Node;
 
 /// The faults that are on one link now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -146,11 +145,11 @@ impl<T: Transport> World<'_, T> {
     /// Throws away all packets that wait for a link.
     fn drop_queue(&mut self, link: u32) {
         use rackweave_core::Queue as _;
-        let port = link as usize - self.hosts.len();
         loop {
-            let before = self.queues[port].bytes();
-            let Some(packet) = self.queues[port].dequeue(&mut self.pool) else { return };
-            let after = self.queues[port].bytes();
+            let queue = &mut self.links[link as usize].queue;
+            let before = queue.bytes();
+            let Some(packet) = queue.dequeue(&mut self.pool) else { return };
+            let after = queue.bytes();
             self.stats[link as usize].queue_changes(self.now, before, after);
             self.stats[link as usize].drops += 1;
             if self.shares_buffers {
@@ -254,7 +253,7 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn on_stray(&mut self) {
         while self.strays.peek().is_some_and(|stray| stray.at <= self.now) {
             let Some(stray) = self.strays.pop() else { return };
-            let to: Node = self.links[stray.link as usize].to;
+            let to = self.links[stray.link as usize].to;
             self.hand_over(to, stray.packet);
         }
     }

@@ -17,10 +17,11 @@ mod probe;
 mod tests;
 
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::{
-    Admission, DropReason, Fifo, PacketRef, Pool, Queue as _, Rng, Span, Time, Transport,
+    Admission, DropReason, Fifo, HostId, PacketRef, Pool, Queue as _, Rng, Span, Time, Transport,
 };
 use rackweave_switch::{Forwarder, PortQueue, SharedBuffer};
 use rackweave_workload::Generator;
@@ -30,7 +31,7 @@ use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};
 
-use app::{Message, StreamState};
+use app::{Messages, StreamState};
 use faults::{LinkFaults, Stray};
 use host::Host;
 use probe::{LinkStats, Probe};
@@ -70,7 +71,7 @@ pub struct Setup<'a, T> {
 }
 
 /// Makes the transports of a host.
-pub struct Hosts<'a, T>(pub Box<dyn FnMut(rackweave_core::HostId) -> Vec<T> + 'a>);
+pub struct Hosts<'a, T>(pub Box<dyn FnMut(HostId) -> Vec<T> + 'a>);
 
 impl<T> std::fmt::Debug for Hosts<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -78,21 +79,52 @@ impl<T> std::fmt::Debug for Hosts<'_, T> {
     }
 }
 
-/// One direction of a cable, and the port that sends into it.
+/// One direction of a cable, and the port that sends into it. What an idle port needs fills one
+/// cache line; its queue's lists are on the second.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Link {
     /// When the last bit of what was sent so far is out.
     busy_until: Time,
     /// What is on the way, first to arrive first.
     in_flight: Fifo,
-    ps_per_byte_q16: u64,
-    delay: Span,
     /// Time spent sending since statistics began.
     busy: Span,
-    to: Node,
+    to: Node32,
+    /// Its rate and delay: index into [`World::kinds`].
+    kind: u8,
     /// Takes the slow path: a fault is on it, or it is captured.
     special: bool,
     down: bool,
+    /// What waits for it (a switch's ports only: hosts ask their transports instead).
+    queue: PortQueue,
+}
+
+/// A rate and a delay: few different ones are in a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LinkKind {
+    ps_per_byte_q16: u64,
+    delay: Span,
+}
+
+/// A host, or (from 2^31 on) a switch.
+#[derive(Clone, Copy, Debug)]
+struct Node32(u32);
+
+impl Node32 {
+    #[inline]
+    const fn switch(self) -> Option<u32> {
+        if self.0 >> 31 == 1 { Some(self.0 & !(1 << 31)) } else { None }
+    }
+}
+
+impl From<Node> for Node32 {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::Host(host) => Self(host),
+            Node::Switch(switch) => Self(switch | 1 << 31),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -101,6 +133,14 @@ struct Switch {
     shared: Option<SharedBuffer>,
     first_link: u32,
     end_link: u32,
+}
+
+impl Switch {
+    /// The link down to a host, if it is below.
+    #[inline]
+    fn way_down(&self, dst: HostId) -> Option<u32> {
+        self.forwarder.way_down(dst).map(|port| self.first_link + u32::from(port.0))
+    }
 }
 
 /// Numbers of components in the event queue.
@@ -125,14 +165,13 @@ pub struct World<'a, T: Transport> {
     components: Components,
     pool: Pool<T::Header>,
     links: Vec<Link>,
-    /// Of each switch port: index is link - number of hosts.
-    queues: Vec<PortQueue>,
+    kinds: Vec<LinkKind>,
     stats: Vec<LinkStats>,
     switches: Vec<Switch>,
     hosts: Vec<Host<T>>,
     factory: Hosts<'a, T>,
     streams: Vec<StreamState<'a>>,
-    messages: Vec<Message>,
+    messages: Messages,
     /// Submissions that follow from events: done once the host at hand has settled.
     todo: Vec<app::Todo>,
     later: BinaryHeap<app::Later>,
@@ -146,6 +185,7 @@ pub struct World<'a, T: Transport> {
     tally: app::Tally,
     fabric: Fabric,
     shares_buffers: bool,
+    reads_ahead: bool,
 }
 
 impl<'a, T: Transport> World<'a, T> {
@@ -168,19 +208,26 @@ impl<'a, T: Transport> World<'a, T> {
             end: sample + 5,
         };
         let horizon = fabric.longest_hop().0 * 4;
-        let links = fabric.links().iter().map(|spec| Link {
-            busy_until: Time::ZERO,
-            in_flight: Fifo::EMPTY,
-            ps_per_byte_q16: spec.ps_per_byte_q16(),
-            delay: spec.delay,
-            busy: Span::ZERO,
-            to: spec.to,
-            special: false,
-            down: false,
+        let mut kinds = Vec::new();
+        let queue = PortQueue::new(Arc::new(queue_config(fabric.config())));
+        let links = fabric.links().iter().map(|spec| {
+            let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
+            let known = kinds.iter().position(|known| *known == kind);
+            Link {
+                busy_until: Time::ZERO,
+                in_flight: Fifo::EMPTY,
+                busy: Span::ZERO,
+                to: spec.to.into(),
+                kind: known.unwrap_or_else(|| {
+                    kinds.push(kind);
+                    kinds.len() - 1
+                }) as u8,
+                special: false,
+                down: false,
+                queue: queue.clone(),
+            }
         });
         let links: Vec<Link> = links.collect();
-        let queue = PortQueue::new(queue_config(fabric.config()));
-        let n_ports = (n_links - n_hosts) as usize;
         let switches = (0..fabric.switches()).map(|number| Switch {
             forwarder: fabric.forwarder(number, seed, run),
             shared: shared_buffer(fabric.config()),
@@ -188,21 +235,20 @@ impl<'a, T: Transport> World<'a, T> {
             end_link: fabric.ports(number).end,
         });
         let switches = switches.collect();
-        let all_hosts =
-            (0..n_hosts).map(|host| Host::new((hosts.0)(rackweave_core::HostId(host)))).collect();
+        let all_hosts = (0..n_hosts).map(|host| Host::new((hosts.0)(HostId(host)))).collect();
         let mut world = Self {
             now: Time::ZERO,
             events: EventQueue::new(components.end as usize, horizon),
             components,
             pool: Pool::new(),
             stats: vec![LinkStats::default(); links.len()],
-            queues: vec![queue; n_ports],
             links,
+            kinds,
             switches,
             hosts: all_hosts,
             factory: hosts,
             streams: streams.into_iter().map(StreamState::new).collect(),
-            messages: Vec::new(),
+            messages: Messages::default(),
             todo: Vec::new(),
             later: BinaryHeap::new(),
             faults,
@@ -217,6 +263,7 @@ impl<'a, T: Transport> World<'a, T> {
             counters: Counters::default(),
             tally: app::Tally::default(),
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
+            reads_ahead: components.end as usize >= crate::events::LARGE,
             fabric,
         };
         world.begin();
@@ -262,6 +309,9 @@ impl<'a, T: Transport> World<'a, T> {
                 }
                 self.now = at;
                 self.counters.events += 1;
+                if self.reads_ahead {
+                    self.read_ahead();
+                }
                 self.dispatch(component);
                 if self.tally.maybe_done {
                     break;
@@ -273,6 +323,39 @@ impl<'a, T: Transport> World<'a, T> {
                 return End::Cancelled;
             }
         }
+    }
+
+    /// Reads what the next few events will need, all at once: in a large fabric nearly every event
+    /// waits for memory, and independent reads wait together.
+    #[inline]
+    fn read_ahead(&mut self) {
+        let Some(components) = self.events.read_ahead() else { return };
+        let links = components.filter_map(|component| self.links.get(component as usize));
+        let mut sum = 0;
+        // The links; then the packets that arrive and those that may be sent next; then what
+        // follows on the link, and where the packets go.
+        for link in links.clone() {
+            sum ^= link.busy_until.0;
+        }
+        for link in links.clone() {
+            if let Some(head) = link.in_flight.front() {
+                sum ^= self.pool.at(head).0 ^ u64::from(self.pool.get(head).dst.0);
+            }
+            if let Some(next) = link.queue.front() {
+                sum ^= u64::from(self.pool.wire_bytes(next));
+            }
+        }
+        for link in links {
+            let Some(head) = link.in_flight.front() else { continue };
+            sum ^= self.pool.after(head).map_or(0, |next| self.pool.at(next).0);
+            let dst = self.pool.get(head).dst;
+            let out = match link.to.switch() {
+                Some(switch) => self.switches[switch as usize].way_down(dst),
+                None => None,
+            };
+            sum ^= out.map_or(0, |out| self.links[out as usize].busy_until.0);
+        }
+        std::hint::black_box(sum);
     }
 
     #[inline]
@@ -321,10 +404,10 @@ impl<'a, T: Transport> World<'a, T> {
 
     /// Gives a packet to the node at the end of a link.
     #[inline]
-    fn hand_over(&mut self, to: Node, packet: PacketRef) {
-        match to {
-            Node::Switch(switch) => self.forward(switch, packet),
-            Node::Host(host) => self.receive(host, packet),
+    fn hand_over(&mut self, to: Node32, packet: PacketRef) {
+        match to.switch() {
+            Some(switch) => self.forward(switch, packet),
+            None => self.receive(to.0, packet),
         }
     }
 
@@ -351,15 +434,15 @@ impl<'a, T: Transport> World<'a, T> {
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
         let now = self.now;
         let state = &self.links[link as usize];
-        let port = link as usize - self.hosts.len();
         if state.down {
             self.stats[link as usize].drops += 1;
             return self.discard(packet, DropReason::LinkDown);
         }
-        if !self.queues[port].is_empty() {
+        if !state.queue.is_empty() {
             self.catch_up(link, now);
         }
-        if self.links[link as usize].busy_until <= now && self.queues[port].is_empty() {
+        let state = &self.links[link as usize];
+        if state.busy_until <= now && state.queue.is_empty() {
             return self.transmit(link, packet, now);
         }
         self.wait(switch, link, packet);
@@ -369,7 +452,6 @@ impl<'a, T: Transport> World<'a, T> {
     #[inline]
     fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
-        let port = link as usize - self.hosts.len();
         if self.switches[number as usize].shared.is_some()
             && !self.shared_buffer_admits(number, link, packet)
         {
@@ -377,7 +459,7 @@ impl<'a, T: Transport> World<'a, T> {
             return self.discard(packet, DropReason::SharedBufferFull);
         }
         let switch = &mut self.switches[number as usize];
-        let queue = &mut self.queues[port];
+        let queue = &mut self.links[link as usize].queue;
         let before = queue.bytes();
         let admission = queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
         let after = queue.bytes();
@@ -400,12 +482,11 @@ impl<'a, T: Transport> World<'a, T> {
     /// Whether the shared buffer has room. What other ports have sent since they were last looked at
     /// is still counted, so a "no" is only believed once they all have been.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
-        let bytes = u64::from(self.pool.get(packet).wire_bytes);
-        let port = link as usize - self.hosts.len();
+        let bytes = u64::from(self.pool.wire_bytes(packet));
         for settled in [false, true] {
             let switch = &self.switches[number as usize];
             let Some(shared) = &switch.shared else { return true };
-            if shared.admits(self.queues[port].bytes(), bytes) {
+            if shared.admits(self.links[link as usize].queue.bytes(), bytes) {
                 return true;
             }
             if !settled {
@@ -420,13 +501,12 @@ impl<'a, T: Transport> World<'a, T> {
     /// Makes the decisions of a switch port that were due before `before`.
     #[inline]
     fn catch_up(&mut self, link: u32, before: Time) {
-        let port = link as usize - self.hosts.len();
         loop {
             let start = self.links[link as usize].busy_until;
             if start >= before {
                 return;
             }
-            let queue = &mut self.queues[port];
+            let queue = &mut self.links[link as usize].queue;
             let waiting = queue.bytes();
             let Some(packet) = queue.dequeue(&mut self.pool) else { return };
             let left = queue.bytes();
@@ -451,12 +531,13 @@ impl<'a, T: Transport> World<'a, T> {
     #[inline]
     fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
-        let bytes = u32::from(self.pool.get(packet).wire_bytes);
-        let span = serialisation(state.ps_per_byte_q16, bytes);
+        let bytes = self.pool.wire_bytes(packet);
+        let kind = &self.kinds[usize::from(state.kind)];
+        let span = serialisation(kind.ps_per_byte_q16, bytes);
         let end = start + span;
         state.busy_until = end;
         state.busy += span;
-        let arrival = end + state.delay;
+        let arrival = end + kind.delay;
         self.pool.set_at(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);

@@ -82,8 +82,8 @@ impl<T: Transport> World<'_, T> {
             *stats = LinkStats { changed_at: now, ..LinkStats::default() };
             link.busy = link.busy_until.since(now);
         }
-        for (queue, stats) in self.queues.iter().zip(&mut self.stats[self.hosts.len()..]) {
-            stats.max_bytes = queue.bytes();
+        for (link, stats) in self.links.iter().zip(&mut self.stats) {
+            stats.max_bytes = link.queue.bytes();
         }
         self.begin_measuring();
     }
@@ -93,7 +93,7 @@ impl<T: Transport> World<'_, T> {
         let (mut max_bytes, mut total_bytes) = (0, 0);
         for link in self.hosts.len() as u32..self.links.len() as u32 {
             self.catch_up(link, self.now);
-            let bytes = self.queues[link as usize - self.hosts.len()].bytes();
+            let bytes = self.links[link as usize].queue.bytes();
             max_bytes = bytes.max(max_bytes);
             total_bytes += bytes;
         }
@@ -132,9 +132,7 @@ impl<T: Transport> World<'_, T> {
         let mut links = Vec::with_capacity(self.links.len());
         for (number, link) in self.links.iter().enumerate() {
             let mut stats = self.stats[number];
-            if let Some(queue) = number.checked_sub(n_hosts).map(|port| &self.queues[port]) {
-                stats.queue_changes(now, queue.bytes(), queue.bytes());
-            }
+            stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
             // What is still being sent counts up to now only.
             let busy = link.busy.0.saturating_sub(link.busy_until.since(now).0);
             links.push(LinkReport {

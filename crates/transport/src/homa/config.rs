@@ -1,6 +1,7 @@
 //! Homa's parameters.
 
 use rackweave_core::{Framing, Rate, Span, frame};
+use thiserror::Error;
 
 use super::cutoffs::{self, Cutoffs};
 
@@ -94,6 +95,10 @@ pub struct Config {
     pub resend_all_gaps: bool,
     /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
     pub one_resend_per_peer: bool,
+    /// Whether a NEED_ACK for a message with gaps is answered with a RESEND at once, as the kernel
+    /// module does, or only if nothing has come for `resend_ticks` (ours): where switches hold
+    /// more than a tick's worth of packets, the question overtakes the data that it asks for.
+    pub need_ack_resends: bool,
     /// Ticks after the last byte until the sender asks for an acknowledgement, and again at each
     /// further tick.
     pub request_ack_ticks: u16,
@@ -113,7 +118,89 @@ pub struct Config {
     pub finished_ticks: u32,
 }
 
+/// Why a configuration makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidConfig {
+    /// This must be at least 1.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// A packet that Ethernet's or the header's length fields cannot say.
+    #[error("a packet of {0} bytes does not fit its length field")]
+    PacketTooLong(u32),
+    /// `cutoffs`, `num_priorities` and `max_sched_priority` contradict each other.
+    #[error("priorities do not fit each other: scheduled ones are 0 to {highest} of {all}")]
+    Priorities {
+        /// `max_sched_priority`.
+        highest: u8,
+        /// `num_priorities`.
+        all: u8,
+    },
+    /// A share above 1000/1000.
+    #[error("{0} is in 1/1000 and can be at most 1000")]
+    Share(&'static str),
+    /// A dynamic window is a share of `max_incoming`, which has no limit.
+    #[error("a dynamic window (0) needs a limit on max_incoming")]
+    DynamicWindow,
+    /// Finished RPCs are forgotten while their senders may still try.
+    #[error("finished_ticks must be above {0}, the ticks for which a sender tries")]
+    ForgetsTooSoon(u32),
+}
+
 impl Config {
+    /// Whether the numbers make sense together: what [`super::Host`] relies on.
+    ///
+    /// # Errors
+    /// See [`InvalidConfig`].
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let at_least_one = [
+            ("link", self.link.0 > 0),
+            ("max_payload", self.max_payload > 0),
+            ("max_message_bytes", self.max_message_bytes > 0),
+            ("unscheduled_bytes", self.unscheduled_bytes > 0),
+            ("max_incoming", self.max_incoming > 0),
+            ("overcommit", self.overcommit > 0),
+            ("max_rpcs_per_peer", self.max_rpcs_per_peer > 0),
+            ("fifo_grant_increment", self.fifo_grant_increment > 0),
+            ("tick", self.tick > Span::ZERO),
+            ("resend_ticks", self.resend_ticks > 0),
+            ("resend_interval", self.resend_interval > 0),
+            ("timeout_resends", self.timeout_resends > 0),
+            ("request_ack_ticks", self.request_ack_ticks > 0),
+            ("max_acks_queued", self.max_acks_queued > 0),
+            ("max_rpcs", self.max_rpcs > 0),
+            ("max_gaps", self.max_gaps > 0),
+            ("max_control", self.max_control > 0),
+        ];
+        if let Some((name, _)) = at_least_one.into_iter().find(|(_, right)| !right) {
+            return Err(InvalidConfig::Zero(name));
+        }
+        let sizes = self.header_bytes;
+        let data = sizes.data.saturating_add(self.max_payload);
+        for l3 in [data, sizes.grant, sizes.resend, sizes.common, sizes.cutoffs, sizes.ack] {
+            if l3 > u32::from(u16::MAX) - frame::wire_bytes(frame::MIN_PAYLOAD) {
+                return Err(InvalidConfig::PacketTooLong(l3));
+            }
+        }
+        let (highest, all) = (self.max_sched_priority, self.num_priorities);
+        if highest >= all || all > MAX_PRIORITIES || all != self.cutoffs.num_priorities() {
+            return Err(InvalidConfig::Priorities { highest, all });
+        }
+        let shares = [
+            ("grant_fifo_fraction", self.grant_fifo_fraction),
+            ("pacer_fifo_fraction", self.pacer_fifo_fraction),
+        ];
+        if let Some((name, _)) = shares.into_iter().find(|(_, share)| *share > 1000) {
+            return Err(InvalidConfig::Share(name));
+        }
+        if self.window == 0 && self.max_incoming > u64::from(u32::MAX) {
+            return Err(InvalidConfig::DynamicWindow);
+        }
+        if self.finished_ticks <= self.patience() {
+            return Err(InvalidConfig::ForgetsTooSoon(self.patience()));
+        }
+        Ok(())
+    }
+
     /// The configuration of the SIGCOMM'18 paper's simulations, for links of rate `link` and a
     /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: facts 1.1, 1.10).
     ///
@@ -124,8 +211,9 @@ impl Config {
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
         const DATA_HEADER: u32 = 58;
         const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
-        let framing = Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
-        let window = payload_in(framing, rtt_bytes);
+        let framing =
+            Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
+        let window = payload_in(framing, rtt_bytes.max(1));
         let levels = MAX_PRIORITIES;
         let unscheduled_levels = levels / 2;
         Self {
@@ -161,7 +249,8 @@ impl Config {
             timeout_resends: 5,
             resend_all_gaps: true,
             one_resend_per_peer: false,
-            request_ack_ticks: 2,
+            need_ack_resends: false,
+            request_ack_ticks: 5,
             // The simulation has no acknowledgements at all; a long queue lets nearly all of them
             // travel with data and cost no bytes.
             max_acks_queued: 32,
@@ -213,6 +302,7 @@ impl Config {
             timeout_resends: 5,
             resend_all_gaps: false,
             one_resend_per_peer: true,
+            need_ack_resends: true,
             request_ack_ticks: 2,
             max_acks_queued: 4,
             max_rpcs: 1 << 20,
@@ -278,8 +368,13 @@ impl Config {
 fn payload_in(framing: Framing, wire: u32) -> u32 {
     let full = framing.packet_wire_bytes(framing.max_payload);
     let overhead = full - framing.max_payload;
-    let rest = (wire % full).saturating_sub(overhead);
-    ((wire / full) * framing.max_payload + rest).max(1)
+    let rest = match wire % full {
+        0 => 0,
+        // Less than a header more is a packet more: as long as fewer than `wire` bytes are on the
+        // way, the authors' simulation grants another packet.
+        rest => rest.saturating_sub(overhead).max(1),
+    };
+    (wire / full) * framing.max_payload + rest
 }
 
 #[cfg(test)]
@@ -292,6 +387,36 @@ mod tests {
         assert_eq!(config.max_payload, 1442);
         assert_eq!(config.unscheduled_bytes, 1442 + 7886);
         assert_eq!(config.framing().packet_wire_bytes(1442), 1538);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let good = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(Config::linux(Rate::from_gbps(25)).check(), Ok(()));
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = good.clone();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert_eq!(wrong(|c| c.overcommit = 0), "overcommit must be at least 1");
+        assert_eq!(
+            wrong(|c| c.max_payload = 65_535),
+            "a packet of 65593 bytes does not fit its length field"
+        );
+        assert_eq!(
+            wrong(|c| c.max_sched_priority = 8),
+            "priorities do not fit each other: scheduled ones are 0 to 8 of 8"
+        );
+        assert_eq!(
+            wrong(|c| c.pacer_fifo_fraction = 1001),
+            "pacer_fifo_fraction is in 1/1000 and can be at most 1000"
+        );
+        assert_eq!(wrong(|c| c.window = 0), "a dynamic window (0) needs a limit on max_incoming");
+        assert_eq!(
+            wrong(|c| c.finished_ticks = 35),
+            "finished_ticks must be above 35, the ticks for which a sender tries"
+        );
     }
 
     #[test]

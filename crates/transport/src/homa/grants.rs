@@ -163,18 +163,20 @@ impl Grants {
 
     /// Whether it is the oldest message's turn (facts 1.4, step 7): of all bytes granted, the
     /// configured share goes to it.
-    pub(super) fn fifo_due(&mut self, config: &Config) -> bool {
+    pub(super) fn fifo_due(&self, config: &Config) -> bool {
         if config.grant_fifo_fraction == 0 {
             return false;
         }
-        let increment = u64::from(config.fifo_grant_increment);
+        // Rounded up as the grant will be, so that the share is right.
+        let increment = u64::from(config.whole_packets(config.fifo_grant_increment, u32::MAX));
         let others =
             (1000 * increment / u64::from(config.grant_fifo_fraction)).saturating_sub(increment);
-        let due = self.since_fifo >= others.max(1);
-        if due {
-            self.since_fifo = 0;
-        }
-        due
+        self.since_fifo >= others.max(1)
+    }
+
+    /// The oldest message has had its turn.
+    pub(super) fn fifo_done(&mut self) {
+        self.since_fifo = 0;
     }
 
     /// Whether no message may be granted.

@@ -46,7 +46,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
-pub use config::{Config, HeaderBytes, PriorityBy};
+pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
 use peer::Peers;
@@ -97,7 +97,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Homa at host `id`, without any message.
+    /// Homa at host `id`, without any message. Hosts share their configuration, which
+    /// [`Config::check`] must have passed.
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
         Self {
@@ -118,6 +119,23 @@ impl Host {
     #[must_use]
     pub fn rpcs_under_way(&self) -> u32 {
         self.rpcs.live()
+    }
+
+    /// Checks that no part of the state has outgrown the configuration.
+    #[cfg(test)]
+    fn check_bounds(&self) {
+        let config = &self.config;
+        assert!(self.rpcs.live() <= config.max_rpcs);
+        assert!(self.rpcs.slots() <= config.max_rpcs);
+        assert!(self.control.len() <= (config.max_control + config.max_rpcs) as usize);
+        assert!(self.finished.len() <= config.max_finished as usize);
+        assert!(self.peers.len() <= (config.max_rpcs as usize).max(256));
+        self.rpcs.check(self.finished.len());
+        if self.rpcs.live() == 0 {
+            assert!(self.grants.is_empty());
+            assert_eq!(self.grants.incoming, 0);
+            assert!(self.queue.is_empty());
+        }
     }
 
     /// Whether nothing is under way and nothing waits to be sent.
@@ -349,7 +367,9 @@ impl Transport for Host {
         if let Body::Data { .. } = header.body {
             return self.handle_data(now, packet);
         }
-        if let Some(peer) = self.peers.find(from) {
+        if self.config.one_resend_per_peer
+            && let Some(peer) = self.peers.find(from)
+        {
             peer.asked = 0;
         }
         match header.body {

@@ -123,3 +123,25 @@ impl Peers {
         self.index.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_peers_make_room() {
+        let mut peers = Peers::default();
+        let mut add = |host, tick| peers.get_or_insert(HostId(host), tick, 10, 300);
+        let busy = add(0, 0).unwrap();
+        for host in 1..300 {
+            assert!(add(host, 0).is_some());
+        }
+        assert_eq!(add(1_000, 10), None, "none is idle for long enough");
+        assert_eq!(add(299, 10), Some(299), "a known one needs no room");
+        peers.get_mut(busy).rpcs = 1;
+        assert!(peers.get_or_insert(HostId(1_000), 11, 10, 300).is_some());
+        assert_eq!(peers.len(), 2);
+        assert!(peers.find(HostId(0)).is_some());
+        assert!(peers.find(HostId(5)).is_none());
+    }
+}

@@ -135,8 +135,9 @@ impl Host {
         let left = incoming.left;
         self.grants.incoming -= u64::from(before - incoming.on_the_way());
         let grantable = incoming.granted < incoming.length;
-        let entry = self.peers.get_mut(peer);
-        entry.asked = 0;
+        if self.config.one_resend_per_peer {
+            self.peers.get_mut(peer).asked = 0;
+        }
         if self.config.cutoff_version != 0 && self.config.cutoff_version != cutoff_version {
             self.tell_cutoffs(now, slot);
         }
@@ -214,14 +215,19 @@ impl Host {
             Known::No => return self.send_control(from, id, one_way, Body::Unknown),
             Known::Slot(slot) => slot,
         };
-        let body = match &self.rpcs.get(slot).state {
+        let rpc = self.rpcs.get(slot);
+        // The question may have overtaken the data.
+        let asks = self.config.need_ack_resends || rpc.silent >= self.config.resend_ticks;
+        let body = match &rpc.state {
             // Nothing of the response has come: all that was sent is lost.
-            State::Sending(_) if id & 1 == 0 => self.resend(0, u32::MAX),
+            State::Sending(_) if id & 1 == 0 && asks => self.resend(0, u32::MAX),
             State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
-                Some((start, end)) => self.resend(start, end - start),
-                // All that was allowed is here: the sender must wait for its grants.
-                None => Body::Busy,
+                Some((start, end)) if asks => self.resend(start, end - start),
+                // All that was allowed is here, and the sender must wait for its grants; or what
+                // is not here is not late enough.
+                _ => Body::Busy,
             },
+            State::Sending(_) if id & 1 == 0 => Body::Busy,
             _ => return,
         };
         self.send_control(from, id, one_way, body);
@@ -258,6 +264,7 @@ impl Host {
         }
         if self.grants.fifo_due(&self.config) {
             self.grant_oldest();
+            self.grants.fifo_done();
         }
     }
 

@@ -25,8 +25,6 @@ pub(super) struct Rpc {
     pub(super) asked: u16,
     /// The last that was heard of the peer is that it does not know the RPC.
     pub(super) unknown: bool,
-    /// All was sent again because the peer does not know the RPC, and it was not asked since.
-    pub(super) begun_anew: bool,
     /// What is under way.
     pub(super) state: State,
 }
@@ -38,7 +36,6 @@ impl Rpc {
         self.silent = 0;
         self.asked = 0;
         self.unknown = false;
-        self.begun_anew = false;
     }
 }
 
@@ -162,18 +159,8 @@ impl Rpcs {
         let birth = self.births;
         self.births += 1;
         self.live += 1;
-        let rpc = Rpc {
-            id,
-            host,
-            peer,
-            birth,
-            one_way,
-            silent: 0,
-            asked: 0,
-            unknown: false,
-            begun_anew: false,
-            state,
-        };
+        let rpc =
+            Rpc { id, host, peer, birth, one_way, silent: 0, asked: 0, unknown: false, state };
         let slot = if self.free == NONE {
             self.slots.push(rpc);
             self.slots.len() as u32 - 1
@@ -228,5 +215,13 @@ impl Rpcs {
     #[inline]
     pub(super) fn get_mut(&mut self, slot: u32) -> &mut Rpc {
         &mut self.slots[slot as usize]
+    }
+
+    /// Checks that the index holds what is live and `finished` others, and no gap list is long.
+    #[cfg(test)]
+    pub(super) fn check(&self, finished: usize) {
+        assert!(self.index.len() <= self.live as usize + finished);
+        let live = self.slots.iter().filter(|rpc| !matches!(rpc.state, State::Free(_)));
+        assert_eq!(live.count(), self.live as usize);
     }
 }

@@ -204,6 +204,13 @@ impl Host {
             Known::Finished => return self.send_ack(from, id, header.one_way),
             Known::No => return self.send_control(from, id, header.one_way, Body::Unknown),
         };
+        let is_client = id & 1 == 0;
+        if is_client && matches!(self.rpcs.get(slot).state, State::Receiving(_)) {
+            // The server had the whole request before it responded. Asking for it now, it has lost
+            // its state (or the packet is old: see `handle_unknown`). Ours: else the two would
+            // wait for each other without end.
+            return self.send_control(from, id, header.one_way, Body::Unknown);
+        }
         self.rpcs.get_mut(slot).heard();
         let answer_busy = match &self.rpcs.get(slot).state {
             State::Sending(outgoing) => {
@@ -213,9 +220,8 @@ impl Host {
                 self.allow(slot, end, None);
                 !self.send_again(slot, offset, end)
             }
-            // A server without a response is alive; a client that has a part of the response
-            // knows that the server has the request.
-            State::Receiving(_) | State::InService => id & 1 == 1,
+            // A server without a response is alive.
+            State::Receiving(_) | State::InService => true,
             State::Free(_) => false,
         };
         if answer_busy {
@@ -228,15 +234,21 @@ impl Host {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;
         if !is_client {
-            return self.fail(now, slot, FailReason::PeerForgot);
+            // It answers a RESEND, and only a receiver sends those: in another state the packet is
+            // old, and NEED_ACK will clear up what the client knows (ours).
+            if matches!(self.rpcs.get(slot).state, State::Receiving(_)) {
+                self.fail(now, slot, FailReason::PeerForgot);
+            }
+            return;
         }
-        // Many packets may each bring an UNKNOWN: the client begins anew once, and again only after
-        // it has asked in vain (ours). One whose response is arriving notes it for the reason of a
-        // failure only: the packet may be older than the response.
+        // The question that UNKNOWN answers may have overtaken the data, and many packets may each
+        // bring one: the client begins anew when it has been silent for long enough, once (ours).
+        // One whose response is arriving notes it for the reason of a failure only: the packet may
+        // be older than the response.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
-        if !core::mem::replace(&mut rpc.begun_anew, true) {
-            self.send_again(slot, 0, ALL);
+        if rpc.silent >= self.config.resend_ticks && self.send_again(slot, 0, ALL) {
+            self.rpcs.get_mut(slot).silent = 0;
         }
     }
 

@@ -96,6 +96,11 @@ impl SendQueue {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty() && self.again.is_empty()
+    }
+
     fn remove_at(&mut self, index: usize) {
         self.heap.swap_remove(index);
         if index < self.heap.len() {
@@ -165,7 +170,7 @@ mod tests {
                     model.swap_remove(expected);
                 }
             }
-            if rng.chance(0.05) && !model.is_empty() {
+            if rng.chance(0.4) && !model.is_empty() {
                 let victim = rng.below(model.len() as u64) as usize;
                 queue.remove(model.swap_remove(victim).slot);
             }

@@ -6,19 +6,19 @@ use rackweave_wire::homa::Body;
 use super::Host;
 use super::rpc::State;
 
-/// What a tick finds out about an RPC.
+/// What an RPC waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// It waits for nothing from the peer.
-    ForNothing,
+    /// Nothing from the peer.
+    Nothing,
     /// Bytes that were granted have not come.
-    ForData,
+    Data,
     /// The response has not begun to come.
-    ForResponse,
+    Response,
     /// The peer has not granted more bytes of a response or one-way message.
-    ForGrant,
+    Grant,
     /// The peer has not said that a whole response or one-way message is there.
-    ForAck,
+    Ack,
 }
 
 impl Host {
@@ -41,18 +41,18 @@ impl Host {
         Some(match &rpc.state {
             State::Free(_) | State::InService => return None,
             State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
-                Some(_) => Wait::ForData,
-                None => Wait::ForNothing,
+                Some(_) => Wait::Data,
+                None => Wait::Nothing,
             },
             State::Sending(outgoing) => {
                 if outgoing.is_ready() || outgoing.is_again() {
-                    Wait::ForNothing
+                    Wait::Nothing
                 } else if is_client && !rpc.one_way {
-                    Wait::ForResponse
+                    Wait::Response
                 } else if outgoing.next < outgoing.length {
-                    Wait::ForGrant
+                    Wait::Grant
                 } else {
-                    Wait::ForAck
+                    Wait::Ack
                 }
             }
         })
@@ -67,13 +67,13 @@ impl Host {
         let request_ack_ticks = self.config.request_ack_ticks;
         let one_resend_per_peer = self.config.one_resend_per_peer;
         let rpc = self.rpcs.get_mut(slot);
-        if wait == Wait::ForNothing {
+        if wait == Wait::Nothing {
             rpc.silent = 0;
             return true;
         }
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
-        if wait == Wait::ForAck {
+        if wait == Wait::Ack {
             // "NEED_ACK every tick once request_ack_ticks passed" (facts 1.6); that it ends is ours.
             if u32::from(rpc.asked) >= patience {
                 self.give_up(now, slot);
@@ -81,7 +81,6 @@ impl Host {
             }
             if silent >= request_ack_ticks {
                 rpc.asked = rpc.asked.saturating_add(1);
-                rpc.begun_anew = false;
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
@@ -108,7 +107,6 @@ impl Host {
         peer.asked = peer.asked.saturating_add(1);
         peer.asked_at = tick;
         rpc.asked += 1;
-        rpc.begun_anew = false;
         self.ask(slot, wait);
         true
     }
@@ -118,7 +116,7 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         match (wait, &rpc.state) {
-            (Wait::ForData, State::Receiving(incoming)) => {
+            (Wait::Data, State::Receiving(incoming)) => {
                 let most = if self.config.resend_all_gaps { usize::MAX } else { 1 };
                 let gaps = incoming.received.gaps(incoming.granted).take(most);
                 let bodies: Vec<_> =
@@ -128,7 +126,7 @@ impl Host {
                 }
             }
             // "-1 = nothing received" (facts 1.1).
-            (Wait::ForResponse, _) => {
+            (Wait::Response, _) => {
                 let body = self.resend(0, u32::MAX);
                 self.send_control(host, id, one_way, body);
             }

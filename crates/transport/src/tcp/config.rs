@@ -1,6 +1,7 @@
 //! The parameters, and the two profiles.
 
 use rackweave_core::{Framing, Span};
+use rackweave_wire::tcp::WINDOW_SHIFT;
 
 /// Which rule moves the congestion window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +93,8 @@ pub struct Config {
     /// Packets are sprayed over all paths instead of taking one by a hash of the ports. TCP takes
     /// reordering for loss: this costs it throughput.
     pub spray: bool,
-    /// Where every connection's sequence numbers begin; by default each has its own (RFC 6528).
+    /// Where every connection's sequence numbers begin, so that traces are easy to read. By default
+    /// each connection has its own (RFC 6528), without which restarts go unnoticed.
     pub initial_sequence: Option<u32>,
 }
 
@@ -166,6 +168,13 @@ impl Config {
         let segments =
             if self.initial_window_segments == 0 { 1 } else { self.initial_window_segments };
         segments as u64 * self.segment_bytes()
+    }
+
+    /// The receive window as a header can say it: at least a segment, in whole units.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let unit = 1 << WINDOW_SHIFT;
+        let wanted = u64::from(self.receive_window).max(self.segment_bytes());
+        wanted.next_multiple_of(unit).min(u64::from(u16::MAX) * unit)
     }
 
     /// Whether data packets may be marked.

@@ -1,7 +1,7 @@
 //! One connection: its two halves, how it opens and ends, and its segments.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{Ecn, FailReason, HostId, Kind, MessageId, Packet, Placement, Time};
+use rackweave_core::{Ecn, FailReason, HostId, Kind, MessageId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header, WINDOW_SHIFT, flags};
 
@@ -87,6 +87,7 @@ pub(super) struct Connection {
     syn_ack_due: bool,
     keepalive_due: bool,
     keepalives: u32,
+    last_keepalive: Time,
     last_heard: Time,
     last_used: Time,
 }
@@ -135,9 +136,15 @@ impl Connection {
             syn_ack_due: false,
             keepalive_due: false,
             keepalives: 0,
+            last_keepalive: now,
             last_heard: now,
             last_used: now,
         }
+    }
+
+    /// The sequence number at which the peer's stream starts.
+    pub(super) const fn peer_start(&self) -> u32 {
+        self.receive_start
     }
 
     /// Nothing waits, and nothing is awaited.
@@ -164,7 +171,8 @@ impl Connection {
     /// When a connection on which nothing moves is to be asked or closed. The client closes first:
     /// it must not send into a connection that its peer has forgotten.
     fn quiet_deadline(&self, config: &Config) -> Time {
-        if self.sender.backlog() > 0 {
+        let opening = matches!(self.opening, Opening::Due { .. } | Opening::Sent(_));
+        if opening || self.sender.backlog() > 0 {
             return Time::MAX;
         }
         let idle = config.idle_timeout;
@@ -172,9 +180,8 @@ impl Connection {
             Role::Server => self.last_heard.saturating_add(idle).saturating_add(idle),
             Role::Client if self.exchanges.is_empty() => self.last_used.saturating_add(idle),
             Role::Client => {
-                let probes = u64::from(self.keepalives) + 1;
-                let interval = config.keepalive_interval.0.max(1);
-                Time(self.last_heard.0.saturating_add(interval.saturating_mul(probes)))
+                let since = self.last_heard.max(self.last_keepalive);
+                since.saturating_add(Span(config.keepalive_interval.0.max(1)))
             }
         }
     }
@@ -204,6 +211,7 @@ impl Connection {
             return Timeout::Failed;
         }
         self.keepalives += 1;
+        self.last_keepalive = now;
         self.keepalive_due = true;
         Timeout::Continue
     }
@@ -397,7 +405,7 @@ impl Connection {
         Header {
             seq: wire_sequence(self.send_start, self.sender.nxt()),
             ack: wire_sequence(self.receive_start, self.receiver.nxt()),
-            window: granted_window(config),
+            window: (config.window_bytes() >> WINDOW_SHIFT) as u16,
             flags,
             body: Body::Ack { count: 0, sack: [(0, 0); 3] },
         }
@@ -450,7 +458,7 @@ impl Connection {
         if whole {
             header.flags |= flags::PSH;
         }
-        if self.sender.take_cwr(segment) {
+        if self.sender.take_cwr(segment, config) {
             header.flags |= flags::CWR;
         }
         if self.opening == Opening::Data {
@@ -467,11 +475,6 @@ impl Connection {
         }
         header
     }
-}
-
-/// The receive window as the header says it.
-fn granted_window(config: &Config) -> u16 {
-    u16::try_from(config.receive_window >> WINDOW_SHIFT).unwrap_or(u16::MAX).max(1)
 }
 
 /// Bytes from the IP header on.

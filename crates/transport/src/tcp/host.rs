@@ -19,6 +19,9 @@ use super::connection::{
 /// as if the network had lost them.
 const MAX_STRAYS: usize = 256;
 
+/// Most connections that a server remembers as ended.
+const MAX_ENDED: usize = 1024;
+
 /// A place for a connection. The marks outlive it, since the lists name the place.
 #[derive(Debug, Default)]
 struct Slot {
@@ -49,6 +52,11 @@ pub struct Host {
     control: VecDeque<u32>,
     data: VecDeque<u32>,
     strays: VecDeque<Packet<Header>>,
+    /// Where the streams of connections to this host started that have ended, the last of each key,
+    /// and the keys by age: a late copy of an opening segment must not open one again (the task of
+    /// TIME-WAIT).
+    ended: FxHashMap<Key, u32>,
+    ended_keys: VecDeque<Key>,
     timers: super::timers::Timers,
     events: VecDeque<Event>,
     next_port: u16,
@@ -73,6 +81,8 @@ impl Host {
             control: VecDeque::new(),
             data: VecDeque::new(),
             strays: VecDeque::new(),
+            ended: FxHashMap::default(),
+            ended_keys: VecDeque::new(),
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
             next_port,
@@ -220,6 +230,9 @@ impl Host {
                 self.pools.remove(&peer);
             }
         }
+        if connection.role == Role::Server {
+            self.remember_ended(connection.key, connection.peer_start());
+        }
         let mut failed: Vec<_> = connection.sender.drain().map(|message| message.id).collect();
         if connection.role == Role::Client {
             failed.append(&mut connection.exchanges);
@@ -258,6 +271,17 @@ impl Host {
         }
     }
 
+    fn remember_ended(&mut self, key: Key, start: u32) {
+        if self.ended.insert(key, start).is_none() {
+            if self.ended_keys.len() >= MAX_ENDED
+                && let Some(oldest) = self.ended_keys.pop_front()
+            {
+                self.ended.remove(&oldest);
+            }
+            self.ended_keys.push_back(key);
+        }
+    }
+
     /// A segment for which there is no connection yet.
     #[cold]
     fn accept(&mut self, now: Time, key: Key, header: &Header) -> Option<u32> {
@@ -265,6 +289,9 @@ impl Host {
         let to_server = key.ports >> 16 == u32::from(SERVER_PORT);
         if !opens || !to_server {
             self.reset(key, header);
+            return None;
+        }
+        if self.ended.get(&key) == Some(&header.ack) {
             return None;
         }
         self.insert(Connection::server(now, key, header.ack, &self.config))
@@ -431,7 +458,12 @@ impl Transport for Host {
             let Some(connection) = &mut place.connection else { continue };
             let Some(header) = connection.take_data(now, &self.config) else { continue };
             let key = connection.key;
-            self.settle(slot);
+            // Whether the window allows another one is asked when its turn comes.
+            if connection.sender.has_more() {
+                place.in_data = true;
+                self.data.push_back(slot);
+            }
+            self.timers.arm(slot, connection.deadline(&self.config));
             return Some(self.packet(key, header));
         }
         None

@@ -151,6 +151,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// Against a bitmap.
         #[test]
         fn agree_with_a_bitmap(

@@ -107,10 +107,6 @@ impl Receiver {
     pub(super) const fn ack_due(&self) -> bool {
         self.due > 0 || self.before_change.is_some()
     }
-    /// Whether what is to be acknowledged is marked.
-    pub(super) const fn ece(&self) -> bool {
-        self.marked
-    }
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
         (self.messages.len(), self.ahead.len())
@@ -156,7 +152,7 @@ impl Receiver {
             self.duplicate(config);
             return Placement::Discard;
         }
-        let window_end = self.nxt.saturating_add(u64::from(config.receive_window));
+        let window_end = self.nxt.saturating_add(config.window_bytes());
         if len == 0 || end > window_end {
             self.duplicate(config);
             return Placement::Discard;

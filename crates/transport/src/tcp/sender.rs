@@ -122,7 +122,7 @@ impl Sender {
             end: 0,
             messages: VecDeque::new(),
             cursor: 0,
-            peer_window: u64::from(config.receive_window),
+            peer_window: config.window_bytes(),
             congestion: Congestion::new(config),
             sacked: Ranges::default(),
             lost_below: 0,
@@ -216,6 +216,7 @@ impl Sender {
 
     /// Bytes under way (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
     /// a segment that has arrived, as in Linux).
+    #[inline]
     fn pipe(&self, config: &Config) -> u64 {
         let flight = self.flight();
         let open = self.phase == Phase::Open;
@@ -236,6 +237,7 @@ impl Sender {
     }
 
     /// What may be sent now, by RFC 6675's rules (1) and (2).
+    #[inline]
     fn plan(&self, config: &Config) -> Option<Plan> {
         let mss = config.segment_bytes();
         if self.probe_due {
@@ -260,6 +262,7 @@ impl Sender {
     /// The next bytes that were never sent, if the receive window has room for them. One segment
     /// it always has: our receivers never close it, so a closed one is a damaged header, and
     /// waiting for it to open would be for ever.
+    #[inline]
     fn next_new(&self, mss: u64) -> Option<Segment> {
         let message = self.messages.get(self.cursor)?;
         let len = (message.end() - self.nxt).min(mss);
@@ -281,10 +284,22 @@ impl Sender {
     /// Whether [`Sender::take`] would give something; notes when the window is what forbids it.
     pub(super) fn is_ready(&mut self, config: &Config) -> bool {
         let ready = self.plan(config).is_some();
-        if !ready && self.nxt < self.end {
-            self.limited_below = self.nxt;
+        if !ready {
+            self.note_limit();
         }
         ready
+    }
+
+    /// Nothing can be sent: if there is something to send, the window forbids it.
+    fn note_limit(&mut self) {
+        if self.nxt < self.end {
+            self.limited_below = self.nxt;
+        }
+    }
+
+    /// Whether anything is left to send, whatever the window says.
+    pub(super) const fn has_more(&self) -> bool {
+        self.nxt < self.end || self.resent_below < self.lost_below
     }
 
     /// Takes the next segment to send, if there is one, and sets the timers.
@@ -293,7 +308,10 @@ impl Sender {
             let idle = now.since(self.last_sent);
             self.congestion.after_idle(idle, self.rtt.rto(config), config.initial_window());
         }
-        let plan = self.plan(config)?;
+        let Some(plan) = self.plan(config) else {
+            self.note_limit();
+            return None;
+        };
         let probing = core::mem::take(&mut self.probe_due);
         let segment = match plan {
             Plan::New(segment) => {
@@ -328,9 +346,9 @@ impl Sender {
     }
 
     /// Whether this segment is to say that the window was reduced (RFC 3168): the next new one.
-    pub(super) fn take_cwr(&mut self, segment: Segment) -> bool {
+    pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
         let new = segment.position + segment.len == self.nxt;
-        new && core::mem::take(&mut self.cwr_due)
+        new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
     }
 
     /// RFC 8985, 7.2: two RTTs after the last transmission or acknowledgement, and for a lone
@@ -419,6 +437,7 @@ impl Sender {
     /// Takes an acknowledgement, whose `ack` lies between `una` and `nxt`.
     pub(super) fn handle_ack(&mut self, now: Time, acked: &Acked<'_>, config: &Config) {
         let (una, flight) = (self.una, self.flight());
+        let recovering = self.phase == Phase::Recovery;
         let newly_acked = acked.ack - una;
         let window_changed = acked.window != self.peer_window;
         self.peer_window = acked.window;
@@ -455,7 +474,9 @@ impl Sender {
         if acked.ece {
             self.react_to_mark(flight);
         }
-        self.grow(now, una, flight, newly_acked, config);
+        if newly_acked > 0 && !recovering {
+            self.grow(now, una, flight, newly_acked, config);
+        }
         self.arm_probe(now, config, false);
     }
 
@@ -545,8 +566,7 @@ impl Sender {
 
     fn grow(&mut self, now: Time, una: u64, flight: u64, newly_acked: u64, config: &Config) {
         let reduced = self.una < self.reduced_below;
-        if newly_acked == 0 || self.phase == Phase::Recovery || reduced && self.phase == Phase::Open
-        {
+        if self.phase == Phase::Recovery || reduced && self.phase == Phase::Open {
             return;
         }
         // RFC 7661's concern, as in Linux: a window that is not used must not grow.

@@ -132,6 +132,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// Against a table: `arm` only brings nearer, `rearm` sets, `remove` clears.
         #[test]
         fn the_earliest_is_on_top(

@@ -36,13 +36,13 @@ impl Dctcp {
         if una < self.window_end {
             return;
         }
-        if self.arrived > 0 {
+        let marked = self.marked << (10 - self.gain_shift);
+        if let Some(share) = marked.checked_div(self.arrived) {
             // Below 2^g the shift alone would never reach zero: Linux then drops the rest.
             let decay = match self.alpha >> self.gain_shift {
                 0 => self.alpha,
                 decay => decay,
             };
-            let share = (self.marked << (10 - self.gain_shift)) / self.arrived;
             self.alpha = (self.alpha - decay + share).min(ONE);
         }
         self.arrived = 0;

@@ -1,1 +1,8 @@
+//! What two or more hosts say to each other.
 
+mod bottleneck;
+mod chaos;
+mod dialogue;
+mod halves;
+mod net;
+mod pool;

@@ -1,0 +1,247 @@
+//! Packet-hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
+//!
+//! `cargo bench -p rackweave-sim --bench hops [-- FILTER]` prints one line a case. Each case runs in a
+//! process of its own, so that its peak memory is its own. Figures are of the whole process: CPU
+//! time as the kernel counts it, set-up included.
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Rate, Span};
+use rackweave_sim::config::{
+    BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
+};
+use rackweave_sim::{Control, Fabric, RunConfig, run};
+use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
+
+const LINK: Rate = Rate::from_gbps(10);
+
+/// A traffic that any transport can carry.
+struct Traffic {
+    name: &'static str,
+    topology: Topology,
+    pattern: fn() -> Pattern,
+    messages: u64,
+}
+
+fn sizes(bytes: u64) -> SizeDist {
+    SizeDist::fixed(bytes).expect("a positive size")
+}
+
+const fn fat_tree(k: u32) -> Topology {
+    Topology::FatTree { k, host_link: LINK }
+}
+
+fn incast() -> Pattern {
+    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
+    let sizes = sizes(5_000_000);
+    Pattern::Incast { senders: None, receiver, sizes, messages_per_sender: 1, at, spread }
+}
+
+fn permutation(bytes: u64) -> Pattern {
+    Pattern::Permutation { sizes: sizes(bytes), messages_per_host: 1 }
+}
+
+fn poisson(name: &str) -> Pattern {
+    let sizes = SizeDist::named(name).expect("a known distribution");
+    Pattern::OpenLoop { sizes, load: 0.6, counts: LoadCounts::Payload }
+}
+
+const ALL: u64 = u64::MAX;
+
+const TRAFFIC: [Traffic; 9] = [
+    Traffic { name: "incast-128", topology: fat_tree(8), pattern: incast, messages: ALL },
+    Traffic {
+        name: "permutation-16",
+        topology: fat_tree(4),
+        pattern: || permutation(40_000_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-128",
+        topology: fat_tree(8),
+        pattern: || permutation(10_000_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-432",
+        topology: fat_tree(12),
+        pattern: || permutation(3_000_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-1024",
+        topology: fat_tree(16),
+        pattern: || permutation(3_000_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-3456",
+        topology: fat_tree(24),
+        pattern: || permutation(1_000_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "permutation-16000",
+        topology: fat_tree(40),
+        pattern: || permutation(300_000),
+        messages: ALL,
+    },
+    Traffic {
+        name: "w4-144",
+        topology: Topology::LeafSpine {
+            leaves: 9,
+            hosts_per_leaf: 16,
+            spines: 4,
+            host_link: LINK,
+            core_link: Rate::from_gbps(40),
+        },
+        pattern: || poisson("W4"),
+        messages: 10_000,
+    },
+    Traffic {
+        name: "w3-144",
+        topology: Topology::LeafSpine {
+            leaves: 9,
+            hosts_per_leaf: 16,
+            spines: 4,
+            host_link: LINK,
+            core_link: Rate::from_gbps(40),
+        },
+        pattern: || poisson("W3"),
+        messages: 100_000,
+    },
+];
+
+const TRANSPORTS: [&str; 3] = ["homa", "dctcp", "tcp"];
+
+fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
+    match name {
+        "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
+        "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
+        _ => {
+            let framing = homa::Config::sigcomm18(LINK, 10_000).framing();
+            let rtt_bytes = LINK.bytes_in(fabric.base_rtt(framing, 86)) as u32;
+            let config = homa::Config::sigcomm18(LINK, rtt_bytes);
+            let sizes = pattern.sizes().expect("no trace here").points();
+            let points: Vec<_> = sizes.map(|(size, p)| (size as u32, p)).collect();
+            let cutoffs = homa::cutoffs::allocate_for(&config, &points, None);
+            TransportConfig::Homa(Arc::new(config.with_priorities(cutoffs)))
+        }
+    }
+}
+
+fn fabric(topology: Topology) -> FabricConfig {
+    FabricConfig {
+        topology,
+        host_link_delay: Span::ZERO,
+        core_link_delay: Span::ZERO,
+        host_send_delay: Span::from_ns(500),
+        host_receive_delay: Span::from_us(1),
+        switch: SwitchConfig {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: 500_000 },
+            ecn_threshold_bytes: Some(65 * 1538),
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+/// Runs one case and prints its line.
+fn measure(traffic: &Traffic, name: &str) {
+    let fabric_config = fabric(traffic.topology);
+    let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
+    let pattern = (traffic.pattern)();
+    let transport = transport(name, &fabric, &pattern);
+    let config = RunConfig {
+        seed: 1,
+        run: 0,
+        fabric: fabric_config,
+        streams: vec![StreamConfig { transport, workload: WorkloadConfig::new(pattern) }],
+        faults: Vec::new(),
+        measure: MeasureConfig {
+            warmup: Span::ZERO,
+            messages: traffic.messages,
+            time_limit: Span::from_secs(10),
+            sample_every: Span::ZERO,
+            verify: false,
+            capture: Vec::new(),
+            capture_limit: 0,
+        },
+    };
+    let result = run(&config, &Control::default()).expect("a possible run");
+    let (cpu_s, rss) = usage();
+    let hops = result.counters.packet_hops;
+    let drops: u64 = result.counters.drops.iter().sum();
+    println!(
+        "{:<18} {:<6} {:>12} {:>8.2} {:>8.2} {:>7.2} {:>8.1} {:>9} {:>8} {:>11} {:?}",
+        traffic.name,
+        name,
+        hops,
+        result.counters.events as f64 / hops as f64,
+        cpu_s,
+        hops as f64 / cpu_s / 1e6,
+        rss as f64 / 1024.0,
+        result.peak_packets,
+        drops,
+        result.ended_at.to_string(),
+        result.end,
+    );
+}
+
+/// CPU seconds and peak kilobytes of this process, from /proc.
+fn usage() -> (f64, u64) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    // utime and stime are fields 14 and 15, in hundredths of a second.
+    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(f64::NAN);
+    let cpu_s = (ticks(11) + ticks(12)) / 100.0;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let rss = rss.and_then(|rss| rss.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+    (cpu_s, rss)
+}
+
+fn main() -> ExitCode {
+    let filters: Vec<String> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    if let [word, traffic, transport] = filters.as_slice()
+        && word == "case"
+    {
+        let Some(traffic) = TRAFFIC.iter().find(|t| t.name == traffic) else {
+            return ExitCode::from(2);
+        };
+        measure(traffic, transport);
+        return ExitCode::SUCCESS;
+    }
+    println!(
+        "{:<18} {:<6} {:>12} {:>8} {:>8} {:>7} {:>8} {:>9} {:>8} {:>11} end",
+        "traffic",
+        "over",
+        "hops",
+        "ev/hop",
+        "cpu s",
+        "Mhop/s",
+        "RSS MiB",
+        "packets",
+        "drops",
+        "simulated"
+    );
+    let program = std::env::current_exe().expect("this program has a path");
+    for traffic in &TRAFFIC {
+        for transport in TRANSPORTS {
+            let case = format!("{}/{transport}", traffic.name);
+            if !filters.is_empty() && !filters.iter().any(|filter| case.contains(filter.as_str())) {
+                continue;
+            }
+            let status = Command::new(&program).args(["case", traffic.name, transport]).status();
+            if !status.is_ok_and(|status| status.success()) {
+                println!("{case} failed");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,296 @@
+//! Dialogues as traces: who says what to whom, in which order.
+
+use rackweave_core::{Kind, Span};
+use rackweave_wire::homa::Body;
+
+use super::{Config, Host, HostId, LINK, at, events, id, network, submit, trace};
+
+fn paper() -> Config {
+    Config::sigcomm18(LINK, 10_000)
+}
+
+const MS: fn(u64) -> Span = Span::from_ms;
+
+#[test]
+fn a_short_request() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(10)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 DATA 1 0..100 of 100",
+            "h1>h0 p7 DATA 1r 0..100 of 100",
+            // Nothing else goes to h1 that the acknowledgement could travel with.
+            "h1>h0 p7 NEED_ACK 1r",
+            "h0>h1 p7 ACK 1",
+        ]
+    );
+}
+
+#[test]
+fn an_acknowledgement_travels_with_the_next_request() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    for n in 1..=3 {
+        submit(&mut network, 0, 1, n, 100, Kind::Request);
+        network.run_until(at(Span::from_us(10 * n)));
+    }
+    network.run_until(at(MS(10)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 DATA 1 0..100 of 100",
+            "h1>h0 p7 DATA 1r 0..100 of 100",
+            "h0>h1 p7 DATA 2 0..100 of 100 ack 1",
+            "h1>h0 p7 DATA 2r 0..100 of 100",
+            "h0>h1 p7 DATA 3 0..100 of 100 ack 2",
+            "h1>h0 p7 DATA 3r 0..100 of 100",
+            "h1>h0 p7 NEED_ACK 3r",
+            "h0>h1 p7 ACK 3",
+        ]
+    );
+}
+
+#[test]
+fn a_scheduled_message() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 13_000, Kind::OneWay);
+    network.run_until(at(MS(1)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p5 DATA 1 0..1442 of 13000",
+            "h0>h1 p5 DATA 1 1442..2884 of 13000",
+            "h1>h0 p7 GRANT 1r ..11536 at p5",
+            "h0>h1 p5 DATA 1 2884..4326 of 13000",
+            "h1>h0 p7 GRANT 1r ..12978 at p6",
+            "h0>h1 p5 DATA 1 4326..5768 of 13000",
+            "h1>h0 p7 GRANT 1r ..13000 at p7",
+            "h0>h1 p5 DATA 1 5768..7210 of 13000",
+            "h0>h1 p5 DATA 1 7210..8652 of 13000",
+            "h0>h1 p5 DATA 1 8652..10094 of 13000",
+            "h0>h1 p7 DATA 1 10094..11536 of 13000",
+            "h0>h1 p7 DATA 1 11536..12978 of 13000",
+            "h0>h1 p7 DATA 1 12978..13000 of 13000",
+        ]
+    );
+}
+
+/// Loses what hosts send while `f` runs.
+fn lost(network: &mut super::Network<Host>, f: impl FnOnce(&mut super::Network<Host>)) {
+    network.faults.loss = 1.0;
+    f(network);
+    network.faults.loss = 0.0;
+}
+
+#[test]
+fn lost_data_is_asked_for() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 4_000, Kind::OneWay);
+    // The first packet is on its way; the second is lost.
+    lost(&mut network, |network| {
+        network.run_until(at(Span::from_us(2)));
+    });
+    network.run_until(at(MS(20)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p5 DATA 1 0..1442 of 4000",
+            "h0>h1 p6 DATA 1 1442..2884 of 4000",
+            "h0>h1 p6 DATA 1 2884..4000 of 4000",
+            // The data is not late enough; when it is, the receiver asks by itself.
+            "h0>h1 p7 NEED_ACK 1",
+            "h1>h0 p7 BUSY 1r",
+            "h1>h0 p7 RESEND 1r 1442..2884",
+            "h0>h1 p7 DATA 1 1442..2884 of 4000 again",
+            "h0>h1 p7 NEED_ACK 1",
+            "h1>h0 p7 ACK 1r",
+        ]
+    );
+}
+
+#[test]
+fn linux_sends_what_is_missing_when_it_asks_for_an_acknowledgement() {
+    let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 2_000, Kind::OneWay);
+    lost(&mut network, |network| {
+        network.run_until(at(Span::from_us(2)));
+    });
+    network.run_until(at(Span::from_us(3_500)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p6 DATA 1 0..1420 of 2000",
+            "h0>h1 p6 DATA 1 1420..2000 of 2000",
+            "h1>h0 p7 CUTOFFS version 1",
+            "h0>h1 p7 NEED_ACK 1",
+            "h1>h0 p7 RESEND 1r 1420..2000",
+            "h0>h1 p7 DATA 1 1420..2000 of 2000 again",
+        ]
+    );
+}
+
+#[test]
+fn a_lost_request_is_unknown_and_begins_anew() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    lost(&mut network, |network| submit(network, 0, 1, 1, 3_000, Kind::Request));
+    lost(&mut network, |network| {
+        network.run_until(at(MS(1)));
+    });
+    network.packets.clear();
+    network.run_until(at(Span::from_us(5_500)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 RESEND 1 0.. all sent",
+            "h1>h0 p7 UNKNOWN 1r",
+            "h0>h1 p7 DATA 1 0..1442 of 3000 again",
+            "h0>h1 p7 DATA 1 1442..2884 of 3000 again",
+            "h0>h1 p7 DATA 1 2884..3000 of 3000 again",
+            "h1>h0 p5 DATA 1r 0..1442 of 3000",
+            "h1>h0 p6 DATA 1r 1442..2884 of 3000",
+            "h1>h0 p7 DATA 1r 2884..3000 of 3000",
+        ]
+    );
+}
+
+#[test]
+fn a_slow_server_is_busy() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.respond = None;
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(11)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 DATA 1 0..100 of 100",
+            "h0>h1 p7 RESEND 1 0.. all sent",
+            "h1>h0 p7 BUSY 1r",
+            "h0>h1 p7 RESEND 1 0.. all sent",
+            "h1>h0 p7 BUSY 1r",
+        ]
+    );
+    network.run_until(at(MS(500)));
+    assert_eq!(events(&mut network), ["h1: Request 1 of 100 bytes from h0"]);
+    network.submit(1, 0, id(1).response(), 200, Kind::Response).unwrap();
+    network.run_until(at(MS(600)));
+    let expected = ["h0: Response 1r of 200 bytes from h1", "h1: 1r sent to h0"];
+    assert_eq!(events(&mut network), expected);
+}
+
+#[test]
+fn lost_grants_are_made_good() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
+    network.lose = Some(|packet| matches!(packet.header.body, Body::Grant { .. }));
+    network.run_until(at(MS(1)));
+    network.packets.clear();
+    network.lose = None;
+    network.run_until(at(MS(40)));
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 30000 bytes from h0", "h0: 1 sent to h1"]);
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    for (config, at_most) in [(paper(), MS(32)), (Config::linux(LINK), MS(67))] {
+        let mut network = network(&config, 2, Span::from_us(1));
+        network.set_down(1, true);
+        for n in 1..=3 {
+            submit(&mut network, 0, 1, n, 40_000, Kind::Request);
+        }
+        submit(&mut network, 0, 1, 4, 100, Kind::OneWay);
+        submit(&mut network, 0, 1, 5, 40_000, Kind::OneWay);
+        network.run_until(at(MS(200)));
+        let mut failures = events(&mut network);
+        failures.sort();
+        let expected: Vec<_> =
+            (1..=5).map(|n| format!("h0: {n} with h1 failed: peer silent")).collect();
+        assert_eq!(failures, expected);
+        assert!(network.hosts[0].is_idle());
+        let last_request = network.packets.last().unwrap().0;
+        assert!(last_request < at(at_most + MS(10)), "{last_request}");
+    }
+}
+
+#[test]
+fn linux_asks_a_peer_for_one_thing_at_a_time() {
+    let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
+    network.set_down(1, true);
+    for n in 1..=3 {
+        submit(&mut network, 0, 1, n, 100, Kind::Request);
+    }
+    let mut resends_until = |us| {
+        network.set_down(1, us < 25_000);
+        network.run_until(at(Span::from_us(us)));
+        let mut resends = trace(&mut network);
+        resends.retain(|line| line.contains("RESEND"));
+        resends
+    };
+    assert_eq!(resends_until(24_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
+    // Ten ticks later one may be sent again; since the peer answers now, the others follow soon.
+    assert_eq!(resends_until(25_500), ["h0>h1 p7 RESEND 1 0.. all sent"]);
+    let others = ["h0>h1 p7 RESEND 2 0.. all sent", "h0>h1 p7 RESEND 3 0.. all sent"];
+    assert_eq!(resends_until(27_500), others);
+}
+
+#[test]
+fn a_server_that_restarts_executes_the_request_anew() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.respond = None;
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(1)));
+    network.restart(1, Host::new(HostId(1), paper().into()));
+    network.respond = Some(|_| 300);
+    network.run_until(at(MS(20)));
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 100 bytes from h0",
+            "h1: Request 1 of 100 bytes from h0",
+            "h0: Response 1r of 300 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_restarts_within_the_response_makes_the_client_fail() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.respond = Some(|_| 1_000_000);
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(Span::from_us(100)));
+    network.restart(1, Host::new(HostId(1), paper().into()));
+    network.run_until(at(MS(100)));
+    let expected = ["h1: Request 1 of 100 bytes from h0", "h0: 1 with h1 failed: peer forgot"];
+    assert_eq!(events(&mut network), expected);
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn a_client_that_restarts_makes_the_response_fail() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.respond = Some(|_| 1_000_000);
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(Span::from_us(100)));
+    network.restart(0, Host::new(HostId(0), paper().into()));
+    network.run_until(at(MS(100)));
+    let expected = ["h1: Request 1 of 100 bytes from h0", "h1: 1r with h0 failed: peer forgot"];
+    assert_eq!(events(&mut network), expected);
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn cancelled_messages_leave_nothing_behind() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 500_000, Kind::OneWay);
+    submit(&mut network, 0, 1, 2, 400_000, Kind::Request);
+    submit(&mut network, 1, 0, 1, 300_000, Kind::Request);
+    network.run_until(at(Span::from_us(50)));
+    network.cancel(0, 1, id(1));
+    network.cancel(0, 1, id(2));
+    // Arriving at h0, not submitted there.
+    network.cancel(0, 1, id(1));
+    network.run_until(at(MS(100)));
+    assert_eq!(events(&mut network), ["h1: 1 with h0 failed: peer forgot"]);
+    assert!(network.hosts.iter().all(Host::is_idle));
+}

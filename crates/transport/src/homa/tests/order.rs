@@ -1,0 +1,324 @@
+//! Who goes first: SRPT, priorities, overcommitment, FIFO shares, limits on grants.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Span, Time, Transport};
+use rackweave_wire::homa::{Body, Header};
+
+use super::super::{Cutoffs, PriorityBy};
+use super::{Config, LINK, at, data, events, id, line, network, packet, submit, trace};
+use crate::homa::Host;
+use crate::testkit::Network;
+
+fn delivered(network: &Network<Host>, host: u32) -> Vec<u64> {
+    let number = |event| match event {
+        Event::Delivered { id, .. } => Some(id.number()),
+        _ => None,
+    };
+    network.events_at(host).filter_map(number).collect()
+}
+
+fn grants(network: &Network<Host>) -> Vec<(MessageId, HostId, u32, u8)> {
+    let grant = |(_, packet): &(Time, Packet<Header>)| match packet.header.body {
+        Body::Grant { offset, priority, .. } => {
+            Some((MessageId(packet.header.id.get() ^ 1), packet.dst, offset, priority))
+        }
+        _ => None,
+    };
+    network.packets.iter().filter_map(grant).collect()
+}
+
+fn paper() -> Config {
+    Config::sigcomm18(LINK, 10_000)
+}
+
+#[test]
+fn the_sender_sends_the_shortest_message_first() {
+    let mut network = network(&paper(), 4, Span::from_us(1));
+    // The first packet of the first message is on the link before the others come.
+    for (n, bytes) in [(1, 9_000), (2, 6_000), (3, 3_000), (4, 3_000), (5, 100)] {
+        submit(&mut network, 0, 1 + n as u32 % 3, n, bytes, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(1)));
+    let order: Vec<_> = network
+        .packets
+        .iter()
+        .filter(|(_, packet)| packet.src == HostId(0))
+        .map(|(_, packet)| packet.header.id.get() >> 1)
+        .collect();
+    assert_eq!(order, [1, 5, 3, 3, 3, 4, 4, 4, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn unscheduled_packets_go_by_length_and_scheduled_ones_low() {
+    let mut network = network(&Config::linux(LINK), 2, Span::from_us(1));
+    for (n, bytes) in [(1, 200), (2, 201), (3, 2_801), (4, 30_000)] {
+        submit(&mut network, 0, 1, n, bytes, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(1)));
+    let priorities = |n: u64| -> Vec<u8> {
+        let of = |(_, packet): &&(Time, Packet<Header>)| {
+            packet.header.id.get() == id(n).0 && packet.src == HostId(0)
+        };
+        network.packets.iter().filter(of).map(|(_, packet)| packet.priority).collect()
+    };
+    assert_eq!(priorities(1), [7]);
+    assert_eq!(priorities(2), [6]);
+    assert_eq!(priorities(3), [5, 5]);
+    // 8 packets unscheduled; alone, a scheduled message uses the lowest level.
+    assert_eq!(priorities(4), [vec![4; 8], vec![0; 14]].concat());
+}
+
+#[test]
+fn by_bytes_left_the_end_of_a_message_rises() {
+    let cutoffs = Cutoffs::new(&[2_000, 5_000, 8_000, u32::MAX], 8).unwrap();
+    let config = paper().with_priorities(cutoffs);
+    assert_eq!(config.priority_by, PriorityBy::BytesLeft);
+    let mut network = network(&config, 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 1442 * 20, Kind::OneWay);
+    network.run_until(at(Span::from_ms(1)));
+    let priorities: Vec<_> = network
+        .packets
+        .iter()
+        .filter(|(_, packet)| matches!(packet.header.body, Body::Data { .. }))
+        .map(|(_, packet)| packet.priority)
+        .collect();
+    // Unscheduled at the lowest such level, then scheduled at 0. Packets go at the priority of the
+    // newest grant, which is one window ahead here: the last ones rise early.
+    let (first, last) = priorities.split_at(10);
+    assert_eq!(first, [vec![4; 7], vec![0; 3]].concat());
+    assert_eq!(last, [4, 5, 5, 6, 6, 7, 7, 7, 7, 7]);
+}
+
+#[test]
+fn a_peers_cutoffs_are_learnt_and_used() {
+    let config = Config::linux(LINK);
+    let mut network = network(&config, 2, Span::from_us(1));
+    let mut other = config;
+    other.cutoffs = Cutoffs::new(&[10, 20, u32::MAX], 8).unwrap();
+    other.cutoff_version = 5;
+    network.restart(1, Host::new(HostId(1), other.into()));
+    for n in 1..=4 {
+        submit(&mut network, 0, 1, n, 150, Kind::OneWay);
+        network.run_until(at(Span::from_us(100 * (n / 2))));
+    }
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 DATA 1 0..150 of 150",
+            "h0>h1 p7 DATA 2 0..150 of 150",
+            // Once, though both packets were sent without knowing them.
+            "h1>h0 p7 CUTOFFS version 5",
+            "h0>h1 p5 DATA 3 0..150 of 150",
+            "h0>h1 p5 DATA 4 0..150 of 150",
+        ]
+    );
+}
+
+#[test]
+fn the_receiver_grants_the_shortest_messages_at_different_levels() {
+    let config = paper().with_priorities(Cutoffs::new(&[u32::MAX; 5], 8).unwrap());
+    assert_eq!(config.overcommit, 3);
+    let mut network = network(&config, 6, Span::from_us(1));
+    // Five senders; none is done with its unscheduled bytes before all have begun.
+    for sender in 1..=5 {
+        let bytes = 100_000 * u64::from(sender);
+        submit(&mut network, sender, 0, u64::from(sender), bytes, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_us(60)));
+    let granted = grants(&network);
+    let of = |n: u64| -> Vec<u8> {
+        granted.iter().filter(|(message, ..)| *message == id(n)).map(|grant| grant.3).collect()
+    };
+    // As the messages come in one after another, the first has level 0, then 1, then 2.
+    assert!(of(1).ends_with(&[2, 2, 2]), "{:?}", of(1));
+    assert!(of(2).ends_with(&[1, 1, 1]), "{:?}", of(2));
+    assert!(of(3).ends_with(&[0, 0, 0]), "{:?}", of(3));
+    assert_eq!((of(4), of(5)), (vec![], vec![]), "not among the first three");
+    network.run_until(at(Span::from_ms(20)));
+    assert_eq!(delivered(&network, 0), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn only_one_message_of_a_peer_is_granted_at_a_time() {
+    let config = paper();
+    let mut network = network(&config, 3, Span::from_us(1));
+    for n in 1..=3 {
+        submit(&mut network, 1, 0, n, 50_000, Kind::OneWay);
+    }
+    submit(&mut network, 2, 0, 1, 60_000, Kind::OneWay);
+    network.run_until(at(Span::from_ms(1)));
+    let mut open = BTreeMap::new();
+    for (message, sender, offset, _) in grants(&network) {
+        if sender == HostId(1) {
+            open.insert(message, offset);
+            assert!(open.values().filter(|offset| **offset < 50_000).count() <= 1, "{open:?}");
+        }
+    }
+    assert_eq!(open.len(), 3);
+    assert_eq!(delivered(&network, 0).len(), 4);
+}
+
+/// What `poll_transmit` would send now, with the grants among it noted by their peer.
+fn note_grants(host: &mut Host, granted: &mut BTreeMap<HostId, u32>) {
+    while let Some(packet) = host.poll_transmit(Time::ZERO) {
+        if let Body::Grant { offset, .. } = packet.header.body {
+            granted.insert(packet.dst, offset);
+        }
+    }
+}
+
+#[test]
+fn max_incoming_limits_what_is_on_the_way() {
+    let mut config = Config::linux(LINK);
+    config.max_incoming = 30_000;
+    config.grant_fifo_fraction = 0;
+    let (length, len) = (100_000, 1_420);
+    let unscheduled = config.whole_packets(config.unscheduled_bytes, length);
+    let mut host = Host::new(HostId(0), config.into());
+    let mut granted = BTreeMap::new();
+    let mut received = BTreeMap::new();
+    let mut most = 0;
+    // Each of eight peers sends all that it may; its packets and those of the others take turns.
+    loop {
+        let mut any = false;
+        for peer in 1..=8 {
+            let offset = *received.get(&peer).unwrap_or(&0);
+            if offset >= *granted.entry(HostId(peer)).or_insert(unscheduled) {
+                continue;
+            }
+            any = true;
+            let piece = len.min(length - offset);
+            let header = data(id(1), length, offset, piece as u16);
+            let _ = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+            received.insert(peer, offset + piece);
+            note_grants(&mut host, &mut granted);
+            let on_the_way = |(peer, to): (&HostId, &u32)| to - received.get(&peer.0).unwrap_or(&0);
+            let scheduled = granted.iter().filter(|(_, to)| **to > unscheduled);
+            most = most.max(scheduled.map(on_the_way).sum::<u32>());
+        }
+        if !any {
+            break;
+        }
+    }
+    assert!(received.values().all(|bytes| *bytes == length), "{received:?}");
+    assert!((28_000..=30_000 + len).contains(&most), "{most}");
+}
+
+#[test]
+fn a_dynamic_window_shrinks_with_the_number_of_messages() {
+    let mut config = Config::linux(LINK);
+    config.window = 0;
+    config.max_incoming = 60_000;
+    let mut network = network(&config, 2, Span::from_us(1));
+    submit(&mut network, 1, 0, 1, 500_000, Kind::OneWay);
+    network.run_until(at(Span::from_us(3)));
+    let first = grants(&network)[0];
+    // One message: half of max_incoming beyond the 1420 bytes received, in whole packets.
+    assert_eq!(first.2, config.whole_packets(1_420 + 30_000, 500_000));
+}
+
+#[test]
+fn a_twentieth_of_the_granted_bytes_goes_to_the_oldest_message() {
+    let share = |fraction| {
+        let mut config = Config::linux(LINK);
+        config.grant_fifo_fraction = fraction;
+        config.overcommit = 1;
+        config.max_message_bytes = 10_000_000;
+        let unscheduled = config.whole_packets(config.unscheduled_bytes, u32::MAX);
+        let mut host = Host::new(HostId(0), config.into());
+        let mut granted = BTreeMap::new();
+        let mut received = BTreeMap::new();
+        let mut scheduled = BTreeMap::<bool, u64>::new();
+        let mut arrive = |peer: u32, message: u64, length: u32| {
+            let offset = *received.get(&message).unwrap_or(&0);
+            assert!(offset < length);
+            let to = *granted.entry(HostId(peer)).or_insert(unscheduled);
+            if offset >= to.min(length) {
+                return offset;
+            }
+            let piece = (length - offset).min(1_420);
+            let header = data(id(message), length, offset, piece as u16);
+            let placement = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+            assert!(matches!(placement, Placement::Store(_)));
+            received.insert(message, offset + piece);
+            if offset + piece == length {
+                granted.remove(&HostId(peer));
+            }
+            note_grants(&mut host, &mut granted);
+            if offset >= unscheduled {
+                *scheduled.entry(message == 0).or_default() += u64::from(piece);
+            }
+            offset + piece
+        };
+        // The oldest message is long; shorter ones, always two, follow each other without a pause.
+        arrive(1, 0, 10_000_000);
+        let mut short = [1, 2];
+        while short[1] < 200 {
+            for (peer, message) in [2, 3].into_iter().zip(&mut short) {
+                if arrive(peer, *message, 100_000) == 100_000 {
+                    *message += 2;
+                }
+            }
+            arrive(1, 0, 10_000_000);
+        }
+        let bytes = |oldest| *scheduled.get(&oldest).unwrap_or(&0) as f64;
+        bytes(true) / (bytes(true) + bytes(false))
+    };
+    assert!(share(0) < 0.001, "it was granted a packet while it was alone");
+    let (five, ten) = (share(50), share(100));
+    assert!((0.045..0.055).contains(&five), "{five}");
+    assert!((0.09..0.11).contains(&ten), "{ten}");
+}
+
+#[test]
+fn a_cancelled_message_leaves_its_place_to_the_next() {
+    let mut config = paper();
+    config.overcommit = 1;
+    let mut host = Host::new(HostId(0), config.into());
+    let mut granted = BTreeMap::new();
+    for (peer, length) in [(1, 50_000), (2, 60_000)] {
+        let header = data(id(1), length, 0, 1_442);
+        let _ = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+    }
+    note_grants(&mut host, &mut granted);
+    assert_eq!(granted, [(HostId(1), 11_536)].into());
+    host.cancel(Time::ZERO, HostId(1), id(1));
+    note_grants(&mut host, &mut granted);
+    assert_eq!(granted[&HostId(2)], 11_536);
+}
+
+#[test]
+fn a_grant_that_waits_is_replaced_by_a_newer_one() {
+    let config = paper();
+    let mut host = Host::new(HostId(0), config.into());
+    let mut arrive = |offset: u32| {
+        let header = data(id(1), 100_000, offset, 1442);
+        let _ = host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    };
+    for i in 0..7 {
+        arrive(1442 * i);
+    }
+    let mut transmit = || host.poll_transmit(Time::ZERO).map(|packet| line(&packet));
+    assert_eq!(transmit().unwrap(), "h0>h1 p7 GRANT 1r ..20188 at p0");
+    assert_eq!(transmit(), None);
+}
+
+#[test]
+fn events_name_both_ends() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 500, Kind::Request);
+    submit(&mut network, 1, 0, 1, 600, Kind::OneWay);
+    network.run_until(at(Span::from_ms(20)));
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 500 bytes from h0",
+            "h0: OneWay 1 of 600 bytes from h1",
+            "h0: Response 1r of 500 bytes from h1",
+            // h0 acknowledges the one with the other.
+            "h1: 1 sent to h0",
+            "h1: 1r sent to h0",
+        ]
+    );
+}

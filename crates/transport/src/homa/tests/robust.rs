@@ -1,0 +1,294 @@
+//! Packets that lie, floods, and things that come twice.
+
+use proptest::prelude::*;
+use rackweave_core::{Kind, MessageId, Placement, Refused, Rng, Span, Submit, Time, Transport};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::{Body, Header};
+
+use super::{Config, Host, HostId, LINK, at, data, events, id, network, packet, submit, trace};
+
+fn paper() -> Config {
+    Config::sigcomm18(LINK, 10_000)
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let mut config = paper();
+    config.max_rpcs = 2;
+    config.max_message_bytes = 1_000_000;
+    let mut host = Host::new(HostId(0), config.into());
+    let mut submit = |n: MessageId, bytes, kind| {
+        host.submit(Time::ZERO, Submit { id: n, peer: HostId(1), bytes, kind })
+    };
+    assert_eq!(submit(id(1), 0, Kind::OneWay), Err(Refused::Empty));
+    let too_long = Err(Refused::TooLong { max: 1_000_000 });
+    assert_eq!(submit(id(1), 1_000_001, Kind::OneWay), too_long);
+    assert_eq!(submit(id(1), 1, Kind::Response), Err(Refused::WrongId));
+    assert_eq!(submit(id(1).response(), 1, Kind::Request), Err(Refused::WrongId));
+    assert_eq!(submit(id(1).response(), 1, Kind::Response), Err(Refused::UnknownRequest));
+    assert_eq!(submit(id(1), 1, Kind::OneWay), Ok(()));
+    assert_eq!(submit(id(1), 1, Kind::Request), Err(Refused::DuplicateId));
+    assert_eq!(submit(id(2), 1, Kind::Request), Ok(()));
+    assert_eq!(submit(id(3), 1, Kind::Request), Err(Refused::Busy));
+}
+
+#[test]
+fn a_packet_that_comes_again_after_the_end_is_acknowledged() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
+    network.run_until(at(Span::from_ms(10)));
+    let first = network.packets[0].1;
+    network.packets.clear();
+    assert_eq!(events(&mut network).len(), 2);
+    network.run_until(at(Span::from_ms(90)));
+    network.inject(first);
+    network.run_until(at(Span::from_ms(100)));
+    assert_eq!(trace(&mut network), ["h1>h0 p7 ACK 1r"]);
+    assert_eq!(events(&mut network), [""; 0]);
+}
+
+#[test]
+fn a_request_is_not_executed_twice() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(Span::from_ms(10)));
+    let first = network.packets[0].1;
+    assert!(network.hosts.iter().all(Host::is_idle));
+    events(&mut network);
+    network.inject(first);
+    network.run_until(at(Span::from_ms(100)));
+    assert_eq!(events(&mut network), [""; 0]);
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn without_room_to_remember_old_ids_are_refused() {
+    let mut config = paper();
+    config.max_finished = 4;
+    let mut network = network(&config, 2, Span::from_us(1));
+    for n in 1..=10 {
+        submit(&mut network, 0, 1, n, 100, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_ms(10)));
+    assert_eq!(events(&mut network).len(), 20);
+    let of = |n: u64| network.packets.iter().find(|(_, p)| p.header.id.get() == id(n).0).unwrap().1;
+    let (old, recent) = (of(2), of(9));
+    network.packets.clear();
+    network.inject(old);
+    network.inject(recent);
+    network.run_until(at(Span::from_ms(20)));
+    assert_eq!(trace(&mut network), ["h1>h0 p7 UNKNOWN 2r", "h1>h0 p7 ACK 9r"]);
+    assert_eq!(events(&mut network), [""; 0]);
+    // A message that was not yet begun then fails, with a reason, rather than being doubtful.
+    submit(&mut network, 0, 1, 0, 100, Kind::OneWay);
+    network.run_until(at(Span::from_ms(200)));
+    assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
+}
+
+#[test]
+fn lengths_that_lie_are_thrown_away() {
+    let mut host = Host::new(HostId(0), Config::linux(LINK).into());
+    let mut arrive = |header| host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    assert_eq!(arrive(data(id(1), 100, 0, 0)), Placement::Discard);
+    assert_eq!(arrive(data(id(1), 0, 0, 100)), Placement::Discard);
+    assert_eq!(arrive(data(id(1), 100, 50, 51)), Placement::Discard);
+    assert_eq!(arrive(data(id(1), 100, u32::MAX, 1)), Placement::Discard);
+    assert_eq!(arrive(data(id(1), u32::MAX, 0, 1)), Placement::Discard);
+    assert_eq!(arrive(data(MessageId(3), 100, 0, 100)), Placement::Discard, "no such request");
+    assert_eq!(host.rpcs_under_way(), 0);
+    let mut arrive = |header| host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    assert!(matches!(arrive(data(id(1), 5_000, 0, 100)), Placement::Store(_)));
+    assert_eq!(arrive(data(id(1), 6_000, 100, 100)), Placement::Discard, "another length");
+    assert_eq!(arrive(data(id(1), 5_000, 0, 100)), Placement::Discard, "known");
+    assert!(matches!(arrive(data(id(1), 5_000, 50, 100)), Placement::Store(_)));
+    assert_eq!(host.rpcs_under_way(), 1);
+}
+
+#[test]
+fn a_forged_resend_sends_no_more_than_the_message() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
+    network.run_until(at(Span::from_us(100)));
+    network.packets.clear();
+    for _ in 0..1000 {
+        let body = Body::Resend { offset: 5, length: u32::MAX - 1, priority: 200 };
+        let header = Header { id: Id64::new(id(1).response().0), one_way: true, body };
+        network.inject(packet(1, 0, header));
+    }
+    network.run_until(at(Span::from_ms(1)));
+    // Once again what was sent (and one packet more, which was on the link), and the rest.
+    let sent = trace(&mut network).len();
+    assert!((70..=90).contains(&sent), "{sent}");
+}
+
+#[test]
+fn what_a_silent_peer_began_is_forgotten() {
+    for config in [paper(), Config::linux(LINK)] {
+        let patience = Span::from_ms(u64::from(config.patience()));
+        let mut network = network(&config, 2, Span::from_us(1));
+        network.set_down(1, true);
+        for n in 0..100 {
+            network.inject(packet(1, 0, data(id(n), 100_000, 1_500 * (n as u32 % 5), 1_000)));
+        }
+        assert_eq!(network.hosts[0].rpcs_under_way(), 100);
+        assert!(network.run_until(at(patience + Span::from_ms(30))));
+        assert_eq!(network.hosts[0].rpcs_under_way(), 0);
+        network.hosts[0].check_bounds();
+        // The application never heard of them.
+        assert_eq!(events(&mut network), [""; 0]);
+    }
+}
+
+#[test]
+fn control_packets_that_wait_are_limited() {
+    let mut config = paper();
+    config.max_control = 10;
+    let mut host = Host::new(HostId(0), config.into());
+    for n in 0..1_000 {
+        let header = Header { id: Id64::new(2 * n), one_way: true, body: Body::NeedAck };
+        host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    }
+    host.check_bounds();
+    let waiting = core::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count();
+    assert_eq!(waiting, 10);
+}
+
+#[test]
+fn what_is_cancelled_is_not_sent_again() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 30_000, Kind::OneWay);
+    network.run_until(at(Span::from_us(5)));
+    let body = Body::Resend { offset: 0, length: 10_000, priority: 7 };
+    network.inject(packet(1, 0, Header { id: Id64::new(3), one_way: true, body }));
+    network.cancel(0, 1, id(1));
+    network.packets.clear();
+    submit(&mut network, 0, 1, 2, 100, Kind::OneWay);
+    network.run_until(at(Span::from_us(50)));
+    let sent = trace(&mut network).into_iter().filter(|line| line.contains("DATA"));
+    assert_eq!(sent.collect::<Vec<_>>(), ["h0>h1 p7 DATA 2 0..100 of 100"]);
+    network.run_until(at(Span::from_ms(50)));
+    network.hosts[0].check_bounds();
+}
+
+fn any_header(rng: &mut Rng) -> Header {
+    // Small numbers meet state, large ones overflow.
+    let number = |rng: &mut Rng| match rng.below(4) {
+        0 => rng.below(4) as u32,
+        1 => rng.below(30_000) as u32,
+        2 => rng.below(3_000_000) as u32,
+        _ => u32::MAX - rng.below(3) as u32,
+    };
+    let any_id = |rng: &mut Rng| match rng.below(8) {
+        0 => rng.next_u64(),
+        _ => rng.below(40),
+    };
+    let body = match rng.below(12) {
+        0 => Body::Grant {
+            offset: number(rng),
+            priority: rng.next_u64() as u8,
+            resend_all: rng.chance(0.5),
+        },
+        1 => Body::Resend {
+            offset: number(rng),
+            length: number(rng),
+            priority: rng.next_u64() as u8,
+        },
+        2 => Body::Unknown,
+        3 => Body::Busy,
+        4 => Body::Cutoffs {
+            cutoffs: core::array::from_fn(|_| number(rng)),
+            version: rng.next_u64() as u16,
+        },
+        5 => Body::NeedAck,
+        6 => Body::Ack {
+            count: rng.next_u64() as u8,
+            others: core::array::from_fn(|_| Id64::new(any_id(rng))),
+        },
+        _ => Body::Data {
+            message_length: number(rng),
+            incoming: number(rng),
+            ack_id: Id64::new(if rng.chance(0.5) { 0 } else { any_id(rng) }),
+            ack_port: 0,
+            cutoff_version: rng.next_u64() as u16,
+            retransmit: rng.chance(0.5),
+            offset: number(rng),
+            segment_length: rng.below(1443) as u16,
+        },
+    };
+    Header { id: Id64::new(any_id(rng)), one_way: rng.chance(0.5), body }
+}
+
+/// Feeds a host with lies, and its applications with work.
+fn flood(config: Config, seed: u64, packets: u32, sources: u64) -> Host {
+    let mut rng = Rng::stream(seed, 0, 0, "flood");
+    let mut host = Host::new(HostId(0), config.into());
+    let mut now = Time::ZERO;
+    let mut next_id = 0;
+    for _ in 0..packets {
+        now += Span::from_us(rng.below(300));
+        if host.poll_timeout().is_some_and(|at| at <= now) {
+            host.handle_timeout(now);
+        }
+        if rng.chance(0.05) {
+            next_id += 1;
+            let (peer, bytes) = (HostId(1 + rng.below(sources) as u32), 1 + rng.below(50_000));
+            let kind = if rng.chance(0.5) { Kind::Request } else { Kind::OneWay };
+            let _ = host.submit(now, Submit { id: id(next_id % 20), peer, bytes, kind });
+        }
+        let from = 1 + rng.below(sources) as u32;
+        host.handle_packet(now, &packet(from, 0, any_header(&mut rng)));
+        while let Some(event) = host.poll_event() {
+            if let rackweave_core::Event::Delivered { peer, id, kind: Kind::Request, .. } = event
+                && rng.chance(0.5)
+            {
+                let bytes = 1 + rng.below(50_000);
+                let response = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
+                host.submit(now, response).expect("the request is in service");
+            }
+        }
+        for _ in 0..rng.below(3) {
+            let _ = host.poll_transmit(now);
+        }
+        assert!(host.poll_timeout().is_none_or(|at| at > now));
+    }
+    host.check_bounds();
+    host
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn lies_do_no_harm(seed: u64, linux: bool) {
+        let mut config = if linux { Config::linux(LINK) } else { paper() };
+        config.max_rpcs = 30;
+        config.max_control = 50;
+        config.max_finished = 20;
+        config.max_gaps = 10;
+        flood(config, seed, 3_000, 5);
+    }
+}
+
+#[test]
+fn a_flood_from_everywhere_is_bounded() {
+    let mut config = paper();
+    config.max_rpcs = 100;
+    config.max_control = 50;
+    config.max_finished = 100;
+    flood(config, 1, 60_000, 1 << 30);
+}
+
+#[test]
+fn timers_stop_and_a_spurious_timeout_does_nothing() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    submit(&mut network, 0, 1, 1, 30_000, Kind::Request);
+    network.run_until(at(Span::from_us(20)));
+    let before = format!("{:?}", network.hosts);
+    for host in &mut network.hosts {
+        host.handle_timeout(at(Span::from_us(20)));
+    }
+    assert_eq!(before, format!("{:?}", network.hosts));
+    assert!(network.run_until(at(Span::from_ms(10))));
+    assert!(network.hosts.iter().all(|host| host.poll_timeout().is_none()));
+}

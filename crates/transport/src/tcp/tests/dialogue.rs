@@ -1,0 +1,308 @@
+//! Conversations that read like a trace.
+
+use rackweave_core::{Ecn, Event, FailReason, Kind, Packet, Rate, Span, Time, Transport};
+use rackweave_wire::tcp::{Body, Header};
+
+use super::net::{DELAY, Net, carries, faithful};
+use crate::tcp::{Config, CongestionControl};
+
+const MSS: u64 = 1000;
+
+/// Sequence numbers from 0, segments of 1000 bytes and no timers besides the RTO, so that a trace
+/// is easy to read.
+fn plain() -> Config {
+    Config {
+        mss: MSS as u32,
+        initial_sequence: Some(0),
+        tail_loss_probe: false,
+        ack_every_segments: 1,
+        ..Config::new_reno()
+    }
+}
+
+/// Loses the first copy of the segments that carry these sequence numbers.
+fn lose_once(mut sequences: Vec<u32>) -> impl FnMut(Time, &mut Packet<Header>) -> Vec<Span> {
+    move |_, packet| match sequences.iter().position(|sequence| carries(packet, *sequence)) {
+        Some(index) => {
+            sequences.remove(index);
+            vec![]
+        }
+        None => vec![DELAY],
+    }
+}
+
+fn run<F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>>(
+    config: &Config,
+    segments: u64,
+    fate: F,
+) -> Net<F> {
+    let mut net = Net::new(2, config, fate);
+    net.send(0, 1, 1, segments * MSS, Kind::OneWay);
+    net.run_until(Time(Span::from_ms(50).0));
+    net
+}
+
+fn assert_done<F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>>(net: &Net<F>) {
+    assert_eq!(net.count(1, |event| matches!(event, Event::Delivered { .. })), 1);
+    assert_eq!(net.count(0, |event| matches!(event, Event::Sent { .. })), 1);
+    assert_eq!(net.events.len(), 2, "{:?}", net.events);
+}
+
+/// The first window of ten segments is out, one of them lost: what follows.
+fn after_first_window<F>(net: &Net<F>) -> Vec<&str>
+where
+    F: FnMut(Time, &mut Packet<Header>) -> Vec<Span>,
+{
+    let first = net.trace.iter().position(|line| line.contains("h1>h0")).expect("an answer");
+    net.trace[first..].iter().map(String::as_str).collect()
+}
+
+#[test]
+fn two_segments_and_one_acknowledgement() {
+    let config = Config { ack_every_segments: 2, ..plain() };
+    let net = run(&config, 2, faithful);
+    assert_eq!(
+        net.trace,
+        ["0.00 h0>h1 data 0+1000 syn", "0.86 h0>h1 data 1000+1000 syn end", "11.72 h1>h0 ack 2000"]
+    );
+    assert_done(&net);
+}
+
+#[test]
+fn a_lone_segment_is_acknowledged_late_and_delivered_at_once() {
+    let config = Config { ack_every_segments: 2, ..plain() };
+    let net = run(&config, 1, faithful);
+    assert_eq!(net.trace, ["0.00 h0>h1 data 0+1000 syn end", "210.86 h1>h0 ack 1000"]);
+    assert_eq!(net.events[0].0, Time(10_862_400), "delivered on arrival");
+    assert_done(&net);
+}
+
+#[test]
+fn slow_start_doubles_each_round_trip() {
+    let mut net = Net::new(2, &plain(), faithful);
+    net.link = Rate::from_gbps(10_000); // So that a window is a burst.
+    net.send(0, 1, 1, 150 * MSS, Kind::OneWay);
+    net.run_until(Time(Span::from_ms(1).0));
+    let mut rounds = [0; 5];
+    for line in net.trace.iter().filter(|line| line.contains("data")) {
+        let at_us: f64 = line.split(' ').next().unwrap().parse().unwrap();
+        rounds[(at_us / 20.0) as usize] += 1;
+    }
+    assert_eq!(rounds, [10, 20, 40, 80, 0]);
+    assert_done(&net);
+}
+
+#[test]
+fn fast_retransmit_with_sack() {
+    let net = run(&plain(), 10, lose_once(vec![2000]));
+    assert_eq!(
+        after_first_window(&net),
+        [
+            "10.86 h1>h0 ack 1000",
+            "11.72 h1>h0 ack 2000",
+            "13.44 h1>h0 ack 2000 [3000..4000)",
+            "14.31 h1>h0 ack 2000 [3000..5000)",
+            "15.17 h1>h0 ack 2000 [3000..6000)",
+            "16.03 h1>h0 ack 2000 [3000..7000)",
+            "16.89 h1>h0 ack 2000 [3000..8000)",
+            "17.76 h1>h0 ack 2000 [3000..9000)",
+            "18.62 h1>h0 ack 2000 [3000..10000)",
+            // 10 us after the third.
+            "25.24 h0>h1 data 2000+1000",
+            "36.10 h1>h0 ack 10000",
+        ]
+    );
+    assert_done(&net);
+}
+
+#[test]
+fn sack_repairs_two_losses_in_one_round_trip() {
+    let net = run(&plain(), 14, lose_once(vec![2000, 5000]));
+    assert_eq!(
+        net.said("h0>h1")[10..],
+        [
+            // Two for the acknowledgements, two by limited transmit.
+            "h0>h1 data 10000+1000",
+            "h0>h1 data 11000+1000",
+            "h0>h1 data 12000+1000",
+            "h0>h1 data 13000+1000 end",
+            // Window 12 -> 6: of 12 under way 5 are SACKed, 2 lost and 1 sent again, so pipe is 6
+            // and the second hole waits for one more acknowledgement.
+            "h0>h1 data 2000+1000",
+            "h0>h1 data 5000+1000",
+        ]
+    );
+    let acks = net.said("h1>h0");
+    assert_eq!(acks[4], "h1>h0 ack 2000 [6000..7000) [3000..5000)", "the newest first");
+    assert_eq!(acks[acks.len() - 2..], ["h1>h0 ack 5000 [6000..14000)", "h1>h0 ack 14000"]);
+    assert_eq!(net.hosts[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
+    assert_done(&net);
+}
+
+#[test]
+fn new_reno_learns_of_the_second_loss_from_a_partial_acknowledgement() {
+    let net = run(&Config { sack: false, ..plain() }, 14, lose_once(vec![2000, 5000]));
+    assert_eq!(
+        net.trace[net.trace.len() - 8..],
+        [
+            "26.10 h0>h1 data 2000+1000",
+            "31.79 h1>h0 ack 2000",
+            "32.65 h1>h0 ack 2000",
+            "33.51 h1>h0 ack 2000",
+            "34.37 h1>h0 ack 2000",
+            "36.96 h1>h0 ack 5000",
+            // A round trip after the first.
+            "47.03 h0>h1 data 5000+1000",
+            "57.89 h1>h0 ack 14000",
+        ]
+    );
+    assert_eq!(net.said("data 2000").len(), 2);
+    assert_eq!(net.hosts[0].iter().next().unwrap().sender.congestion().window(), 6 * MSS);
+    assert_done(&net);
+}
+
+#[test]
+fn without_limited_transmit_duplicates_bring_nothing_new() {
+    let config = Config { limited_transmit: false, ..plain() };
+    let net = run(&config, 14, lose_once(vec![2000]));
+    // Two acknowledgements let four out, and two of them wait for the window (10 -> 12).
+    let sent = net.said("h0>h1");
+    let again = sent.iter().skip(10).position(|line| line.contains("data 2000")).unwrap();
+    assert_eq!(again, 4, "{sent:?}");
+    assert_done(&net);
+}
+
+#[test]
+fn the_timeout_backs_off_and_then_slow_start_resends() {
+    let net = run(&plain(), 3, lose_once(vec![1000, 2000, 1000, 1000]));
+    assert_eq!(
+        net.trace[2..],
+        [
+            "1.72 h0>h1 data 2000+1000 syn end  (lost)",
+            "10.86 h1>h0 ack 1000",
+            // 1 ms after that acknowledgement, then 2, then 4.
+            "1020.92 h0>h1 data 1000+1000  (lost)",
+            "3020.92 h0>h1 data 1000+1000  (lost)",
+            "7020.92 h0>h1 data 1000+1000",
+            "7031.79 h1>h0 ack 2000",
+            "7041.85 h0>h1 data 2000+1000 end",
+            "7052.72 h1>h0 ack 3000",
+        ]
+    );
+    assert_done(&net);
+}
+
+#[test]
+fn a_probe_finds_a_lost_tail_before_the_timeout() {
+    let config = Config { tail_loss_probe: true, ..plain() };
+    let net = run(&config, 12, lose_once(vec![11_000]));
+    assert_eq!(
+        net.trace[net.trace.len() - 4..],
+        [
+            "21.79 h0>h1 data 11000+1000 end  (lost)",
+            "31.79 h1>h0 ack 11000",
+            // Two RTTs and, for a lone segment, the delay of an acknowledgement.
+            "283.71 h0>h1 data 11000+1000 end",
+            "294.58 h1>h0 ack 12000",
+        ]
+    );
+    assert_done(&net);
+}
+
+#[test]
+fn a_lost_acknowledgement_costs_a_probe_and_no_window() {
+    let config = Config { tail_loss_probe: true, ..plain() };
+    let mut net = Net::new(2, &config, |_: Time, packet: &mut Packet<Header>| {
+        let last = matches!(packet.header.body, Body::Ack { .. }) && packet.header.ack == 12_000;
+        if last && packet.header.body == (Body::Ack { count: 0, sack: [(0, 0); 3] }) {
+            vec![]
+        } else {
+            vec![DELAY]
+        }
+    });
+    net.send(0, 1, 1, 12 * MSS, Kind::OneWay);
+    net.run_until(Time(Span::from_ms(50).0));
+    let acks = net.said("ack 12000");
+    assert_eq!(acks, ["h1>h0 ack 12000  (lost)", "h1>h0 ack 12000 [11000..12000)"], "DSACK");
+    let connection = net.hosts[0].iter().next().unwrap();
+    assert!(connection.sender.congestion().window() >= 12 * MSS);
+    assert_done(&net);
+}
+
+#[test]
+fn reordering_within_the_threshold_is_no_loss() {
+    let net = run(&plain(), 10, |_: Time, packet: &mut Packet<Header>| {
+        // Two segments late.
+        vec![if carries(packet, 4000) { DELAY + Span::from_us(2) } else { DELAY }]
+    });
+    assert_eq!(net.said("data 4000").len(), 1);
+    assert_done(&net);
+}
+
+#[test]
+fn dctcp_acknowledgements_speak_of_one_kind_of_packet() {
+    let config =
+        Config { congestion_control: CongestionControl::Dctcp, ack_every_segments: 2, ..plain() };
+    let mut net = Net::new(2, &config, |_: Time, packet: &mut Packet<Header>| {
+        if [3000, 4000, 5000, 7000].iter().any(|at| carries(packet, *at)) {
+            assert!(packet.mark(), "data are ECN-capable");
+        }
+        vec![DELAY]
+    });
+    net.send(0, 1, 1, 10 * MSS, Kind::OneWay);
+    net.run_until(Time(Span::from_us(100).0));
+    assert_eq!(
+        net.said("h1>h0"),
+        [
+            "h1>h0 ack 2000",
+            "h1>h0 ack 3000", // A mark: what was before it.
+            "h1>h0 ack 4000 ece",
+            "h1>h0 ack 6000 ece",
+            "h1>h0 ack 7000",
+            "h1>h0 ack 8000 ece",
+            "h1>h0 ack 9000",
+        ]
+    );
+    let sender = &net.hosts[0].iter().next().unwrap().sender;
+    // alpha was 1 and the first acknowledgement ended a window without marks: 1024 - 64. The first
+    // mark came when the window was 10 + 2 + 1: cut by 960/2048.
+    assert_eq!(sender.congestion().alpha(), Some(960));
+    assert_eq!(sender.congestion().window(), 13 * MSS - 13 * MSS * 960 / 2048);
+}
+
+#[test]
+fn classic_ecn_echoes_until_the_sender_has_reduced() {
+    let config = Config { ecn: true, ..plain() };
+    let net = run(&config, 14, |_: Time, packet: &mut Packet<Header>| {
+        if carries(packet, 2000) {
+            assert!(packet.mark());
+        }
+        vec![DELAY]
+    });
+    let acks = net.said("h1>h0");
+    assert_eq!(acks[1..3], ["h1>h0 ack 2000", "h1>h0 ack 3000 ece"]);
+    assert_eq!(acks[11..], ["h1>h0 ack 12000 ece", "h1>h0 ack 13000 ece", "h1>h0 ack 14000"]);
+    assert_eq!(*net.said("h0>h1").last().unwrap(), "h0>h1 data 13000+1000 end cwr");
+    assert_done(&net);
+}
+
+#[test]
+fn without_ecn_nothing_can_be_marked() {
+    let net = run(&plain(), 14, |_: Time, packet: &mut Packet<Header>| {
+        assert_eq!(packet.ecn(), Ecn::NotCapable);
+        vec![DELAY]
+    });
+    assert_done(&net);
+}
+
+#[test]
+fn a_silent_peer_fails_the_message_after_all_retries() {
+    let config = Config { max_retries: 3, ..plain() };
+    let net = run(&config, 2, |_: Time, _: &mut Packet<Header>| vec![]);
+    assert_eq!(net.events.len(), 1);
+    let (at, _, event) = net.events[0];
+    assert!(matches!(event, Event::Failed { reason: FailReason::PeerSilent, .. }), "{event:?}");
+    assert_eq!(at, Time(Span::from_ms(1 + 2 + 4 + 8).0));
+    assert_eq!(net.hosts[0].connections(), 0);
+    assert_eq!(net.hosts[0].poll_timeout(), None);
+}

@@ -1,0 +1,187 @@
+//! The two halves of a connection, each on its own.
+
+use rackweave_core::{Kind, MessageId, Placement, Slice, Span, Time};
+
+use crate::tcp::Config;
+use crate::tcp::receiver::{Arrived, Receiver};
+use crate::tcp::sender::{Acked, Segment, Sender};
+
+const MSS: u64 = 1000;
+
+fn config() -> Config {
+    Config { mss: MSS as u32, tail_loss_probe: false, ..Config::new_reno() }
+}
+
+fn ack(ack: u64) -> Acked<'static> {
+    let window = 1 << 20;
+    Acked { ack, sacked: &[], pure: true, duplicate: false, ece: false, window }
+}
+
+/// A sender with this many segments submitted, of which the window allows ten.
+fn sender(config: &Config, segments: u64) -> Sender {
+    let mut sender = Sender::new(config);
+    sender.push(MessageId::request(1), (segments * MSS) as u32, Kind::OneWay);
+    while sender.take(Time::ZERO, config).is_some() {}
+    sender.handle_ack(Time::ZERO, &ack(0), config); // Tells the window.
+    sender
+}
+
+fn sent(sender: &mut Sender, now: Time, config: &Config) -> Vec<Segment> {
+    core::iter::from_fn(|| sender.take(now, config)).collect()
+}
+
+#[test]
+fn two_timeouts_in_a_row_forget_what_was_sacked() {
+    let config = config();
+    let mut sender = sender(&config, 10);
+    let sacked = [(2000, 10_000)];
+    sender.handle_ack(Time::ZERO, &Acked { sacked: &sacked, ..ack(0) }, &config);
+    assert_eq!(sent(&mut sender, Time::ZERO, &config).len(), 2, "fast retransmit of both");
+    for expected_end in [2000, 10_000] {
+        let now = sender.deadline();
+        assert!(sender.handle_timeout(now, &config));
+        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 0, len: MSS }]);
+        // Slow start over everything that is not known to have arrived.
+        let mut probe = sender.clone();
+        probe.handle_ack(now, &ack(1000), &config);
+        let mut end = 1000;
+        while let Some(segment) = probe.take(now, &config) {
+            end = segment.position + segment.len;
+            probe.handle_ack(now, &ack(end), &config);
+        }
+        assert_eq!(end, expected_end);
+    }
+}
+
+#[test]
+fn new_reno_does_not_take_its_own_repetitions_for_a_loss() {
+    let config = Config { sack: false, ..config() };
+    let mut sender = sender(&config, 30);
+    for _ in 0..3 {
+        sender.handle_ack(Time::ZERO, &ack(0), &config);
+    }
+    let again = sent(&mut sender, Time::ZERO, &config);
+    assert_eq!(again[0], Segment { position: 0, len: MSS });
+    let recovered = sender.nxt();
+    sender.handle_ack(Time::ZERO, &ack(recovered), &config);
+    let window = sender.congestion().window();
+    sent(&mut sender, Time::ZERO, &config);
+    for _ in 0..3 {
+        sender.handle_ack(Time::ZERO, &ack(recovered), &config);
+    }
+    assert_eq!(sender.congestion().window(), window, "RFC 6582, 3.2 step 2");
+    // A later loss counts.
+    sender.handle_ack(Time::ZERO, &ack(recovered + MSS), &config);
+    let window = sender.congestion().window();
+    for _ in 0..3 {
+        sender.handle_ack(Time::ZERO, &ack(recovered + MSS), &config);
+    }
+    assert!(sender.congestion().window() < window);
+}
+
+#[test]
+fn new_reno_s_pipe_counts_what_a_partial_acknowledgement_covers_once() {
+    let config = Config { sack: false, limited_transmit: false, ..config() };
+    let mut sender = sender(&config, 30);
+    // Segments 0 and 4 of ten are lost: eight duplicates.
+    for _ in 0..8 {
+        sender.handle_ack(Time::ZERO, &ack(0), &config);
+    }
+    assert_eq!(sender.congestion().window(), 5 * MSS);
+    // Pipe: ten less eight that arrived less one lost: 1, and the repeated one.
+    let first = sent(&mut sender, Time::ZERO, &config);
+    assert_eq!(first.len(), 4, "{first:?}");
+    assert_eq!(sender.nxt(), 13_000);
+    // Up to 4 it is whole: of the eight, three are below that.
+    sender.handle_ack(Time::ZERO, &ack(4000), &config);
+    // Pipe: nine less five that arrived less one lost: 3, and the repeated one.
+    let second = sent(&mut sender, Time::ZERO, &config);
+    assert_eq!(
+        second,
+        [Segment { position: 4000, len: MSS }, Segment { position: 13_000, len: MSS }]
+    );
+}
+
+#[test]
+fn the_peer_s_window_holds_but_for_one_segment() {
+    let config = config();
+    let mut sender = sender(&config, 30);
+    sender.handle_ack(Time::ZERO, &Acked { window: 3500, ..ack(9000) }, &config);
+    assert_eq!(sent(&mut sender, Time::ZERO, &config).len(), 2, "one is under way");
+    sender.handle_ack(Time::ZERO, &Acked { window: 0, ..ack(12_000) }, &config);
+    assert_eq!(sent(&mut sender, Time::ZERO, &config).len(), 1);
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    let config = config();
+    let mut sender = Sender::new(&config);
+    let mut now = Time::ZERO;
+    for number in 1..=100 {
+        sender.push(MessageId::request(number), 1000, Kind::OneWay);
+        assert_eq!(sent(&mut sender, now, &config).len(), 1);
+        now += Span::from_us(10);
+        sender.handle_ack(now, &ack(number * MSS), &config);
+        assert!(sender.pop_acked().is_some());
+    }
+    assert_eq!(sender.congestion().window(), 10 * MSS);
+}
+
+#[test]
+fn only_a_probe_that_repaired_a_loss_costs_window() {
+    let config = Config { tail_loss_probe: true, ..config() };
+    for lost in [false, true] {
+        let mut sender = Sender::new(&config);
+        let mut now = Time::ZERO;
+        sender.push(MessageId::request(1), 9000, Kind::OneWay);
+        sent(&mut sender, now, &config);
+        now += Span::from_us(20);
+        sender.handle_ack(now, &ack(8000), &config);
+        let window = sender.congestion().window();
+        now = sender.deadline();
+        assert!(sender.handle_timeout(now, &config));
+        assert_eq!(sent(&mut sender, now, &config), [Segment { position: 8000, len: MSS }]);
+        sender.handle_ack(now, &ack(9000), &config);
+        if !lost {
+            sender.handle_ack(now, &Acked { duplicate: true, ..ack(9000) }, &config);
+        }
+        sender.push(MessageId::request(2), 1000, Kind::OneWay);
+        sent(&mut sender, now, &config);
+        sender.handle_ack(now, &ack(10_000), &config);
+        assert_eq!(sender.congestion().window() < window, lost);
+    }
+}
+
+/// A segment of a message of 5000 bytes that starts at 0, unless changed.
+fn arrived(position: u64, offset: u32) -> Arrived {
+    let slice = Slice { message: MessageId::request(1), offset, len: 1000 };
+    let (message_length, kind) = (5000, Kind::OneWay);
+    Arrived { position, slice, message_length, kind, marked: false, cwr: false }
+}
+
+#[test]
+fn a_mapping_that_contradicts_what_is_known_is_thrown_away() {
+    let config = config();
+    let mut receiver = Receiver::new();
+    let mut take = |data: Arrived| receiver.handle_data(Time::ZERO, &data, |_| true, &config);
+    assert_eq!(take(arrived(0, 0)), Placement::Store(arrived(0, 0).slice));
+    assert_eq!(take(arrived(0, 0)), Placement::Discard, "known");
+    assert_eq!(take(arrived(1000, 0)), Placement::Discard, "begins within the message");
+    assert_eq!(take(arrived(1000, 500)), Placement::Discard, "would begin before it");
+    assert_eq!(take(arrived(1000, 2000)), Placement::Discard, "would begin before the stream");
+    let longer = Arrived { message_length: 6000, ..arrived(1000, 1000) };
+    assert_eq!(take(longer), Placement::Discard);
+    let other = Slice { message: MessageId::request(2), ..arrived(1000, 1000).slice };
+    assert_eq!(take(Arrived { slice: other, ..arrived(1000, 1000) }), Placement::Discard);
+    assert_eq!(take(arrived(4500, 4500)), Placement::Discard, "ends behind the message");
+    assert_eq!(take(arrived(1000, 1000)), Placement::Store(arrived(1000, 1000).slice));
+    assert_eq!(receiver.nxt(), 2000);
+    // Once delivered, its place in the stream is taken for ever.
+    for position in (2000..5000).step_by(1000) {
+        let data = arrived(position, position as u32);
+        let _ = receiver.handle_data(Time::ZERO, &data, |_| true, &config);
+    }
+    assert!(receiver.pop_whole().is_some());
+    let back = receiver.handle_data(Time::ZERO, &arrived(5000, 3000), |_| true, &config);
+    assert_eq!(back, Placement::Discard);
+}
