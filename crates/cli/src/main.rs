@@ -1,1 +1,63 @@
-fn main() {}
+//! The `rackweave` command: argument parsing and printing, nothing else.
+
+mod args;
+mod progress;
+mod run;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use rackweave_lab::list;
+
+use crate::args::{Args, Command, ListArgs};
+
+/// What the exit code says; scripts depend on it.
+pub(crate) mod exit {
+    /// Done.
+    pub(crate) const DONE: u8 = 0;
+    /// It ran, and something failed.
+    pub(crate) const FAILED: u8 = 1;
+    /// Wrong usage or a wrong file.
+    pub(crate) const USAGE: u8 = 2;
+    /// Stopped by Ctrl-C.
+    pub(crate) const INTERRUPTED: u8 = 130;
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list(&args),
+    };
+    ExitCode::from(match result {
+        Ok(code) => code,
+        Err(error) => {
+            let mut stderr = std::io::stderr().lock();
+            // Where nobody reads errors, there is no use in an error about it.
+            let _ = writeln!(stderr, "{error:?}");
+            exit::USAGE
+        }
+    })
+}
+
+fn list(args: &ListArgs) -> miette::Result<u8> {
+    let topic = args.topic.into();
+    let items = list::items(topic);
+    if args.json {
+        let name = args.topic.name();
+        print(&format!("{:#}\n", serde_json::json!({ name: items })))
+    } else {
+        print(&list::to_text(topic, &items))
+    }
+}
+
+/// Writes to stdout. Where the reader has gone away (`| head`), that is a clean end.
+pub(crate) fn print(text: &str) -> miette::Result<u8> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(exit::DONE),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(exit::DONE),
+        Err(error) => Err(miette::miette!("cannot write to standard output: {error}")),
+    }
+}

@@ -1,3 +1,24 @@
-//! placeholder
+//! From a scenario file to results.
+//!
+//! - [`scenario`]: TOML in, checked runs out.
+//! - [`explain`]: what they mean, without running them.
+//! - [`list`]: what there is to run.
+//! - [`run`]: the runs on all cores.
+//! - [`results`]: what they found out, as numbers and as files.
+//! - [`report`]: the same as a table and as a page.
 
+pub mod builtin;
+pub mod error;
+pub mod explain;
+pub mod list;
+mod path;
 pub mod report;
+pub mod results;
+pub mod run;
+pub mod scenario;
+mod view;
+
+pub use error::{OutputError, ScenarioError};
+pub use results::Results;
+pub use run::{Batch, Progress, RunError};
+pub use scenario::{PointSpec, Scenario};

@@ -1,0 +1,112 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use rackweave_lab::list::Topic;
+
+/// Data-center transports, tried on a simulated fabric before they run on a real one.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rackweave",
+    version,
+    after_help = "Start here:\n  rackweave run quickstart          Homa, DCTCP and TCP beside each other\n  \
+                  rackweave list scenarios          what else there is\n\n\
+                  Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a scenario: all points of its sweep, on all cores.
+    Run(RunArgs),
+    /// List what scenarios can name.
+    List(ListArgs),
+}
+
+/// Run a scenario: all points of its sweep, on all cores.
+///
+/// Prints a table, and writes summary.json, CSV files and report.html to a folder. The same
+/// scenario and seed give the same results, with any number of jobs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave run quickstart\n  \
+    rackweave run my.toml --set workload.load=0.5 --set fabric.host_link=\"25 Gbps\"\n  \
+    rackweave run my.toml --set 'sweep.workload.load=[0.2, 0.5, 0.8]' --out out/loads\n  \
+    rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'")]
+pub(crate) struct RunArgs {
+    /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) scenario: String,
+    /// Set a key; it replaces what the file says, also a sweep over this key.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Seed of everything random (default: the scenario's).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Points that run at the same time (default: one for each core).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+    /// Folder for the results (default: out/NAME).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print summary.json on standard output, and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say what the scenario means and what it will cost, without running it.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// No progress bar and no table.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// What to list.
+    pub(crate) topic: TopicArg,
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TopicArg {
+    /// Transports, for `transport.name`.
+    Transports,
+    /// Topologies, for `fabric.topology`.
+    Fabrics,
+    /// Published message sizes, for `workload.sizes`.
+    Workloads,
+    /// Built-in scenarios, and scenario files in this folder.
+    Scenarios,
+    /// Published results that can be checked.
+    Claims,
+}
+
+impl TopicArg {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Transports => "transports",
+            Self::Fabrics => "fabrics",
+            Self::Workloads => "workloads",
+            Self::Scenarios => "scenarios",
+            Self::Claims => "claims",
+        }
+    }
+}
+
+impl From<TopicArg> for Topic {
+    fn from(topic: TopicArg) -> Self {
+        match topic {
+            TopicArg::Transports => Self::Transports,
+            TopicArg::Fabrics => Self::Fabrics,
+            TopicArg::Workloads => Self::Workloads,
+            TopicArg::Scenarios => Self::Scenarios,
+            TopicArg::Claims => Self::Claims,
+        }
+    }
+}

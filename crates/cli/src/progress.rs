@@ -1,0 +1,65 @@
+//! The progress bar, on a terminal only.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rackweave_lab::Batch;
+
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+
+/// A bar that is drawn by a thread of its own until it is dropped.
+pub(crate) struct Progress {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Draws on stderr, if that is a terminal.
+    pub(crate) fn start(batch: &Arc<Batch>, wanted: bool) -> Self {
+        if !wanted || !std::io::stderr().is_terminal() {
+            return Self { stop: None, thread: None };
+        }
+        let (stop, stopped) = channel();
+        let batch = Arc::clone(batch);
+        let thread = std::thread::spawn(move || {
+            let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
+            let style = "{bar:30} {percent:>3} %  {msg}  [{elapsed}, about {eta} to go]";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            let mut events = 0;
+            let period = Duration::from_millis(200);
+            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                let now = batch.progress();
+                let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
+                events = now.events;
+                bar.set_position((now.fraction * STEPS as f64) as u64);
+                bar.set_message(format!(
+                    "{}/{} points, {} messages, {} simulated, {:.1} M events/s",
+                    now.points_done,
+                    now.points,
+                    now.messages,
+                    now.simulated,
+                    per_second / 1e6
+                ));
+            }
+            bar.finish_and_clear();
+        });
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A bar that failed to draw must not spoil the results.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `rackweave run`.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+
+use miette::Context;
+use rackweave_lab::report::table::Style;
+use rackweave_lab::results::files::OutputFolder;
+use rackweave_lab::{Batch, Results, Scenario};
+
+use crate::args::RunArgs;
+use crate::progress::Progress;
+use crate::{exit, print};
+
+/// Width of tables that go into a file or pipe.
+const PLAIN_WIDTH: usize = 120;
+
+pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
+    let scenario = Scenario::load(&args.scenario, &args.sets, args.seed)?;
+    if args.explain {
+        return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
+    }
+    let out = OutputFolder::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
+    let command = command_line(&args, scenario.seed);
+    let batch = Arc::new(Batch::new(scenario));
+    stop_on_ctrl_c(&batch)?;
+    let progress = Progress::start(&batch, !args.quiet);
+    let results = batch.run(args.jobs.map(usize::from));
+    drop(progress);
+    let results = results?;
+    out.write(batch.scenario(), &results, &command)?;
+    if args.json {
+        print(&results.to_json())?;
+    } else if !args.quiet {
+        print(&table(&results, &out))?;
+    }
+    if args.json || args.quiet {
+        let mut stderr = std::io::stderr().lock();
+        for warning in results.warnings() {
+            let _ = writeln!(stderr, "warning: {warning}");
+        }
+    }
+    Ok(exit_code(&results))
+}
+
+fn exit_code(results: &Results) -> u8 {
+    if results.summary.interrupted {
+        exit::INTERRUPTED
+    } else if results.warnings().next().is_some() {
+        exit::FAILED
+    } else {
+        exit::DONE
+    }
+}
+
+/// The first Ctrl-C ends the run with what is finished; the second ends the process.
+fn stop_on_ctrl_c(batch: &Arc<Batch>) -> miette::Result<()> {
+    let batch = Arc::clone(batch);
+    ctrlc::set_handler(move || {
+        if batch.is_cancelled() {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+        batch.cancel();
+    })
+    .map_err(|error| miette::miette!("{error}"))
+    .wrap_err("cannot listen for Ctrl-C")
+}
+
+fn table(results: &Results, out: &OutputFolder) -> String {
+    let stdout = std::io::stdout();
+    let terminal = stdout.is_terminal();
+    let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .find(|value| !value.is_empty())
+        .is_none_or(|value| value.to_lowercase().replace('-', "").contains("utf8"));
+    let color = terminal && std::env::var_os("NO_COLOR").is_none();
+    let size = terminal_size::terminal_size_of(&stdout);
+    let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0));
+    let mut text = results.to_table(width, Style { color, unicode: utf8 });
+    let path = out.path().display();
+    if results.summary.interrupted {
+        text += "\nInterrupted: points that were not finished are missing.\n";
+    }
+    text += &format!("\nresults: {path}/summary.json\nreport:  {path}/report.html\n");
+    text
+}
+
+/// What gives the same results again.
+fn command_line(args: &RunArgs, seed: u64) -> String {
+    let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
+    for set in &args.sets {
+        parts.extend(["--set".into(), quoted(set)]);
+    }
+    parts.extend(["--seed".into(), seed.to_string()]);
+    parts.join(" ")
+}
+
+/// As a shell reads it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}

@@ -1,0 +1,32 @@
+//! Scenarios that are part of the command.
+
+/// A scenario that can be run by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it stands in the source tree.
+    pub file: &'static str,
+    /// The file's text.
+    pub text: &'static str,
+}
+
+/// All of them.
+pub const SCENARIOS: [Builtin; 2] = [
+    Builtin {
+        name: "quickstart",
+        file: "scenarios/quickstart.toml",
+        text: include_str!("../../../scenarios/quickstart.toml"),
+    },
+    Builtin {
+        name: "homa-sigcomm18",
+        file: "scenarios/papers/homa-sigcomm18.toml",
+        text: include_str!("../../../scenarios/papers/homa-sigcomm18.toml"),
+    },
+];
+
+/// The built-in scenario of this name.
+#[must_use]
+pub fn scenario(name: &str) -> Option<Builtin> {
+    SCENARIOS.into_iter().find(|scenario| scenario.name == name)
+}

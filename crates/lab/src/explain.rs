@@ -1,0 +1,313 @@
+//! What a scenario means, without running it.
+
+use rackweave_core::Span;
+use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
+use rackweave_sim::{Fabric, mean_gap};
+use rackweave_workload::Pattern;
+use serde::Serialize;
+
+use crate::path::Path;
+use crate::results::plain;
+use crate::scenario::{PointSpec, Scenario, host_link};
+
+/// Packet-hops that a core simulates in a second: a cautious guess, for planning.
+const HOPS_PER_CPU_SECOND: f64 = 5e6;
+/// Bytes of memory of a host with its links and transports: likewise.
+const BYTES_PER_HOST: f64 = 64e3;
+/// Bytes of memory of a measured message's record.
+const BYTES_PER_MESSAGE: f64 = 100.0;
+
+/// What one point means.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The swept keys and their values.
+    pub set: serde_json::Map<String, serde_json::Value>,
+    /// Hosts.
+    pub hosts: u64,
+    /// Switches.
+    pub switches: u64,
+    /// Links, both directions of one counted once.
+    pub links: u64,
+    /// Rate of a host's link.
+    pub host_link_gbps: f64,
+    /// Links between the hosts farthest apart.
+    pub longest_path_links: u64,
+    /// A full packet there and the shortest packet back, over the longest path, idle.
+    pub base_rtt_us: f64,
+    /// What a host's link carries in that time.
+    pub bdp_bytes: u32,
+    /// The measured transport.
+    pub transport: String,
+    /// Mean message size.
+    pub mean_message_bytes: f64,
+    /// Messages that each sender starts in a second, if the workload says.
+    pub messages_per_s_per_host: Option<f64>,
+    /// The same for all senders.
+    pub messages_per_s: Option<f64>,
+    /// Messages that are measured.
+    pub messages: Option<u64>,
+    /// Simulated time until they have started, warm-up included.
+    pub simulated_us: Option<f64>,
+    /// Packets times links.
+    pub packet_hops: Option<f64>,
+    /// Memory, roughly.
+    pub memory_bytes: Option<f64>,
+    /// Time on one core, roughly.
+    pub cpu_s: Option<f64>,
+}
+
+impl Explanation {
+    /// Of one point.
+    #[must_use]
+    pub fn of(point: &PointSpec) -> Self {
+        let fabric = &point.config.fabric;
+        let path = Path::longest(fabric);
+        let stream = &point.config.streams[0];
+        let hosts = u64::from(fabric.topology.hosts());
+        let plan = Plan::of(stream, fabric);
+        let measure = &point.config.measure;
+        let asked = (measure.messages < u64::MAX).then_some(measure.messages);
+        let messages = match (asked, plan.messages) {
+            (Some(asked), Some(there)) => Some(asked.min(there)),
+            (asked, there) => asked.or(there),
+        };
+        let started_in = match (messages, plan.per_second) {
+            (Some(messages), Some(rate)) => {
+                Some(Span((messages as f64 / rate * 1e12) as u64).max(Span(1)))
+            }
+            _ => None,
+        };
+        let simulated =
+            started_in.map(|span| (span.0 + measure.warmup.0).min(measure.time_limit.0));
+        // Load goes on in the warm-up; every data packet has about one packet in the other direction.
+        let all = match (plan.per_second, simulated) {
+            (Some(rate), Some(simulated)) => Some(rate * Span(simulated).as_secs_f64()),
+            _ => messages.map(|messages| messages as f64),
+        };
+        let hops = all.map(|all| all * plan.packets_per_message * 2.0 * path.hops() as f64);
+        Self {
+            set: point.set.iter().cloned().collect(),
+            hosts,
+            switches: switches(fabric),
+            links: links(fabric),
+            host_link_gbps: host_link(fabric.topology).as_gbps_f64(),
+            longest_path_links: path.hops(),
+            base_rtt_us: path.base_rtt().as_us_f64(),
+            bdp_bytes: path.base_rtt_bytes(),
+            transport: point.transport.clone(),
+            mean_message_bytes: plan.mean_bytes,
+            messages_per_s_per_host: plan.per_second.map(|rate| rate / plan.senders as f64),
+            messages_per_s: plan.per_second,
+            messages,
+            simulated_us: simulated.map(|span| Span(span).as_us_f64()),
+            packet_hops: hops,
+            memory_bytes: messages.map(|messages| {
+                messages as f64 * BYTES_PER_MESSAGE + hosts as f64 * BYTES_PER_HOST
+            }),
+            cpu_s: hops.map(|hops| hops / HOPS_PER_CPU_SECOND),
+        }
+    }
+
+    /// For a terminal.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut lines = Vec::new();
+        let set: Vec<String> =
+            self.set.iter().map(|(key, value)| format!("{key} = {}", plain(value))).collect();
+        if !set.is_empty() {
+            lines.push(set.join(", "));
+        }
+        let mut line = |name: &str, text: String| lines.push(format!("  {name:<13} {text}"));
+        line(
+            "fabric",
+            format!(
+                "{} hosts at {} Gbps, {} switches, {} links",
+                self.hosts, self.host_link_gbps, self.switches, self.links
+            ),
+        );
+        line(
+            "longest path",
+            format!(
+                "{} links, base RTT {:.2} us, BDP {} bytes",
+                self.longest_path_links, self.base_rtt_us, self.bdp_bytes
+            ),
+        );
+        line("transport", self.transport.clone());
+        let mut load = format!("messages of {:.0} bytes on average", self.mean_message_bytes);
+        if let (Some(each), Some(all)) = (self.messages_per_s_per_host, self.messages_per_s) {
+            load += &format!(", {} per second and host, {} in all", short(each), short(all));
+        }
+        line("workload", load);
+        let measured =
+            self.messages.map_or("as many as the time limit allows".into(), |messages| {
+                format!("{messages} messages")
+            });
+        let simulated = self.simulated_us.map_or(String::new(), |simulated| {
+            format!(" in about {} of simulated time", Span((simulated * 1e6) as u64))
+        });
+        line("measured", measured + &simulated);
+        if let (Some(hops), Some(cpu), Some(memory)) =
+            (self.packet_hops, self.cpu_s, self.memory_bytes)
+        {
+            let cost = format!("{} packet-hops, roughly {cpu:.1} s on one core", short(hops));
+            line("cost", format!("{cost} and {:.0} MB", memory / 1e6));
+        }
+        lines.join("\n")
+    }
+}
+
+impl Scenario {
+    /// What its points mean, and the scenario with all defaults: the output of `--explain`.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let points: Vec<String> =
+            self.points.iter().map(|point| Explanation::of(point).to_text()).collect();
+        let head = match self.points.len() {
+            1 => format!("{}: one run, seed {}", self.name, self.seed),
+            n => format!("{}: {n} runs, seed {}", self.name, self.seed),
+        };
+        let resolved = &self.resolved;
+        format!("{head}\n\n{}\n\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
+    }
+
+    /// The same as JSON.
+    #[must_use]
+    pub fn explain_json(&self) -> String {
+        let points: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let document = serde_json::json!({
+            "scenario": self.name,
+            "seed": self.seed,
+            "points": points,
+            "resolved": self.resolved,
+        });
+        format!("{document:#}\n")
+    }
+
+    /// A few lines for the head of a report.
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let Some(point) = self.points.first() else { return Vec::new() };
+        let first = Explanation::of(point);
+        vec![
+            ("Hosts".into(), format!("{} at {} Gbps", first.hosts, first.host_link_gbps)),
+            ("Switches".into(), first.switches.to_string()),
+            ("Base RTT".into(), format!("{:.2} us", first.base_rtt_us)),
+            ("Bandwidth-delay product".into(), format!("{} bytes", first.bdp_bytes)),
+        ]
+    }
+}
+
+/// "1.23 M".
+fn short(x: f64) -> String {
+    match x {
+        x if x >= 1e9 => format!("{:.2} G", x / 1e9),
+        x if x >= 1e6 => format!("{:.2} M", x / 1e6),
+        x if x >= 1e3 => format!("{:.1} k", x / 1e3),
+        x => format!("{x:.0}"),
+    }
+}
+
+/// A workload in numbers.
+struct Plan {
+    mean_bytes: f64,
+    packets_per_message: f64,
+    senders: u64,
+    per_second: Option<f64>,
+    messages: Option<u64>,
+}
+
+impl Plan {
+    fn of(stream: &StreamConfig, fabric: &FabricConfig) -> Self {
+        let hosts = u64::from(fabric.topology.hosts());
+        let (workload, framing) = (&stream.workload, stream.transport.framing());
+        let number = |range: &Option<std::ops::Range<u32>>| {
+            range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
+        };
+        let senders = number(&workload.senders).max(1);
+        let packets = |bytes: u64| bytes.div_ceil(u64::from(framing.max_payload)).max(1) as f64;
+        let (mut mean_bytes, mut packets_per_message) = (0.0, 0.0);
+        if let Some(sizes) = workload.pattern.sizes() {
+            mean_bytes = sizes.mean();
+            packets_per_message = sizes.mean_of(packets);
+        }
+        let (mut per_second, mut messages) = (None, None);
+        match &workload.pattern {
+            Pattern::OpenLoop { .. } => {
+                let fabric = Fabric::new(fabric).ok();
+                let gap = fabric.and_then(|fabric| mean_gap(&fabric, stream).ok().flatten());
+                per_second = gap.map(|gap| senders as f64 / gap.as_secs_f64());
+            }
+            Pattern::ClosedLoop { .. } => {}
+            Pattern::Incast { senders: given, messages_per_sender, .. } => {
+                let senders = given.map_or(senders.min(hosts - 1), u64::from);
+                messages = Some(senders.saturating_mul(*messages_per_sender));
+            }
+            Pattern::Permutation { messages_per_host, .. } => {
+                messages = Some(senders.saturating_mul(*messages_per_host));
+            }
+            Pattern::AllToAll { messages_per_pair, .. } => {
+                let pairs = senders.saturating_mul(number(&workload.receivers).saturating_sub(1));
+                messages = Some(pairs.saturating_mul(*messages_per_pair));
+            }
+            Pattern::Trace(trace) => {
+                let entries = trace.entries();
+                let count = entries.len().max(1) as f64;
+                mean_bytes = entries.iter().map(|entry| entry.bytes as f64).sum::<f64>() / count;
+                packets_per_message = entries.iter().map(|e| packets(e.bytes)).sum::<f64>() / count;
+                messages = Some(entries.len() as u64);
+            }
+        }
+        Self { mean_bytes, packets_per_message, senders, per_second, messages }
+    }
+}
+
+fn switches(fabric: &FabricConfig) -> u64 {
+    match fabric.topology {
+        Topology::SingleSwitch { .. } => 1,
+        Topology::Dumbbell { .. } => 2,
+        Topology::LeafSpine { leaves, spines, .. } => u64::from(leaves) + u64::from(spines),
+        // Per pod k/2 edge and k/2 aggregation switches, k pods, and (k/2)^2 core switches.
+        Topology::FatTree { k, .. } => u64::from(k) * u64::from(k) * 5 / 4,
+    }
+}
+
+fn links(fabric: &FabricConfig) -> u64 {
+    let hosts = u64::from(fabric.topology.hosts());
+    hosts
+        + match fabric.topology {
+            Topology::SingleSwitch { .. } => 0,
+            Topology::Dumbbell { .. } => 1,
+            Topology::LeafSpine { leaves, spines, .. } => u64::from(leaves) * u64::from(spines),
+            // Each of the two layers above the hosts' has as many links as there are hosts.
+            Topology::FatTree { .. } => 2 * hosts,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(text: &str) -> Explanation {
+        let folder = std::path::Path::new(".");
+        let scenario = Scenario::parse("test.toml", text, folder, &[], None).unwrap();
+        Explanation::of(&scenario.points[0])
+    }
+
+    #[test]
+    fn a_fat_tree_is_counted_as_in_its_paper() {
+        let text = "fabric = { topology = 'fat-tree', k = 4 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'permutation', sizes = '1 MB' }";
+        let fat_tree = explain(text);
+        assert_eq!((fat_tree.hosts, fat_tree.switches, fat_tree.links), (16, 20, 48));
+        assert_eq!(fat_tree.messages, Some(16));
+    }
+
+    #[test]
+    fn load_is_a_share_of_the_link() {
+        let text = "fabric = { topology = 'single-switch', hosts = 10 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'poisson', sizes = '125 KB', load = 0.5 }";
+        let explained = explain(text);
+        // Half of 10 Gbps are 5000 messages of a megabit.
+        assert!((explained.messages_per_s_per_host.unwrap() - 5000.0).abs() < 0.1);
+        assert!((explained.messages_per_s.unwrap() - 50_000.0).abs() < 1.0);
+    }
+}

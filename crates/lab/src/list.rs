@@ -1,0 +1,237 @@
+//! What there is: transports, fabrics, workloads, scenarios, claims.
+
+use std::path::Path;
+
+use rackweave_core::Bytes;
+use rackweave_workload::SizeDist;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::builtin;
+use crate::scenario::Scenario;
+
+/// What can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// Transports.
+    Transports,
+    /// Topologies.
+    Fabrics,
+    /// Size distributions.
+    Workloads,
+    /// Built-in scenarios, and files of the current folder.
+    Scenarios,
+    /// Published results that can be checked.
+    Claims,
+}
+
+/// One thing of a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct Item {
+    /// How a scenario or command names it.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// Further facts.
+    #[serde(flatten)]
+    pub facts: serde_json::Map<String, Value>,
+}
+
+impl Item {
+    fn new(name: &str, description: &str, facts: &Value) -> Self {
+        let facts = facts.as_object().cloned().unwrap_or_default();
+        Self { name: name.into(), description: description.into(), facts }
+    }
+}
+
+/// The list of a topic.
+#[must_use]
+pub fn items(topic: Topic) -> Vec<Item> {
+    match topic {
+        Topic::Transports => transports(),
+        Topic::Fabrics => fabrics(),
+        Topic::Workloads => workloads(),
+        Topic::Scenarios => scenarios(),
+        // The claims of the papers are data of their own, which this version does not have.
+        Topic::Claims => Vec::new(),
+    }
+}
+
+fn transports() -> Vec<Item> {
+    vec![
+        Item::new(
+            "homa",
+            "receiver-driven: grants by SRPT, priorities in the network's queues",
+            &json!({ "profiles": ["sigcomm18", "linux"], "sources": ["SIGCOMM 2018", "USENIX ATC 2021"] }),
+        ),
+        Item::new(
+            "dctcp",
+            "TCP whose window follows the share of packets that switches marked",
+            &json!({ "profiles": [], "sources": ["SIGCOMM 2010", "RFC 8257"] }),
+        ),
+        Item::new(
+            "tcp",
+            "TCP with CUBIC (or NewReno) and SACK, over long-lived connections",
+            &json!({ "profiles": [], "sources": ["RFC 5681", "RFC 6675", "RFC 9438"] }),
+        ),
+    ]
+}
+
+fn fabrics() -> Vec<Item> {
+    vec![
+        Item::new("single-switch", "all hosts on one switch", &json!({ "keys": ["hosts"] })),
+        Item::new(
+            "dumbbell",
+            "two switches joined by one link",
+            &json!({ "keys": ["left", "right", "core_link or oversubscription"] }),
+        ),
+        Item::new(
+            "leaf-spine",
+            "every leaf joined to every spine by one link",
+            &json!({ "keys": ["leaves", "hosts_per_leaf", "spines", "core_link", "oversubscription"] }),
+        ),
+        Item::new(
+            "fat-tree",
+            "three stages of k-port switches, k^3/4 hosts, all links alike",
+            &json!({ "keys": ["k"] }),
+        ),
+    ]
+}
+
+fn workloads() -> Vec<Item> {
+    let named = SizeDist::NAMES.into_iter().filter_map(|name| SizeDist::named(name).ok());
+    named
+        .map(|sizes| {
+            let facts = json!({
+                "mean_bytes": sizes.mean(),
+                "p50_bytes": sizes.quantile(0.5),
+                "p90_bytes": sizes.quantile(0.9),
+                "p99_bytes": sizes.quantile(0.99),
+                "max_bytes": sizes.max(),
+                "source": sizes.source(),
+            });
+            Item::new(sizes.name(), sizes.description(), &facts)
+        })
+        .collect()
+}
+
+fn scenarios() -> Vec<Item> {
+    let built_in = builtin::SCENARIOS.into_iter().map(|scenario| {
+        let read = Scenario::parse(scenario.file, scenario.text, Path::new("."), &[], None);
+        let (description, points) =
+            read.map_or((String::new(), 0), |read| (read.description, read.points.len()));
+        Item::new(scenario.name, &description, &json!({ "points": points, "built_in": true }))
+    });
+    built_in.chain(files()).collect()
+}
+
+/// Scenario files of the current folder and of `scenarios` in it.
+fn files() -> Vec<Item> {
+    let folders = [Path::new("."), Path::new("scenarios"), Path::new("scenarios/papers")];
+    let mut paths: Vec<_> = folders
+        .into_iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    paths.sort();
+    let read = paths.iter().filter_map(|path| {
+        let name = path.strip_prefix("./").unwrap_or(path).to_string_lossy();
+        let scenario = Scenario::load(&name, &[], None).ok()?;
+        let facts = json!({ "points": scenario.points.len(), "built_in": false });
+        Some(Item::new(&name, &scenario.description, &facts))
+    });
+    read.collect()
+}
+
+/// A list for a terminal.
+#[must_use]
+pub fn to_text(topic: Topic, items: &[Item]) -> String {
+    if items.is_empty() {
+        return match topic {
+            Topic::Claims => "This version checks no claims yet.\n".into(),
+            _ => "Nothing.\n".into(),
+        };
+    }
+    let width = items.iter().map(|item| item.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for item in items {
+        let line = format!("{:<width$}  {}", item.name, item.description);
+        text += line.trim_end();
+        text.push('\n');
+        for line in details(topic, item) {
+            text += &format!("{:width$}  {line}\n", "");
+        }
+    }
+    text
+}
+
+fn details(topic: Topic, item: &Item) -> Vec<String> {
+    let bytes = |key: &str| {
+        let x = item.facts.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+        Bytes(x.round() as u64).to_string()
+    };
+    let words = |key: &str| match item.facts.get(key) {
+        Some(Value::Array(words)) => {
+            words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }
+        Some(Value::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let lines = match topic {
+        Topic::Workloads => vec![
+            format!(
+                "mean {}, p50 {}, p90 {}, p99 {}, max {}",
+                bytes("mean_bytes"),
+                bytes("p50_bytes"),
+                bytes("p90_bytes"),
+                bytes("p99_bytes"),
+                bytes("max_bytes"),
+            ),
+            words("source"),
+        ],
+        Topic::Transports if words("profiles").is_empty() => vec![words("sources")],
+        Topic::Transports => {
+            vec![format!("{}; profiles: {}", words("sources"), words("profiles"))]
+        }
+        Topic::Fabrics => vec![format!("keys: {}", words("keys"))],
+        Topic::Scenarios | Topic::Claims => Vec::new(),
+    };
+    lines.into_iter().filter(|line| !line.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_listed_transport_and_fabric_can_be_run() {
+        let scenario = |transport: &str, fabric: &str| {
+            let keys = match fabric {
+                "single-switch" => "hosts = 4",
+                "dumbbell" => "left = 2\nright = 2",
+                "leaf-spine" => "leaves = 2\nhosts_per_leaf = 2\nspines = 2",
+                _ => "k = 4",
+            };
+            let text = format!(
+                "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{transport}'\n\
+                 [workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5"
+            );
+            Scenario::parse("test.toml", &text, Path::new("."), &[], None).map(drop)
+        };
+        for transport in items(Topic::Transports) {
+            for fabric in items(Topic::Fabrics) {
+                let result = scenario(&transport.name, &fabric.name);
+                assert!(result.is_ok(), "{} on {}: {result:?}", transport.name, fabric.name);
+            }
+        }
+    }
+
+    #[test]
+    fn published_means_are_listed() {
+        let workloads = items(Topic::Workloads);
+        let w3 = workloads.iter().find(|item| item.name == "W3").unwrap();
+        let mean = w3.facts["mean_bytes"].as_f64().unwrap();
+        assert!((mean - 2927.7).abs() < 30.0, "{mean}");
+    }
+}

@@ -1,0 +1,362 @@
+//! What runs found out: `summary.json` and the data behind tables and plots.
+
+pub mod files;
+pub(crate) mod stats;
+
+use rackweave_core::DropReason;
+use rackweave_sim::result::{
+    CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult,
+};
+use rackweave_wire::Header;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use self::stats::Sample;
+pub use self::stats::{CurvePoint, SizeBucket, Stats};
+use crate::report::html;
+use crate::report::table::{self, Style};
+use crate::scenario::{PointSpec, Scenario, transport_name};
+use crate::view;
+
+/// The fields of `summary.json` that depend on the machine and its load. All others follow from
+/// scenario and seed, byte for byte.
+pub const WALL_CLOCK_FIELDS: [&str; 3] = ["wall_s", "peak_rss_bytes", "cpu_s"];
+
+/// `summary.json`; its fields are a contract.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The seed.
+    pub seed: u64,
+    /// Real time of the whole run.
+    pub wall_s: f64,
+    /// Most memory that the process ever held.
+    pub peak_rss_bytes: u64,
+    /// The points of the sweep, in its order.
+    pub points: Vec<PointSummary>,
+    /// Whether the user stopped the run: then points are missing.
+    pub interrupted: bool,
+    /// Version of Rackweave.
+    pub version: &'static str,
+}
+
+/// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the
+/// measured stream; `drops` to `events` count the whole run, warm-up included.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointSummary {
+    /// The swept keys and their values.
+    pub set: Map<String, Value>,
+    /// Name of the measured transport.
+    pub transport: String,
+    /// What became of the measured messages.
+    pub messages: MessageCounts,
+    /// Latency over the ideal time on the unloaded path.
+    pub slowdown: Stats,
+    /// Latency.
+    pub latency_us: Stats,
+    /// Payload that arrived in the measured time, all hosts together.
+    pub goodput_gbps: f64,
+    /// Packets dropped.
+    pub drops: u64,
+    /// Packets trimmed.
+    pub trims: u64,
+    /// Packets marked.
+    pub ecn_marks: u64,
+    /// Queues of the switches' ports.
+    pub queue_bytes: QueueBytes,
+    /// Packets times links.
+    pub packet_hops: u64,
+    /// Events of the engine.
+    pub events: u64,
+    /// CPU time of this point.
+    pub cpu_s: f64,
+    /// Why the run ended.
+    pub end: &'static str,
+    /// Slowdown by message size.
+    pub by_size: Vec<SizeBucket>,
+    /// Simulated time at the end.
+    pub simulated_us: f64,
+    /// From the end of the warm-up to the last outcome.
+    pub measured_us: f64,
+    /// Drops by reason; reasons without drops are left out.
+    pub drops_by_reason: Map<String, Value>,
+    /// Messages that the transport did not take.
+    pub refused: u64,
+    /// Most packets under way at one time.
+    pub peak_packets: u64,
+    /// Messages whose bytes were checked.
+    pub verified_messages: u64,
+    /// The streams beside the measured one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub background: Vec<StreamSummary>,
+}
+
+/// A stream beside the measured one.
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamSummary {
+    /// Its transport.
+    pub transport: String,
+    /// What became of its messages.
+    pub messages: MessageCounts,
+    /// Latency over the ideal time on the unloaded path.
+    pub slowdown: Stats,
+    /// Latency.
+    pub latency_us: Stats,
+    /// Payload that arrived in the measured time, all hosts together.
+    pub goodput_gbps: f64,
+}
+
+/// What became of messages: `started` is the sum of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MessageCounts {
+    /// Submitted in the measured time.
+    pub started: u64,
+    /// Arrived whole.
+    pub completed: u64,
+    /// Given up.
+    pub failed: u64,
+    /// Under way when the run ended.
+    pub unfinished: u64,
+}
+
+/// Queues of the switches' ports.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QueueBytes {
+    /// Averaged over time and ports.
+    pub mean: f64,
+    /// Most in one port.
+    pub max: u64,
+}
+
+/// One point with everything that files and plots need.
+#[derive(Clone, Debug)]
+pub struct PointResult {
+    /// Its place in the sweep.
+    pub index: usize,
+    /// Its numbers.
+    pub summary: PointSummary,
+    /// Slowdown over message size.
+    pub slowdown_curve: Vec<CurvePoint>,
+    /// Distribution of latency: (microseconds, share).
+    pub latency_cdf: Vec<(f64, f64)>,
+    /// Queues over time.
+    pub queue_series: Vec<QueueSample>,
+    /// Every link.
+    pub links: Vec<LinkReport>,
+    /// Every measured message, if asked for.
+    pub messages: Option<Vec<MessageRecord>>,
+    /// Names of the capture's interfaces.
+    pub capture_names: Vec<String>,
+    /// Captured packets.
+    pub capture: Vec<CapturedPacket<Header>>,
+}
+
+/// All finished points of a scenario.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// `summary.json`.
+    pub summary: Summary,
+    /// Finished points, in the order of the sweep.
+    pub points: Vec<PointResult>,
+}
+
+/// Steps of a slowdown curve.
+const CURVE_STEPS: usize = 100;
+
+impl PointResult {
+    /// Works out the numbers of a run.
+    #[must_use]
+    pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
+        let streams = spec.config.streams.len();
+        let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
+        for message in &result.messages {
+            if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
+                stream.push(message);
+            }
+        }
+        let goodput = |stream: usize| {
+            let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
+            if result.measured.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / result.measured.0 as f64 }
+        };
+        let samples = samples(&by_stream[0], &result);
+        let (slowdown, latency_us) = distributions(&samples);
+        let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
+            let (slowdown, latency_us) = distributions(&self::samples(messages, &result));
+            StreamSummary {
+                transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
+                messages: MessageCounts::of(messages),
+                slowdown,
+                latency_us,
+                goodput_gbps: goodput(stream),
+            }
+        });
+        let counters = &result.counters;
+        let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
+        let summary = PointSummary {
+            set: spec.set.iter().cloned().collect(),
+            transport: spec.transport.clone(),
+            messages: MessageCounts::of(&by_stream[0]),
+            slowdown,
+            latency_us,
+            goodput_gbps: goodput(0),
+            drops: counters.drops.iter().sum(),
+            trims: counters.trims,
+            ecn_marks: counters.ecn_marks,
+            queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
+            packet_hops: counters.packet_hops,
+            events: counters.events,
+            cpu_s,
+            end: end_name(result.end),
+            by_size: stats::by_size(&samples, &spec.size_buckets),
+            simulated_us: result.ended_at.as_us_f64(),
+            measured_us: result.measured.as_us_f64(),
+            drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
+            refused: counters.refused,
+            peak_packets: result.peak_packets,
+            verified_messages: result.verified_messages,
+            background: background.collect(),
+        };
+        let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
+        Self {
+            index,
+            summary,
+            slowdown_curve: stats::slowdown_curve(&samples, CURVE_STEPS),
+            latency_cdf: stats::cdf(&mut latencies),
+            queue_series: result.queue_series,
+            links: result.links,
+            messages: spec.messages_csv.then_some(result.messages),
+            capture_names: result.capture_names,
+            capture: result.capture,
+        }
+    }
+}
+
+impl PointSummary {
+    /// Whether it speaks of every message that was started; otherwise what is missing.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let MessageCounts { failed, unfinished, .. } = self.messages;
+        let mut parts = Vec::new();
+        if failed > 0 {
+            parts.push(format!("{failed} messages failed"));
+        }
+        if unfinished > 0 {
+            parts.push(format!("{unfinished} messages were unfinished at the end"));
+        }
+        if self.refused > 0 {
+            parts.push(format!("{} messages were refused", self.refused));
+        }
+        if parts.is_empty() && self.end == end_name(End::Stalled) {
+            parts.push("nothing was left to happen before the end".into());
+        }
+        if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
+    }
+}
+
+impl MessageCounts {
+    fn of(messages: &[&MessageRecord]) -> Self {
+        let mut counts = Self { started: messages.len() as u64, ..Self::default() };
+        for message in messages {
+            match message.outcome {
+                Outcome::Completed(_) => counts.completed += 1,
+                Outcome::Failed(_) => counts.failed += 1,
+                Outcome::Unfinished => counts.unfinished += 1,
+            }
+        }
+        counts
+    }
+}
+
+fn samples(messages: &[&MessageRecord], result: &RunResult) -> Vec<Sample> {
+    messages.iter().map(|message| Sample::of(message, result.ended_at)).collect()
+}
+
+/// Slowdown and latency.
+fn distributions(samples: &[Sample]) -> (Stats, Stats) {
+    let mut slowdowns: Vec<f64> = samples.iter().map(|sample| sample.slowdown).collect();
+    let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
+    (Stats::of(&mut slowdowns), Stats::of(&mut latencies))
+}
+
+const fn end_name(end: End) -> &'static str {
+    match end {
+        End::AllDone => "all done",
+        End::TimeLimit => "time limit",
+        End::Stalled => "stalled",
+        End::Cancelled => "cancelled",
+    }
+}
+
+impl Results {
+    /// Puts finished points together.
+    #[must_use]
+    pub(crate) fn new(
+        scenario: &Scenario,
+        points: Vec<PointResult>,
+        wall_s: f64,
+        peak_rss_bytes: u64,
+    ) -> Self {
+        let summary = Summary {
+            scenario: scenario.name.clone(),
+            seed: scenario.seed,
+            wall_s,
+            peak_rss_bytes,
+            interrupted: points.len() < scenario.points.len(),
+            points: points.iter().map(|point| point.summary.clone()).collect(),
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        Self { summary, points }
+    }
+
+    /// `summary.json`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(&self.summary).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// The tables for a terminal.
+    #[must_use]
+    pub fn to_table(&self, width: usize, style: Style) -> String {
+        table::render(&view::points(self), width, style)
+    }
+
+    /// The page: `command` is what gives the same numbers again.
+    #[must_use]
+    pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
+        html::render(&view::report(scenario, self, command))
+    }
+
+    /// What a user must know before trusting the numbers: one line for each point concerned.
+    pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
+        self.points.iter().filter_map(|point| {
+            let warning = point.summary.warning()?;
+            Some(format!("{}: {warning}", point.label()))
+        })
+    }
+}
+
+impl PointResult {
+    /// Names the point among the others: "homa", or "homa, load 0.8".
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut parts = vec![self.summary.transport.clone()];
+        for (key, value) in &self.summary.set {
+            let value = plain(value);
+            if value != self.summary.transport {
+                parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
+            }
+        }
+        parts.join(", ")
+    }
+}
+
+/// A value without JSON's quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,248 @@
+//! Exact statistics of messages.
+
+use rackweave_core::Time;
+use rackweave_sim::result::{MessageRecord, Outcome};
+use serde::Serialize;
+
+/// A message as percentiles see it.
+///
+/// A message that did not complete counts with the time from its start to the end of the run (at
+/// least its ideal time): less than it would have taken, so that leaving messages behind never makes
+/// a transport look good by more than the run's length allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) bytes: u64,
+    pub(crate) latency_us: f64,
+    pub(crate) slowdown: f64,
+}
+
+impl Sample {
+    pub(crate) fn of(message: &MessageRecord, ended_at: Time) -> Self {
+        let latency = match message.outcome {
+            Outcome::Completed(at) => at.since(message.start),
+            Outcome::Failed(_) | Outcome::Unfinished => {
+                ended_at.since(message.start).max(message.ideal)
+            }
+        };
+        Self {
+            bytes: message.bytes,
+            latency_us: latency.as_us_f64(),
+            slowdown: latency.0 as f64 / message.ideal.0.max(1) as f64,
+        }
+    }
+}
+
+/// A distribution in a few numbers; of no values, they are not numbers (`null` in JSON).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Stats {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Mean.
+    pub mean: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Stats {
+    /// Of values in any order, which are sorted.
+    pub(crate) fn of(values: &mut [f64]) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        Self {
+            p50: percentile(values, 0.5),
+            p99: percentile(values, 0.99),
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            p999: percentile(values, 0.999),
+            max: values.last().copied().unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// The smallest value that is not exceeded by a share `p` of all (nearest rank).
+pub(crate) fn percentile(sorted: &[f64], p: f64) -> f64 {
+    if sorted.is_empty() {
+        return f64::NAN;
+    }
+    sorted[rank(sorted.len(), p)]
+}
+
+/// Index of the nearest rank; `count` is above 0.
+fn rank(count: usize, p: f64) -> usize {
+    // In 1/1000,000 so that 0.99 of 100 is 99 and not, by rounding, 99.00000000000001.
+    let millionths = (p * 1e6).round() as u128;
+    let rank = (count as u128 * millionths).div_ceil(1_000_000) as usize;
+    rank.clamp(1, count) - 1
+}
+
+/// Slowdown of the messages of one size bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SizeBucket {
+    /// Largest size in it; `None`: no limit.
+    pub up_to_bytes: Option<u64>,
+    /// Messages.
+    pub count: u64,
+    /// Mean slowdown.
+    pub mean: f64,
+    /// Median slowdown.
+    pub p50: f64,
+    /// 99th percentile of the slowdown.
+    pub p99: f64,
+    /// Median latency.
+    pub latency_p50_us: f64,
+    /// 99th percentile of the latency.
+    pub latency_p99_us: f64,
+}
+
+/// Messages by size; `edges` grow, and above the last there is one more bucket.
+pub(crate) fn by_size(samples: &[Sample], edges: &[u64]) -> Vec<SizeBucket> {
+    let mut buckets: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); edges.len() + 1];
+    for sample in samples {
+        let bucket = &mut buckets[edges.partition_point(|edge| *edge < sample.bytes)];
+        bucket.0.push(sample.slowdown);
+        bucket.1.push(sample.latency_us);
+    }
+    let edges = edges.iter().copied().map(Some).chain([None]);
+    edges
+        .zip(&mut buckets)
+        .map(|(up_to_bytes, (slowdown, latency))| {
+            let count = slowdown.len() as u64;
+            let (slowdown, latency) = (Stats::of(slowdown), Stats::of(latency));
+            SizeBucket {
+                up_to_bytes,
+                count,
+                mean: slowdown.mean,
+                p50: slowdown.p50,
+                p99: slowdown.p99,
+                latency_p50_us: latency.p50,
+                latency_p99_us: latency.p99,
+            }
+        })
+        .collect()
+}
+
+/// One step of a slowdown curve: about equally many messages in each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurvePoint {
+    /// Share of all messages that are at most as large as this step's.
+    pub count_fraction: f64,
+    /// Size of its largest message.
+    pub size_bytes: u64,
+    /// Median slowdown.
+    pub p50: f64,
+    /// 99th percentile of the slowdown.
+    pub p99: f64,
+}
+
+/// Slowdown over the count percentile of the size, as the Homa papers plot it. Messages of one size
+/// are never parted.
+pub(crate) fn slowdown_curve(samples: &[Sample], steps: usize) -> Vec<CurvePoint> {
+    let mut sorted: Vec<Sample> = samples.to_vec();
+    sorted.sort_by_key(|sample| sample.bytes);
+    let count = sorted.len();
+    let mut curve = Vec::new();
+    let mut from = 0;
+    while from < count {
+        let step = curve.len() + 1;
+        let mut to = (count * step / steps).clamp(from + 1, count);
+        while to < count && sorted[to].bytes == sorted[to - 1].bytes {
+            to += 1;
+        }
+        let mut slowdowns: Vec<f64> = sorted[from..to].iter().map(|s| s.slowdown).collect();
+        let stats = Stats::of(&mut slowdowns);
+        curve.push(CurvePoint {
+            count_fraction: to as f64 / count as f64,
+            size_bytes: sorted[to - 1].bytes,
+            p50: stats.p50,
+            p99: stats.p99,
+        });
+        from = to;
+    }
+    curve
+}
+
+/// Points of a distribution function: (value, share of values that are at most that); evenly spaced
+/// but for the tail, where more is of interest.
+pub(crate) fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
+    const EVEN: u32 = 190;
+    const TAIL: [f64; 5] = [0.997, 0.999, 0.9995, 0.9999, 1.0];
+    if values.is_empty() {
+        return Vec::new();
+    }
+    values.sort_unstable_by(f64::total_cmp);
+    let even = (1..EVEN).map(|i| f64::from(i) / f64::from(EVEN));
+    let mut points: Vec<(f64, f64)> =
+        even.chain(TAIL).map(|p| (percentile(values, p), p)).collect();
+    points.dedup_by(|later, earlier| {
+        let same = later.0 == earlier.0;
+        if same {
+            earlier.1 = later.1;
+        }
+        same
+    });
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// By the definition, counting.
+    fn naive(values: &[f64], millionths: u64) -> f64 {
+        let enough = |v: f64| {
+            let below = values.iter().filter(|x| **x <= v).count() as u64;
+            below * 1_000_000 >= millionths * values.len() as u64
+        };
+        let fit = values.iter().copied().filter(|v| enough(*v));
+        fit.fold(f64::INFINITY, f64::min)
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_exact(
+            mut values in prop::collection::vec((0_u32..1000).prop_map(f64::from), 1..300),
+            millionths in 1_u64..=1_000_000,
+        ) {
+            let expected = naive(&values, millionths);
+            values.sort_unstable_by(f64::total_cmp);
+            prop_assert_eq!(percentile(&values, millionths as f64 / 1e6), expected);
+        }
+
+        #[test]
+        fn every_message_is_in_one_bucket_and_in_one_step(
+            sizes in prop::collection::vec(1_u64..2000, 0..300),
+        ) {
+            let sample = |bytes: &u64| Sample { bytes: *bytes, latency_us: 1.0, slowdown: 1.0 };
+            let samples: Vec<Sample> = sizes.iter().map(sample).collect();
+            let buckets = by_size(&samples, &[10, 100, 1000]);
+            prop_assert_eq!(buckets.len(), 4);
+            prop_assert_eq!(buckets.iter().map(|b| b.count).sum::<u64>(), sizes.len() as u64);
+            let small = sizes.iter().filter(|size| **size <= 10).count() as u64;
+            prop_assert_eq!(buckets[0].count, small);
+            let curve = slowdown_curve(&samples, 20);
+            prop_assert!(curve.windows(2).all(|w| w[0].size_bytes < w[1].size_bytes));
+            prop_assert!(curve.last().is_none_or(|last| last.count_fraction == 1.0));
+        }
+    }
+
+    #[test]
+    fn the_99th_percentile_of_a_hundred_values_is_the_99th() {
+        let mut values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let stats = Stats::of(&mut values);
+        assert_eq!((stats.p50, stats.p99, stats.p999, stats.max), (50.0, 99.0, 100.0, 100.0));
+        assert_eq!(stats.mean, 50.5);
+        assert!(Stats::of(&mut []).p50.is_nan());
+    }
+
+    #[test]
+    fn a_distribution_function_ends_at_one_and_never_falls() {
+        let mut values: Vec<f64> = (0..10_000).map(|i| f64::from(i % 700)).collect();
+        let points = cdf(&mut values);
+        assert!(points.len() <= 200);
+        assert_eq!(points.last(), Some(&(699.0, 1.0)));
+        assert!(points.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 < w[1].1));
+    }
+}

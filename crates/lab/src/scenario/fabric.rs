@@ -1,0 +1,407 @@
+//! `[fabric]`: switches, links and hosts.
+
+use rackweave_core::{Bytes, Rate, Span};
+use rackweave_sim::config::{
+    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
+};
+use serde::{Deserialize, Serialize};
+
+use super::values::{FULL_PACKET, Limit, Unit};
+use super::{Problem, SweptKeys};
+
+/// Most hosts of a fabric: ids and tables are sized for it.
+pub(crate) const MAX_HOSTS: u64 = 1_000_000;
+/// Most ports of a switch ([`rackweave_core::Port`] counts to it).
+const MAX_PORTS: u64 = 65_536;
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fabric {
+    pub(crate) topology: TopologyName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hosts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    right: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leaves: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hosts_per_leaf: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spines: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    k: Option<u32>,
+    #[serde(default = "default_host_link")]
+    host_link: Unit<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_link: Option<Unit<Rate>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oversubscription: Option<f64>,
+    #[serde(default = "default_link_delay")]
+    host_link_delay: Unit<Span>,
+    #[serde(default = "default_link_delay")]
+    core_link_delay: Unit<Span>,
+    #[serde(default = "default_host_delay")]
+    host_send_delay: Unit<Span>,
+    #[serde(default = "default_host_delay")]
+    host_receive_delay: Unit<Span>,
+    #[serde(default)]
+    switch: Switch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TopologyName {
+    SingleSwitch,
+    Dumbbell,
+    LeafSpine,
+    FatTree,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct Switch {
+    latency: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buffer: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_buffer: Option<Unit<Bytes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_alpha: Option<f64>,
+    ecn_threshold: Limit,
+    trim: Trim,
+    routing: RoutingName,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            latency: Unit(Span::from_ns(250)),
+            buffer: None,
+            shared_buffer: None,
+            shared_alpha: None,
+            // DCTCP's rule for 10 Gbps links (SIGCOMM'10, section 3.5).
+            ecn_threshold: Limit(Some(65 * FULL_PACKET)),
+            trim: Trim::Off,
+            routing: RoutingName::Transport,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum RoutingName {
+    Transport,
+    Ecmp,
+    Spray,
+}
+
+/// `false`, `true` or a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trim {
+    Off,
+    On(TrimQueues),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct TrimQueues {
+    data_queue: Limit,
+    header_queue: Limit,
+}
+
+impl Default for TrimQueues {
+    /// NDP's queues: eight full packets, and as many bytes of headers (SIGCOMM'17, section 3.1).
+    fn default() -> Self {
+        let bytes = Limit(Some(8 * FULL_PACKET));
+        Self { data_queue: bytes, header_queue: bytes }
+    }
+}
+
+impl<'de> Deserialize<'de> for Trim {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Trim;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`true`, `false` or a table with `data_queue` and `header_queue`")
+            }
+            fn visit_bool<E>(self, on: bool) -> Result<Trim, E> {
+                Ok(if on { Trim::On(TrimQueues::default()) } else { Trim::Off })
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Trim, A::Error> {
+                TrimQueues::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+                    .map(Trim::On)
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl Serialize for Trim {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => to.serialize_bool(false),
+            Self::On(queues) => queues.serialize(to),
+        }
+    }
+}
+
+const fn default_host_link() -> Unit<Rate> {
+    Unit(Rate::from_gbps(10))
+}
+/// Ten metres of fibre.
+const fn default_link_delay() -> Unit<Span> {
+    Unit(Span::from_ns(50))
+}
+const fn default_host_delay() -> Unit<Span> {
+    Unit(Span::from_ns(500))
+}
+
+impl Fabric {
+    /// Checks the keys against each other and fills in what follows from them.
+    pub(crate) fn resolve(&self, swept: &SweptKeys) -> Result<FabricConfig, Problem> {
+        if !swept.contains("fabric.topology") {
+            self.refuse_foreign_keys()?;
+        }
+        Ok(FabricConfig {
+            topology: self.topology()?,
+            host_link_delay: self.host_link_delay.0,
+            core_link_delay: self.core_link_delay.0,
+            host_send_delay: self.host_send_delay.0,
+            host_receive_delay: self.host_receive_delay.0,
+            switch: self.switch.resolve()?,
+        })
+    }
+
+    fn refuse_foreign_keys(&self) -> Result<(), Problem> {
+        use TopologyName::{Dumbbell, FatTree, LeafSpine, SingleSwitch};
+        let given: [(&str, bool, &[TopologyName]); 9] = [
+            ("hosts", self.hosts.is_some(), &[SingleSwitch]),
+            ("left", self.left.is_some(), &[Dumbbell]),
+            ("right", self.right.is_some(), &[Dumbbell]),
+            ("leaves", self.leaves.is_some(), &[LeafSpine]),
+            ("hosts_per_leaf", self.hosts_per_leaf.is_some(), &[LeafSpine]),
+            ("spines", self.spines.is_some(), &[LeafSpine]),
+            ("k", self.k.is_some(), &[FatTree]),
+            ("core_link", self.core_link.is_some(), &[Dumbbell, LeafSpine]),
+            ("oversubscription", self.oversubscription.is_some(), &[Dumbbell, LeafSpine]),
+        ];
+        for (key, is_given, belongs) in given {
+            if is_given && !belongs.contains(&self.topology) {
+                let own: Vec<&str> = given
+                    .iter()
+                    .filter(|(.., belongs)| belongs.contains(&self.topology))
+                    .map(|(key, ..)| *key)
+                    .collect();
+                return Err(Problem::new(
+                    format!("fabric.{key}"),
+                    format!("`{key}` has no meaning in a {} fabric", self.topology.name()),
+                )
+                .with_help(format!("its keys are {}", own.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn topology(&self) -> Result<Topology, Problem> {
+        let host_link = positive_rate("fabric.host_link", self.host_link)?;
+        match self.topology {
+            TopologyName::SingleSwitch => {
+                let hosts = self.count("hosts", self.hosts, 2)?;
+                ports("fabric.hosts", u64::from(hosts))?;
+                Ok(Topology::SingleSwitch { hosts, host_link })
+            }
+            TopologyName::Dumbbell => {
+                let left = self.count("left", self.left, 1)?;
+                let right = self.count("right", self.right, 1)?;
+                ports("fabric.left", u64::from(left) + 1)?;
+                ports("fabric.right", u64::from(right) + 1)?;
+                let core_link = match (self.core_link, self.oversubscription) {
+                    (Some(_), Some(_)) => return Err(either_or()),
+                    (Some(rate), None) => positive_rate("fabric.core_link", rate)?,
+                    (None, Some(times)) => {
+                        divided(host_link.0 as f64 * f64::from(left.max(right)), times)?
+                    }
+                    (None, None) => host_link,
+                };
+                Ok(Topology::Dumbbell { left, right, host_link, core_link })
+            }
+            TopologyName::LeafSpine => self.leaf_spine(host_link),
+            TopologyName::FatTree => {
+                let k = self.count("k", self.k, 2)?;
+                if k % 2 != 0 {
+                    return Err(Problem::new("fabric.k", format!("`k` must be even, not {k}"))
+                        .with_help("half of a switch's k ports go up and half go down"));
+                }
+                hosts("fabric.k", u64::from(k).saturating_pow(3) / 4)?;
+                Ok(Topology::FatTree { k, host_link })
+            }
+        }
+    }
+
+    fn leaf_spine(&self, host_link: Rate) -> Result<Topology, Problem> {
+        let leaves = self.count("leaves", self.leaves, 1)?;
+        let hosts_per_leaf = self.count("hosts_per_leaf", self.hosts_per_leaf, 1)?;
+        hosts("fabric.leaves", u64::from(leaves) * u64::from(hosts_per_leaf))?;
+        let below = host_link.0 as f64 * f64::from(hosts_per_leaf);
+        let (spines, core_link) = match (self.spines, self.core_link, self.oversubscription) {
+            (Some(_), Some(_), Some(_)) => return Err(either_or()),
+            (spines, Some(rate), None) => {
+                (self.count("spines", spines, 1)?, positive_rate("fabric.core_link", rate)?)
+            }
+            (None, Some(rate), Some(times)) => {
+                let rate = positive_rate("fabric.core_link", rate)?;
+                let spines = divided(below, times)?.0 as f64 / rate.0 as f64;
+                if spines < 1.0 || (spines - spines.round()).abs() > 1e-9 {
+                    return Err(Problem::new(
+                        "fabric.oversubscription",
+                        format!("{times}:1 with links of {rate} would take {spines:.2} spines"),
+                    )
+                    .with_help("give `spines` instead of `core_link`, or another factor"));
+                }
+                (spines.round() as u32, rate)
+            }
+            (spines, None, times) => {
+                let spines = self.count("spines", spines, 1)?;
+                (spines, divided(below / f64::from(spines), times.unwrap_or(1.0))?)
+            }
+        };
+        ports("fabric.hosts_per_leaf", u64::from(hosts_per_leaf) + u64::from(spines))?;
+        ports("fabric.leaves", u64::from(leaves))?;
+        Ok(Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link })
+    }
+
+    fn count(&self, key: &str, value: Option<u32>, least: u32) -> Result<u32, Problem> {
+        match value {
+            None => Err(Problem::new(
+                "fabric",
+                format!("a {} fabric needs `{key}`", self.topology.name()),
+            )),
+            Some(n) if n < least => {
+                let path = format!("fabric.{key}");
+                Err(Problem::new(path, format!("`{key}` must be at least {least}, not {n}")))
+            }
+            Some(n) => Ok(n),
+        }
+    }
+}
+
+impl TopologyName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::SingleSwitch => "single-switch",
+            Self::Dumbbell => "dumbbell",
+            Self::LeafSpine => "leaf-spine",
+            Self::FatTree => "fat-tree",
+        }
+    }
+}
+
+impl Switch {
+    fn resolve(&self) -> Result<SwitchConfig, Problem> {
+        let key = |name: &str| format!("fabric.switch.{name}");
+        let buffer = match (self.buffer, self.shared_buffer) {
+            (Some(_), Some(_)) => {
+                return Err(Problem::new(
+                    key("shared_buffer"),
+                    "a switch has either `buffer` for each port or one `shared_buffer`",
+                ));
+            }
+            (None, Some(bytes)) => {
+                let alpha = self.shared_alpha.unwrap_or(1.0);
+                if !(alpha.is_finite() && alpha > 0.0) {
+                    return Err(Problem::new(
+                        key("shared_alpha"),
+                        "`shared_alpha` must be above 0",
+                    ));
+                }
+                holds_a_packet(&key("shared_buffer"), Some(bytes.0.0))?;
+                BufferConfig::Shared { bytes: bytes.0.0, alpha }
+            }
+            (_, None) if self.shared_alpha.is_some() => {
+                return Err(Problem::new(
+                    key("shared_alpha"),
+                    "`shared_alpha` has no meaning without `shared_buffer`",
+                ));
+            }
+            (buffer, None) => {
+                let limit = buffer.unwrap_or(Limit(Some(500_000)));
+                holds_a_packet(&key("buffer"), limit.0)?;
+                BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
+            }
+        };
+        let trim = match self.trim {
+            Trim::Off => None,
+            Trim::On(queues) => {
+                holds_a_packet(&key("trim"), queues.data_queue.0)?;
+                holds_a_packet(&key("trim"), queues.header_queue.0)?;
+                Some(TrimConfig {
+                    data_queue_bytes: queues.data_queue.0.unwrap_or(u64::MAX),
+                    header_queue_bytes: queues.header_queue.0.unwrap_or(u64::MAX),
+                })
+            }
+        };
+        let routing = match self.routing {
+            RoutingName::Transport => Routing::Transport,
+            RoutingName::Ecmp => Routing::Ecmp,
+            RoutingName::Spray => Routing::Spray,
+        };
+        let ecn_threshold_bytes = self.ecn_threshold.0;
+        Ok(SwitchConfig { latency: self.latency.0, buffer, ecn_threshold_bytes, trim, routing })
+    }
+}
+
+fn holds_a_packet(key: &str, bytes: Option<u64>) -> Result<(), Problem> {
+    match bytes {
+        Some(bytes) if bytes < FULL_PACKET => Err(Problem::new(
+            key,
+            format!("{} can't hold one full packet of {FULL_PACKET} bytes", Bytes(bytes)),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn either_or() -> Problem {
+    Problem::new(
+        "fabric.oversubscription",
+        "`oversubscription` follows from the links that are given",
+    )
+    .with_help("leave out `oversubscription`, `core_link` or (in a leaf-spine) `spines`")
+}
+
+fn positive_rate(key: &str, rate: Unit<Rate>) -> Result<Rate, Problem> {
+    if rate.0.0 == 0 {
+        return Err(Problem::new(key, "a link needs a rate above 0"));
+    }
+    Ok(rate.0)
+}
+
+fn divided(bits_per_second: f64, times: f64) -> Result<Rate, Problem> {
+    let rate = (bits_per_second / times).round();
+    if !(times.is_finite() && times > 0.0 && (1.0..1e18).contains(&rate)) {
+        let message = format!("an oversubscription of {times} makes no link");
+        return Err(Problem::new("fabric.oversubscription", message).with_help(
+            "4 means that a leaf's hosts could send four times what its uplinks carry",
+        ));
+    }
+    Ok(Rate(rate as u64))
+}
+
+fn hosts(key: &str, hosts: u64) -> Result<(), Problem> {
+    if hosts < 2 {
+        return Err(Problem::new(key, "a fabric needs at least two hosts"));
+    }
+    if hosts > MAX_HOSTS {
+        return Err(Problem::new(key, format!("{hosts} hosts are more than {MAX_HOSTS}")));
+    }
+    Ok(())
+}
+
+fn ports(key: &str, ports: u64) -> Result<(), Problem> {
+    if ports > MAX_PORTS {
+        return Err(Problem::new(key, format!("a switch of {ports} ports: at most {MAX_PORTS}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! `[measure]`, `[[faults]]` and `[plot]`.
+
+use rackweave_core::{Bytes, HostId, Span, Time};
+use rackweave_sim::config::{CapturePort, Fault, FaultKind, FaultPlace, MeasureConfig};
+use serde::{Deserialize, Serialize};
+
+use super::Problem;
+use super::values::{Count, Share, Unit};
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Measure {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warmup: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Count>,
+    time_limit: Unit<Span>,
+    sample_every: Unit<Span>,
+    size_buckets: Vec<Unit<Bytes>>,
+    verify: bool,
+    pub(crate) messages_csv: bool,
+    capture: Vec<String>,
+    capture_limit: u32,
+}
+
+impl Default for Measure {
+    fn default() -> Self {
+        Self {
+            warmup: None,
+            messages: None,
+            time_limit: Unit(Span::from_secs(10)),
+            sample_every: Unit(Span::from_us(20)),
+            size_buckets: [100, 1_000, 10_000, 100_000, 1_000_000].map(|n| Unit(Bytes(n))).into(),
+            verify: false,
+            messages_csv: false,
+            capture: Vec::new(),
+            capture_limit: 100_000,
+        }
+    }
+}
+
+impl Measure {
+    /// `endless`: the workload goes on until it is stopped, so that a start-up phase is cut off
+    /// and a number of messages must end it.
+    pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
+        let warmup =
+            self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
+        let messages = self.messages.unwrap_or(Count(endless.then_some(100_000)));
+        if self.time_limit.0 <= warmup {
+            return Err(Problem::new(
+                "measure.time_limit",
+                format!("`time_limit` must be longer than the warm-up of {warmup}"),
+            ));
+        }
+        self.size_buckets()?;
+        Ok(MeasureConfig {
+            warmup,
+            messages: messages.0.unwrap_or(u64::MAX),
+            time_limit: self.time_limit.0,
+            sample_every: self.sample_every.0,
+            verify: self.verify,
+            capture: self
+                .capture
+                .iter()
+                .map(|text| capture_port(text, places))
+                .collect::<Result<_, _>>()
+                .map_err(|message| {
+                    Problem::new("measure.capture", message).with_help(
+                        "ports are written as \"host 3 sends\", \"host 3 receives\" or \"core link 2\"",
+                    )
+                })?,
+            capture_limit: self.capture_limit as usize,
+        })
+    }
+
+    /// Upper edges of the buckets of the tables by size; above the last there is one more.
+    pub(crate) fn size_buckets(&self) -> Result<Vec<u64>, Problem> {
+        let edges: Vec<u64> = self.size_buckets.iter().map(|edge| edge.0.0).collect();
+        if edges.is_empty() || edges.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(Problem::new(
+                "measure.size_buckets",
+                "`size_buckets` must be a list of growing sizes",
+            ));
+        }
+        Ok(edges)
+    }
+}
+
+fn capture_port(text: &str, places: Places) -> Result<CapturePort, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["host", n, "sends"] => Ok(CapturePort::HostSends(places.host(n)?)),
+        ["host", n, "receives"] => Ok(CapturePort::HostReceives(places.host(n)?)),
+        ["core", "link", n] => Ok(CapturePort::CoreLink(places.core_link(n)?)),
+        _ => Err(format!("{text:?} names no port")),
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
+}
+
+/// What there is to name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) hosts: u32,
+    pub(crate) core_links: u32,
+}
+
+impl Places {
+    fn host(self, text: &str) -> Result<HostId, String> {
+        among("host", text, self.hosts).map(HostId)
+    }
+
+    fn core_link(self, text: &str) -> Result<u32, String> {
+        among("core link", text, self.core_links)
+    }
+}
+
+fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
+    match number(text)? {
+        n if n < count => Ok(n),
+        _ if count == 0 => Err(format!("the fabric has no {what}s")),
+        n => Err(format!("there is no {what} {n}: the fabric has {what}s 0 to {}", count - 1)),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FaultSpec {
+    kind: FaultName,
+    place: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probability: Option<Share>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<Unit<Span>>,
+    #[serde(default = "at_once")]
+    from: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Unit<Span>>,
+}
+
+const fn at_once() -> Unit<Span> {
+    Unit(Span::ZERO)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum FaultName {
+    Loss,
+    Corruption,
+    Duplication,
+    Reordering,
+    Down,
+    Pause,
+    Crash,
+}
+
+impl FaultSpec {
+    pub(crate) fn resolve(&self, index: usize, places: Places) -> Result<Fault, Problem> {
+        let key = |name: &str| format!("faults.{index}.{name}");
+        let place = fault_place(&self.place, places).map_err(|message| {
+            Problem::new(key("place"), message).with_help(
+                "places are written as \"all links\", \"core links\", \"link of host 3\", \
+                 \"core link 2\" or \"host 3\"",
+            )
+        })?;
+        let kind = self.kind(&key)?;
+        let needs_host = matches!(kind, FaultKind::Pause | FaultKind::Crash);
+        if needs_host != matches!(place, FaultPlace::Host(_)) {
+            let message = if needs_host {
+                format!("a {:?} happens to a host, not to {:?}", kind, self.place)
+            } else {
+                format!("this fault happens to a link, not to {:?}", self.place)
+            };
+            return Err(Problem::new(
+                key("place"),
+                message.replace("Pause", "pause").replace("Crash", "crash"),
+            ));
+        }
+        let until = self.until.map_or(Time::MAX, |until| Time(until.0.0));
+        let from = Time(self.from.0.0);
+        if until <= from {
+            return Err(Problem::new(key("until"), "`until` must be later than `from`"));
+        }
+        Ok(Fault { from, until, place, kind })
+    }
+
+    fn kind(&self, key: &dyn Fn(&str) -> String) -> Result<FaultKind, Problem> {
+        use FaultName::{Corruption, Crash, Down, Duplication, Loss, Pause, Reordering};
+        let chance = matches!(self.kind, Loss | Corruption | Duplication | Reordering);
+        let given = match (chance, self.probability) {
+            (true, None) => {
+                let at = key("kind");
+                return Err(Problem::new(at, "this fault needs a `probability`, such as 0.001"));
+            }
+            (false, Some(_)) => {
+                return Err(Problem::new(key("probability"), "this fault has no probability"));
+            }
+            (_, given) => given.map_or(0.0, |share| share.0),
+        };
+        if self.kind != Reordering && self.delay.is_some() {
+            return Err(Problem::new(key("delay"), "only reordering has a `delay`"));
+        }
+        Ok(match self.kind {
+            Loss => FaultKind::Loss(given),
+            Corruption => FaultKind::Corruption(given),
+            Duplication => FaultKind::Duplication(given),
+            Reordering => FaultKind::Reordering {
+                probability: given,
+                delay: self.delay.map_or(Span::from_us(10), |delay| delay.0),
+            },
+            Down => FaultKind::Down,
+            Pause => FaultKind::Pause,
+            Crash => FaultKind::Crash,
+        })
+    }
+}
+
+fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["all", "links"] => Ok(FaultPlace::AllLinks),
+        ["core", "links"] => Ok(FaultPlace::CoreLinks),
+        ["link", "of", "host", n] => Ok(FaultPlace::HostLink(places.host(n)?)),
+        ["core", "link", n] => Ok(FaultPlace::CoreLink(places.core_link(n)?)),
+        ["host", n] => Ok(FaultPlace::Host(places.host(n)?)),
+        _ => Err(format!("{text:?} names no place")),
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Plot {
+    /// Headline of the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) title: Option<String>,
+}

@@ -1,0 +1,424 @@
+//! Scenario files: TOML in, [`RunConfig`]s out.
+//!
+//! A file is read into a tree in which every key and value knows its place; `--set` and
+//! `[sweep]` work on that tree; then each point's tree is checked and turned into plain numbers.
+//! So an error in a swept value points at that value, wherever it was written.
+
+mod de;
+mod fabric;
+mod measure;
+mod source;
+mod sweep;
+mod transport;
+mod tree;
+mod values;
+mod workload;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rackweave_sim::Fabric;
+use rackweave_sim::config::{RunConfig, StreamConfig, Topology};
+use rackweave_transport::TransportConfig;
+use serde::{Deserialize, Serialize};
+
+use self::de::DeError;
+use self::source::Sources;
+use self::sweep::{Axis, PointTree};
+use self::tree::{Origin, Table, Value, parse_document};
+use crate::builtin;
+use crate::error::ScenarioError;
+
+/// Largest scenario file: far above any that a person writes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// A scenario, checked: every point of its sweep can be run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Its name: `name` in the file, or the file's.
+    pub name: String,
+    /// What it is about.
+    pub description: String,
+    /// Headline of the report.
+    pub title: String,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// The runs, in the order of the sweep: its first key varies slowest.
+    pub points: Vec<PointSpec>,
+    /// The scenario with all defaults filled in, as TOML: running it gives the same results.
+    pub resolved: String,
+}
+
+/// One run of a scenario.
+#[derive(Clone, Debug)]
+pub struct PointSpec {
+    /// The swept keys and their values here.
+    pub set: Vec<(String, serde_json::Value)>,
+    /// Name of the measured transport.
+    pub transport: String,
+    /// What to run.
+    pub config: RunConfig,
+    /// Upper edges of the size buckets.
+    pub size_buckets: Vec<u64>,
+    /// Whether every message is written to a file.
+    pub messages_csv: bool,
+}
+
+/// The keys of the sweep: keys of a topology or transport that is not chosen are no error if the
+/// sweep chooses it elsewhere.
+pub(crate) type SweptKeys = BTreeSet<String>;
+
+/// What is wrong with the value at a key.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    /// Where to look for the value, best place first.
+    keys: Vec<String>,
+    message: String,
+    help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { keys: vec![key.into()], message: message.into(), help: None }
+    }
+
+    /// The value may also stand here.
+    pub(crate) fn or_at(mut self, key: String) -> Self {
+        self.keys.push(key);
+        self
+    }
+
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// The tables that serde reads directly.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Which version of Rackweave wrote a resolved scenario; ignored when reading.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(default = "first_seed")]
+    seed: u64,
+    fabric: fabric::Fabric,
+    workload: workload::Workload,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<measure::FaultSpec>,
+    #[serde(default)]
+    measure: measure::Measure,
+    #[serde(default)]
+    plot: measure::Plot,
+}
+
+const fn first_seed() -> u64 {
+    1
+}
+
+/// The keys of a file.
+const TOP_LEVEL: [&str; 12] = [
+    "name",
+    "description",
+    "version",
+    "seed",
+    "fabric",
+    "transport",
+    "workload",
+    "background",
+    "faults",
+    "measure",
+    "plot",
+    "sweep",
+];
+
+impl Scenario {
+    /// Reads a scenario from a file, or a built-in one by its name.
+    ///
+    /// # Errors
+    /// Says what is wrong and where.
+    pub fn load(name: &str, sets: &[String], seed: Option<u64>) -> Result<Self, ScenarioError> {
+        let path = Path::new(name);
+        if !path.exists()
+            && let Some(found) = builtin::scenario(name)
+        {
+            return Self::parse(found.file, found.text, Path::new("."), sets, seed);
+        }
+        let text = read_file(path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self::parse(name, &text, folder, sets, seed)
+    }
+
+    /// Reads a scenario from a text. Files that it names are looked for in `folder`.
+    ///
+    /// # Errors
+    /// Says what is wrong and where.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        folder: &Path,
+        sets: &[String],
+        seed: Option<u64>,
+    ) -> Result<Self, ScenarioError> {
+        let mut sources = Sources::new(file, text);
+        let mut root = parse_document(text, 0).map_err(|error| sources.not_toml(0, error))?;
+        if root.0.is_empty() {
+            return Err(ScenarioError::new(format!("`{file}` is an empty scenario")).with_help(
+                "it needs at least [fabric], [transport] and [workload]; \
+                 `rackweave list scenarios` shows some to start from",
+            ));
+        }
+        let mut axes = sweep::take_axes(&mut root, &sources)?;
+        for argument in sets {
+            sweep::apply_set(argument, &mut root, &mut axes, &mut sources)?;
+        }
+        if let Some(seed) = seed {
+            sweep::apply_set(&format!("seed={seed}"), &mut root, &mut axes, &mut sources)?;
+        }
+        Reader { file, folder, sources, root, axes }.read()
+    }
+
+    /// Its points' results go here unless the caller says otherwise.
+    #[must_use]
+    pub fn default_out(&self) -> PathBuf {
+        let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        let name: String = self.name.chars().map(safe).collect();
+        Path::new("out").join(name.trim_start_matches('.'))
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, ScenarioError> {
+    let shown = path.display();
+    if path.is_dir() {
+        return Err(ScenarioError::new(format!("`{shown}` is a folder, not a scenario file")));
+    }
+    let cannot = |error: std::io::Error| {
+        let built_in = builtin::SCENARIOS.map(|scenario| scenario.name);
+        let made = ScenarioError::new(format!("cannot read `{shown}`: {error}"));
+        made.with_help(match crate::error::nearest(&path.to_string_lossy(), built_in) {
+            Some(near) => format!("did you mean the built-in scenario `{near}`?"),
+            None => format!("built-in scenarios are {}", built_in.join(", ")),
+        })
+    };
+    let length = std::fs::metadata(path).map_err(cannot)?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(ScenarioError::new(format!(
+            "`{shown}` has {length} bytes: that is no scenario file (at most {MAX_FILE_BYTES})"
+        )));
+    }
+    let bytes = std::fs::read(path).map_err(cannot)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        ScenarioError::new(format!("`{shown}` is not a text file: byte {at} is not UTF-8"))
+            .with_help("a scenario is a TOML file")
+    })
+}
+
+/// Rate of the hosts' links.
+pub(crate) const fn host_link(topology: Topology) -> rackweave_core::Rate {
+    match topology {
+        Topology::SingleSwitch { host_link, .. }
+        | Topology::Dumbbell { host_link, .. }
+        | Topology::LeafSpine { host_link, .. }
+        | Topology::FatTree { host_link, .. } => host_link,
+    }
+}
+
+/// A scenario between its tree and its points.
+struct Reader<'a> {
+    file: &'a str,
+    folder: &'a Path,
+    sources: Sources,
+    root: Table,
+    axes: Vec<Axis>,
+}
+
+impl Reader<'_> {
+    fn read(self) -> Result<Scenario, ScenarioError> {
+        let steps = self.axes.iter().flat_map(|axis| &axis.steps);
+        let swept: SweptKeys = steps.flatten().map(|set| set.key.clone()).collect();
+        let trees = sweep::expand(&self.root, &self.axes, &self.sources)?;
+        let mut points = Vec::with_capacity(trees.len());
+        let mut first = None;
+        for tree in trees {
+            let (file, point) = self.point(tree, &swept)?;
+            first.get_or_insert(file);
+            points.push(point);
+        }
+        let Some(file) = first else {
+            return Err(ScenarioError::new("the scenario has no points"));
+        };
+        let stem =
+            Path::new(self.file).file_stem().map_or("scenario".into(), |s| s.to_string_lossy());
+        let name = file.name.clone().unwrap_or_else(|| stem.into_owned());
+        Ok(Scenario {
+            title: file.plot.title.clone().unwrap_or_else(|| name.clone()),
+            name,
+            description: file.description.clone().unwrap_or_default().trim().to_owned(),
+            seed: file.seed,
+            points,
+            resolved: self.resolved(file)?,
+        })
+    }
+
+    fn point(
+        &self,
+        tree: PointTree,
+        swept: &SweptKeys,
+    ) -> Result<(File, PointSpec), ScenarioError> {
+        let PointTree { mut root, set } = tree;
+        let whole = root.clone();
+        let (transport, background) = (root.remove("transport"), root.remove("background"));
+        let start = Origin::new(0, 0..0);
+        self.refuse_unknown_tables(&root)?;
+        let file: File =
+            de::from_table(&root, start).map_err(|error| self.sources.de_error(error))?;
+        let located = |problem: Problem| {
+            let exact = problem.keys.iter().find_map(|key| whole.find(key));
+            let nearest = || problem.keys.iter().find_map(|key| whole.find_nearest(key));
+            let origin = exact.or_else(nearest).map_or(start, |node| node.origin);
+            self.sources.de_error(DeError {
+                message: problem.message,
+                label: "here".into(),
+                help: problem.help,
+                origin: Some(origin),
+            })
+        };
+        let fabric = file.fabric.resolve(swept).map_err(located)?;
+        let laid_out = Fabric::new(&fabric)
+            .map_err(|error| located(Problem::new("fabric", error.to_string())))?;
+        let hosts = u64::from(fabric.topology.hosts());
+        let places = measure::Places {
+            hosts: fabric.topology.hosts(),
+            core_links: laid_out.core_links().len() as u32,
+        };
+        let Some(transport) = transport else {
+            return Err(located(
+                Problem::new("", "`[transport]` is missing")
+                    .with_help("the least is: [transport] name = \"homa\""),
+            ));
+        };
+        let context = workload::Context { folder: self.folder, hosts };
+        let chosen = transport::read(&transport.node, "transport", swept)
+            .map_err(|error| self.sources.de_error(error))?;
+        let workload = file.workload.resolve("workload", &context).map_err(located)?;
+        let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
+        let endless = file.workload.is_endless();
+        let mut streams = vec![StreamConfig { transport, workload }];
+        if let Some(background) = background {
+            streams.extend(self.background(
+                &background.node,
+                &fabric,
+                &context,
+                swept,
+                &located,
+            )?);
+        }
+        let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
+        let config = RunConfig {
+            seed: file.seed,
+            run: 0,
+            fabric,
+            streams,
+            faults: faults.collect::<Result<_, _>>().map_err(located)?,
+            measure: file.measure.resolve(endless, places).map_err(located)?,
+        };
+        let point = PointSpec {
+            set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
+            transport: chosen.name.as_str().to_owned(),
+            config,
+            size_buckets: file.measure.size_buckets().map_err(located)?,
+            messages_csv: file.measure.messages_csv,
+        };
+        Ok((file, point))
+    }
+
+    /// Serde does not see all of them, and so can't suggest all of them.
+    fn refuse_unknown_tables(&self, root: &Table) -> Result<(), ScenarioError> {
+        match root.0.iter().find(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
+            None => Ok(()),
+            Some(entry) => {
+                let message = format!("unknown key `{}`", entry.key);
+                let error = DeError::new(message, "unknown key").at(entry.key_origin);
+                Err(self.sources.de_error(error.with_help(de::suggest(&entry.key, &TOP_LEVEL))))
+            }
+        }
+    }
+
+    fn background(
+        &self,
+        node: &tree::Node,
+        fabric: &rackweave_sim::config::FabricConfig,
+        context: &workload::Context<'_>,
+        swept: &SweptKeys,
+        located: &dyn Fn(Problem) -> ScenarioError,
+    ) -> Result<Vec<StreamConfig>, ScenarioError> {
+        let not_tables = |origin| {
+            self.sources
+                .error("`background` must be a list of tables", "here", origin)
+                .with_help("each stream beside the measured one begins with [[background]]")
+        };
+        let Value::Array(items) = &node.value else { return Err(not_tables(node.origin)) };
+        let mut streams = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let Value::Table(table) = &item.value else { return Err(not_tables(item.origin)) };
+            let mut table = table.clone();
+            let path = format!("background.{index}");
+            let Some(transport) = table.remove("transport") else {
+                return Err(located(
+                    Problem::new(path, "this background stream has no `transport`")
+                        .with_help("such as: transport = { name = \"tcp\" }"),
+                ));
+            };
+            let workload: workload::Workload = de::from_table(&table, item.origin)
+                .map_err(|error| self.sources.de_error(error))?;
+            let workload = workload.resolve(&path, context).map_err(located)?;
+            let transport = transport::read(&transport.node, &format!("{path}.transport"), swept)
+                .map_err(|error| self.sources.de_error(error))?
+                .resolve(fabric, &workload)
+                .map_err(located)?;
+            streams.push(StreamConfig { transport, workload });
+        }
+        Ok(streams)
+    }
+
+    /// The scenario as TOML: `file` has the defaults, the tree what serde did not read.
+    fn resolved(&self, mut file: File) -> Result<String, ScenarioError> {
+        file.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        file.workload.make_paths_absolute(self.folder);
+        let failed = |error: toml::ser::Error| ScenarioError::new(error.to_string());
+        let mut table = toml::Table::try_from(&file).map_err(failed)?;
+        let mut ordered = toml::Table::new();
+        for key in ["name", "description", "version", "seed", "fabric"] {
+            ordered.extend(table.remove(key).map(|value| (key.to_owned(), value)));
+        }
+        for key in ["transport", "workload", "background", "faults", "measure", "plot"] {
+            let value = match table.remove(key) {
+                Some(value) => Some(value),
+                None => self.root.get(key).map(|entry| entry.node.to_toml()),
+            };
+            ordered.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        let mut text = toml::to_string(&ordered).map_err(failed)?;
+        if !self.axes.is_empty() {
+            // By hand: a table would put lists of tables last, and the order of keys has a meaning.
+            text.push_str("\n[sweep]\n");
+            for axis in &self.axes {
+                let key = toml::Value::String(axis.key.clone());
+                text.push_str(&format!("{key} = {}\n", axis.to_toml()));
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// The name by which scenarios and results call a transport.
+#[must_use]
+pub fn transport_name(config: &TransportConfig) -> &'static str {
+    transport::name_of(config)
+}

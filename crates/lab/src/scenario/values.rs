@@ -1,0 +1,194 @@
+//! The kinds of values in a scenario: each reads what people write and refuses what has no sense.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use rackweave_core::frame;
+use rackweave_core::{Bytes, ParseUnitError, Rate, Span};
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// Bytes on the link of a full packet: what "65 packets" counts.
+pub(crate) const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
+
+/// A quantity with a unit, written as a string: "10 Gbps", "86 KB", "250 ns".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unit<T>(pub(crate) T);
+
+/// What a quantity needs to be read and written back without loss.
+pub(crate) trait Quantity:
+    Copy + PartialEq + Display + FromStr<Err = ParseUnitError>
+{
+    const EXPECTED: &'static str;
+    /// In the smallest unit, where [`Display`] would round.
+    fn exact(self) -> String;
+}
+
+impl Quantity for Rate {
+    const EXPECTED: &'static str = "a rate with its unit, such as \"10 Gbps\"";
+    fn exact(self) -> String {
+        format!("{} bps", self.0)
+    }
+}
+impl Quantity for Bytes {
+    const EXPECTED: &'static str = "a size with its unit, such as \"86 KB\"";
+    fn exact(self) -> String {
+        format!("{} B", self.0)
+    }
+}
+impl Quantity for Span {
+    const EXPECTED: &'static str = "a time with its unit, such as \"250 ns\"";
+    fn exact(self) -> String {
+        format!("{} ps", self.0)
+    }
+}
+
+/// As people write it, if that loses nothing.
+pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
+    let text = value.to_string();
+    if text.parse() == Ok(value) { text } else { value.exact() }
+}
+
+struct Text<T> {
+    expected: &'static str,
+    read: fn(&str) -> Result<T, String>,
+}
+
+impl<T> Visitor<'_> for Text<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.read)(text).map_err(E::custom)
+    }
+}
+
+fn read_unit<T: Quantity>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseUnitError| error.to_string())
+}
+
+impl<'de, T: Quantity> Deserialize<'de> for Unit<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(Text { expected: T::EXPECTED, read: read_unit::<T> }).map(Self)
+    }
+}
+
+impl<T: Quantity> Serialize for Unit<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&write_exactly(self.0))
+    }
+}
+
+/// A number of bytes, or of full packets, or a word for "no limit".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit(pub(crate) Option<u64>);
+
+fn read_limit(text: &str) -> Result<Limit, String> {
+    let trimmed = text.trim();
+    if matches!(trimmed, "unlimited" | "never") {
+        return Ok(Limit(None));
+    }
+    if let Some(number) = trimmed.strip_suffix("packets").or_else(|| trimmed.strip_suffix("packet"))
+    {
+        let packets: u32 =
+            number.trim().replace('_', "").parse().map_err(|_| {
+                format!("`{text}` is not a number of packets, as in \"65 packets\"")
+            })?;
+        return Ok(Limit(Some(u64::from(packets) * FULL_PACKET)));
+    }
+    let bytes: Bytes = trimmed.parse().map_err(|error: ParseUnitError| {
+        format!("{error}; full packets are written as in \"65 packets\", no limit as \"unlimited\"")
+    })?;
+    Ok(Limit(Some(bytes.0)))
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let expected = "a size such as \"500 KB\" or \"65 packets\", or \"unlimited\"";
+        from.deserialize_str(Text { expected, read: read_limit })
+    }
+}
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            None => to.serialize_str("unlimited"),
+            Some(bytes) if bytes > 0 && bytes % FULL_PACKET == 0 => {
+                to.serialize_str(&format!("{} packets", bytes / FULL_PACKET))
+            }
+            Some(bytes) => to.serialize_str(&write_exactly(Bytes(bytes))),
+        }
+    }
+}
+
+/// A share of something: above 0 and at most 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Share;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number above 0 and at most 1")
+            }
+            fn visit_f64<E: Error>(self, x: f64) -> Result<Share, E> {
+                if x > 0.0 && x <= 1.0 {
+                    Ok(Share(x))
+                } else {
+                    Err(E::custom(format_args!("{x} must be above 0 and at most 1")))
+                }
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Share, E> {
+                self.visit_f64(n as f64)
+            }
+            fn visit_i64<E: Error>(self, n: i64) -> Result<Share, E> {
+                self.visit_f64(n as f64)
+            }
+        }
+        from.deserialize_any(Number)
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(self.0)
+    }
+}
+
+/// A count, or a word for "as many as there are".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) Option<u64>);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Count;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of at least 1, or \"all\"")
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Count, E> {
+                if n == 0 { Err(E::custom("it must be at least 1")) } else { Ok(Count(Some(n))) }
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Count, E> {
+                match text {
+                    "all" => Ok(Count(None)),
+                    _ => Err(E::custom(format_args!("`{text}` is neither a number nor \"all\""))),
+                }
+            }
+        }
+        from.deserialize_any(Number)
+    }
+}
+
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            None => to.serialize_str("all"),
+            Some(n) => to.serialize_u64(n),
+        }
+    }
+}

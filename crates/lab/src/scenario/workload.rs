@@ -1,0 +1,441 @@
+//! `[workload]` and the workload keys of `[[background]]`.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rackweave_core::{Bytes, HostId, Span};
+use rackweave_workload::{
+    Exchange, Generator, Interpolation, LoadCounts, Pattern, SizeDist, Trace, WorkloadConfig,
+    WorkloadError,
+};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Problem;
+use super::values::{Share, Unit};
+use crate::error::nearest;
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Workload {
+    arrivals: Arrivals,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sizes: Option<Sizes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncate: Option<Unit<Bytes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interpolate: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load: Option<Share>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load_counts: Option<Counts>,
+    #[serde(default)]
+    exchange: ExchangeName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<Unit<Bytes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    senders: Option<Hosts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receivers: Option<Hosts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receiver: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outstanding: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    think: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages_per_sender: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<Unit<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    #[serde(default = "at_once")]
+    start: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop: Option<Unit<Span>>,
+}
+
+const fn at_once() -> Unit<Span> {
+    Unit(Span::ZERO)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Arrivals {
+    Poisson,
+    ClosedLoop,
+    Incast,
+    Permutation,
+    AllToAll,
+    Trace,
+}
+
+impl Arrivals {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Poisson => "poisson",
+            Self::ClosedLoop => "closed-loop",
+            Self::Incast => "incast",
+            Self::Permutation => "permutation",
+            Self::AllToAll => "all-to-all",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Counts {
+    Payload,
+    Wire,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum ExchangeName {
+    #[default]
+    OneWay,
+    Rpc,
+}
+
+/// A published distribution, one size, a file, or a range.
+#[derive(Clone, Debug, PartialEq)]
+enum Sizes {
+    Named(String),
+    Uniform(Unit<Bytes>, Unit<Bytes>),
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct UniformTable {
+    uniform: (Unit<Bytes>, Unit<Bytes>),
+}
+
+impl<'de> Deserialize<'de> for Sizes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Sizes;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(
+                    "message sizes such as \"W4\", \"100 KB\", \"sizes.csv\" or \
+                     { uniform = [\"1 KB\", \"10 KB\"] }",
+                )
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Sizes, E> {
+                Ok(Sizes::Named(text.to_owned()))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Sizes, A::Error> {
+                let table =
+                    UniformTable::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                Ok(Sizes::Uniform(table.uniform.0, table.uniform.1))
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl Serialize for Sizes {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Named(name) => to.serialize_str(name),
+            Self::Uniform(low, high) => UniformTable { uniform: (*low, *high) }.serialize(to),
+        }
+    }
+}
+
+/// How many hosts, or which: "0-15".
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hosts {
+    Number(u32),
+    Range(Range<u32>),
+}
+
+impl<'de> Deserialize<'de> for Hosts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Hosts;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of hosts, or which they are as in \"0-15\"")
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Hosts, E> {
+                let number =
+                    u32::try_from(n).map_err(|_| E::custom("so many hosts there are not"))?;
+                Ok(Hosts::Number(number))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Hosts, E> {
+                let range = text.split_once('-').and_then(|(first, last)| {
+                    let first: u32 = first.trim().parse().ok()?;
+                    Some(first..last.trim().parse::<u32>().ok()?.checked_add(1)?)
+                });
+                range.map(Hosts::Range).ok_or_else(|| {
+                    E::custom(format_args!("{text:?} is no range of hosts, as in \"0-15\""))
+                })
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl Serialize for Hosts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(n) => to.serialize_u32(*n),
+            Self::Range(range) => to.serialize_str(&format!("{}-{}", range.start, range.end - 1)),
+        }
+    }
+}
+
+/// What a workload's meaning depends on.
+pub(crate) struct Context<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) hosts: u64,
+}
+
+impl Workload {
+    /// Whether it goes on until something stops it.
+    pub(crate) const fn is_endless(&self) -> bool {
+        matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop)
+    }
+
+    /// Checks the keys against each other, and that the workload can be run.
+    pub(crate) fn resolve(
+        &self,
+        path: &str,
+        context: &Context<'_>,
+    ) -> Result<WorkloadConfig, Problem> {
+        let place = Place(path);
+        self.refuse_foreign_keys(place)?;
+        let config = WorkloadConfig {
+            pattern: self.pattern(place, context)?,
+            exchange: self.exchange(place)?,
+            start: self.start.0,
+            stop: self.stop.map_or(Span::MAX, |stop| stop.0),
+            senders: match &self.senders {
+                Some(Hosts::Range(range)) => Some(range.clone()),
+                Some(Hosts::Number(n)) if self.arrivals != Arrivals::Incast => Some(0..*n),
+                _ => None,
+            },
+            receivers: match &self.receivers {
+                Some(Hosts::Range(range)) => Some(range.clone()),
+                Some(Hosts::Number(n)) => Some(0..*n),
+                None => None,
+            },
+        };
+        let hosts = u32::try_from(context.hosts).unwrap_or(u32::MAX);
+        // Any gap will do: what is asked is whether the rest makes sense.
+        Generator::new(&config, hosts, Some(Span::from_us(1)), 0, 0, 0).map_err(|error| match (
+            &error, &self.file,
+        ) {
+            (WorkloadError::Trace(_), Some(file)) => {
+                Problem::new(place.of(&error), format!("`{}`: {error}", file.display()))
+            }
+            _ => Problem::new(place.of(&error), error.to_string()),
+        })?;
+        Ok(config)
+    }
+
+    fn refuse_foreign_keys(&self, place: Place<'_>) -> Result<(), Problem> {
+        use Arrivals::{AllToAll, ClosedLoop, Incast, Permutation, Poisson, Trace};
+        const ALL_BUT_TRACE: &[Arrivals] = &[Poisson, ClosedLoop, Incast, Permutation, AllToAll];
+        let given: [(&str, bool, &[Arrivals]); 13] = [
+            ("sizes", self.sizes.is_some(), ALL_BUT_TRACE),
+            ("truncate", self.truncate.is_some(), ALL_BUT_TRACE),
+            ("interpolate", self.interpolate.is_some(), ALL_BUT_TRACE),
+            ("load", self.load.is_some(), &[Poisson]),
+            ("load_counts", self.load_counts.is_some(), &[Poisson]),
+            ("senders", self.senders.is_some(), ALL_BUT_TRACE),
+            ("receivers", self.receivers.is_some(), &[Poisson, ClosedLoop, Permutation, AllToAll]),
+            ("receiver", self.receiver.is_some(), &[Incast]),
+            ("outstanding", self.outstanding.is_some(), &[ClosedLoop]),
+            ("think", self.think.is_some(), &[ClosedLoop]),
+            (
+                "messages_per_sender",
+                self.messages_per_sender.is_some(),
+                &[Incast, Permutation, AllToAll],
+            ),
+            ("spread", self.spread.is_some(), &[Incast]),
+            ("file", self.file.is_some(), &[Trace]),
+        ];
+        for (key, is_given, belongs) in given {
+            if is_given && !belongs.contains(&self.arrivals) {
+                let own = given.iter().filter(|(.., belongs)| belongs.contains(&self.arrivals));
+                let own: Vec<&str> = own.map(|(key, ..)| *key).collect();
+                let message =
+                    format!("`{key}` has no meaning for {} arrivals", self.arrivals.name());
+                return Err(Problem::new(place.key(key), message)
+                    .with_help(format!("their keys are {}", own.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn pattern(&self, place: Place<'_>, context: &Context<'_>) -> Result<Pattern, Problem> {
+        let count = self.messages_per_sender.unwrap_or(1);
+        Ok(match self.arrivals {
+            Arrivals::Poisson => Pattern::OpenLoop {
+                sizes: self.size_dist(place, context)?,
+                load: self.load.ok_or_else(|| place.missing("load", "such as 0.8"))?.0,
+                counts: match self.load_counts {
+                    None | Some(Counts::Payload) => LoadCounts::Payload,
+                    Some(Counts::Wire) => LoadCounts::Wire,
+                },
+            },
+            Arrivals::ClosedLoop => Pattern::ClosedLoop {
+                sizes: self.size_dist(place, context)?,
+                outstanding: self.outstanding.unwrap_or(1),
+                think: self.think.map_or(Span::ZERO, |think| think.0),
+            },
+            Arrivals::Incast => Pattern::Incast {
+                senders: match &self.senders {
+                    Some(Hosts::Number(n)) => Some(*n),
+                    Some(Hosts::Range(_)) | None => None,
+                },
+                receiver: HostId(self.receiver.unwrap_or(0)),
+                sizes: self.size_dist(place, context)?,
+                messages_per_sender: count,
+                at: Span::ZERO,
+                spread: self.spread.map_or(Span::ZERO, |spread| spread.0),
+            },
+            Arrivals::Permutation => Pattern::Permutation {
+                sizes: self.size_dist(place, context)?,
+                messages_per_host: count,
+            },
+            Arrivals::AllToAll => Pattern::AllToAll {
+                sizes: self.size_dist(place, context)?,
+                messages_per_pair: count,
+            },
+            Arrivals::Trace => {
+                let file = self.file.as_ref();
+                let file = file.ok_or_else(|| place.missing("file", "such as \"trace.csv\""))?;
+                let bytes = read(&place.key("file"), &context.folder.join(file))?;
+                let trace = Trace::from_csv(bytes).map_err(|error| {
+                    Problem::new(place.key("file"), format!("`{}`: {error}", file.display()))
+                })?;
+                Pattern::Trace(trace)
+            }
+        })
+    }
+
+    fn exchange(&self, place: Place<'_>) -> Result<Exchange, Problem> {
+        match (self.exchange, self.response) {
+            (ExchangeName::OneWay, None) => Ok(Exchange::OneWay),
+            (ExchangeName::OneWay, Some(_)) => {
+                let message = "one-way messages have no `response`";
+                Err(Problem::new(place.key("response"), message)
+                    .with_help("requests and responses are exchange = \"rpc\""))
+            }
+            (ExchangeName::Rpc, None) => Ok(Exchange::Echo),
+            (ExchangeName::Rpc, Some(Unit(Bytes(0)))) => {
+                Err(Problem::new(place.key("response"), "a response has at least 1 byte"))
+            }
+            (ExchangeName::Rpc, Some(Unit(Bytes(bytes)))) => Ok(Exchange::Respond(bytes)),
+        }
+    }
+
+    fn size_dist(&self, place: Place<'_>, context: &Context<'_>) -> Result<SizeDist, Problem> {
+        let key = place.key("sizes");
+        let bad = |error: String| Problem::new(key.clone(), error);
+        let sizes = match &self.sizes {
+            None => return Err(place.missing("sizes", "such as \"W4\" or \"100 KB\"")),
+            Some(Sizes::Uniform(low, high)) => {
+                SizeDist::uniform(low.0.0, high.0.0).map_err(|error| bad(error.to_string()))?
+            }
+            Some(Sizes::Named(name)) => self.named_sizes(&key, name, context)?,
+        };
+        match self.truncate {
+            None => Ok(sizes),
+            Some(Unit(Bytes(max))) => sizes
+                .truncated(max)
+                .map_err(|error| Problem::new(place.key("truncate"), error.to_string())),
+        }
+    }
+
+    fn named_sizes(
+        &self,
+        key: &str,
+        name: &str,
+        context: &Context<'_>,
+    ) -> Result<SizeDist, Problem> {
+        let is_file = Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"));
+        if is_file {
+            let bytes = read(key, &context.folder.join(name))?;
+            let interpolation = match self.interpolate {
+                Some(false) => Interpolation::Steps,
+                _ => Interpolation::Linear,
+            };
+            return SizeDist::from_csv(bytes, interpolation)
+                .map(|sizes| sizes.with_name(name))
+                .map_err(|error| Problem::new(key, format!("`{name}`: {error}")));
+        }
+        if let Ok(Bytes(bytes)) = name.parse() {
+            return SizeDist::fixed(bytes).map_err(|error| Problem::new(key, error.to_string()));
+        }
+        SizeDist::named(name).map_err(|error| {
+            let starts_with_digit = name.trim_start().starts_with(|c: char| c.is_ascii_digit());
+            match name.parse::<Bytes>() {
+                Err(unit) if starts_with_digit => Problem::new(key, unit.to_string()),
+                _ => Problem::new(key, error.to_string()).with_help(
+                    match nearest(name, SizeDist::NAMES) {
+                        Some(near) => format!("did you mean \"{near}\"?"),
+                        None => "a fixed size is written as \"100 KB\", a file ends in .csv".into(),
+                    },
+                ),
+            }
+        })
+    }
+
+    /// A resolved scenario stands in another folder than the files it names.
+    pub(crate) fn make_paths_absolute(&mut self, folder: &Path) {
+        let absolute = |path: &Path| {
+            let joined = folder.join(path);
+            std::path::absolute(&joined).unwrap_or(joined)
+        };
+        if let Some(file) = &mut self.file {
+            *file = absolute(file);
+        }
+        if let Some(Sizes::Named(name)) = &mut self.sizes
+            && Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"))
+        {
+            *name = absolute(Path::new(name)).to_string_lossy().into_owned();
+        }
+    }
+}
+
+fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
+    std::fs::read(path)
+        .map_err(|error| Problem::new(key, format!("cannot read `{}`: {error}", path.display())))
+}
+
+/// The table that a workload stands in.
+#[derive(Clone, Copy)]
+struct Place<'a>(&'a str);
+
+impl Place<'_> {
+    fn key(self, key: &str) -> String {
+        format!("{}.{key}", self.0)
+    }
+
+    fn missing(self, key: &str, example: &str) -> Problem {
+        Problem::new(self.0, format!("`{key}` is missing: {example}"))
+    }
+
+    /// The key that an error of the generator is about.
+    fn of(self, error: &WorkloadError) -> String {
+        use WorkloadError as E;
+        match error {
+            E::Load(_) | E::NoRate | E::NoGap => self.key("load"),
+            E::NoOutstanding => self.key("outstanding"),
+            E::Zero { .. } | E::TooMany { .. } => self.key("messages_per_sender"),
+            E::EmptyRange { what, .. } | E::NotApplicable { what, .. } => self.key(what),
+            E::NoSuchHost { what: "the receiver", .. } => self.key("receiver"),
+            E::NoSuchHost { what, .. } => self.key(what),
+            E::NoSender(_) => self.key("senders"),
+            E::StopsBeforeStart { .. } => self.key("stop"),
+            E::Trace(_) => self.key("file"),
+            E::UnknownDistribution(_) | E::Sizes(_) => self.key("sizes"),
+            E::NoHosts | E::NoDestination(_) | E::UnequalPermutation { .. } => self.key("senders"),
+        }
+    }
+}

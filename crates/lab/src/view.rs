@@ -1,0 +1,119 @@
+//! Results as the [report](crate::report) wants them.
+
+use rackweave_sim::result::QueueSample;
+
+use crate::report::model;
+use crate::results::{PointResult, Results, Stats, plain};
+use crate::scenario::Scenario;
+
+/// Most points of a queue's curve: about what a chart has pixels for.
+const QUEUE_POINTS: usize = 600;
+
+/// The input of a report.
+pub(crate) fn report(scenario: &Scenario, results: &Results, command: &str) -> model::Report {
+    model::Report {
+        title: scenario.title.clone(),
+        description: scenario.description.clone(),
+        scenario_toml: scenario.resolved.clone(),
+        command: command.to_owned(),
+        version: results.summary.version.to_owned(),
+        seed: scenario.seed,
+        facts: scenario.facts(),
+        points: points(results),
+    }
+}
+
+/// The points of a report or table.
+pub(crate) fn points(results: &Results) -> Vec<model::Point> {
+    results.points.iter().map(point).collect()
+}
+
+fn point(point: &PointResult) -> model::Point {
+    let summary = &point.summary;
+    model::Point {
+        label: point.label(),
+        group: summary.transport.clone(),
+        set: summary.set.iter().map(|(key, value)| (key.clone(), plain(value))).collect(),
+        by_size: summary
+            .by_size
+            .iter()
+            .map(|bucket| model::SizeBucket {
+                up_to_bytes: bucket.up_to_bytes.unwrap_or(u64::MAX),
+                count: bucket.count,
+                slowdown: model::Stats { p50: bucket.p50, p99: bucket.p99, mean: bucket.mean },
+            })
+            .collect(),
+        slowdown_curve: point
+            .slowdown_curve
+            .iter()
+            .map(|step| model::CurvePoint {
+                count_fraction: step.count_fraction,
+                size_bytes: step.size_bytes as f64,
+                p50: step.p50,
+                p99: step.p99,
+            })
+            .collect(),
+        latency_cdf: point.latency_cdf.clone(),
+        queue_series: thinned(&point.queue_series, QUEUE_POINTS),
+        totals: totals(point),
+    }
+}
+
+fn totals(point: &PointResult) -> model::Totals {
+    let summary = &point.summary;
+    let by_reason = &summary.drops_by_reason;
+    model::Totals {
+        slowdown: stats(summary.slowdown),
+        latency_us: stats(summary.latency_us),
+        goodput_gbps: summary.goodput_gbps,
+        started: summary.messages.started,
+        completed: summary.messages.completed,
+        failed: summary.messages.failed,
+        unfinished: summary.messages.unfinished,
+        drops: summary.drops,
+        drops_by_reason: by_reason
+            .iter()
+            .map(|(reason, drops)| (reason.clone(), drops.as_u64().unwrap_or(0)))
+            .collect(),
+        trims: summary.trims,
+        ecn_marks: summary.ecn_marks,
+        queue_mean_bytes: summary.queue_bytes.mean,
+        queue_max_bytes: summary.queue_bytes.max as f64,
+        end: summary.end.to_owned(),
+    }
+}
+
+const fn stats(stats: Stats) -> model::Stats {
+    model::Stats { p50: stats.p50, p99: stats.p99, mean: stats.mean }
+}
+
+/// At most `most` samples: each stands for several, with their highest maximum and mean total.
+fn thinned(series: &[QueueSample], most: usize) -> Vec<model::QueueDepth> {
+    let several = series.len().div_ceil(most).max(1);
+    series
+        .chunks(several)
+        .map(|chunk| model::QueueDepth {
+            time_us: chunk[0].at.as_us_f64(),
+            max_bytes: chunk.iter().map(|sample| sample.max_bytes).max().unwrap_or(0) as f64,
+            total_bytes: chunk.iter().map(|sample| sample.total_bytes as f64).sum::<f64>()
+                / chunk.len() as f64,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rackweave_core::Time;
+
+    #[test]
+    fn thinning_keeps_the_highest_queue() {
+        let sample = |i: u64| QueueSample { at: Time(i), max_bytes: i % 1000, total_bytes: 7 };
+        let series: Vec<QueueSample> = (0..5000).map(sample).collect();
+        let thin = thinned(&series, 600);
+        assert!(thin.len() <= 600);
+        assert!(thin.iter().any(|depth| depth.max_bytes == 999.0));
+        assert!(thin.iter().all(|depth| depth.total_bytes == 7.0));
+        assert!(thinned(&[], 600).is_empty());
+    }
+}

@@ -1,0 +1,158 @@
+//! What a user sees for each kind of mistake: file, line and key, the place underlined, and what
+//! would be right. Reviewed as snapshots.
+
+use std::path::Path;
+
+use miette::{GraphicalReportHandler, GraphicalTheme};
+use rackweave_lab::{Scenario, ScenarioError};
+
+const GOOD: &str = r#"[fabric]
+topology = "leaf-spine"
+leaves = 2
+hosts_per_leaf = 4
+spines = 2
+
+[transport]
+name = "homa"
+
+[workload]
+arrivals = "poisson"
+sizes = "W4"
+load = 0.5
+"#;
+
+fn shown(error: &ScenarioError) -> String {
+    let handler =
+        GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor()).with_width(100);
+    let mut text = String::new();
+    handler.render_report(&mut text, error).unwrap();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+fn parse(text: &str, sets: &[&str]) -> Result<Scenario, ScenarioError> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    Scenario::parse("test.toml", text, Path::new("tests/data"), &sets, None)
+}
+
+/// The good scenario with one line replaced (or, for an empty line, with something added).
+fn with(line: &str, by: &str) -> String {
+    if line.is_empty() {
+        return format!("{GOOD}{by}\n");
+    }
+    assert!(GOOD.contains(line), "{line}");
+    GOOD.replace(line, by)
+}
+
+fn error(text: &str) -> String {
+    shown(&parse(text, &[]).expect_err("this scenario is wrong"))
+}
+
+fn set_error(sets: &[&str]) -> String {
+    shown(&parse(GOOD, sets).expect_err("this argument is wrong"))
+}
+
+#[test]
+fn the_good_scenario_is_good() {
+    assert_eq!(parse(GOOD, &[]).unwrap().points.len(), 1);
+}
+
+macro_rules! mistakes {
+    ($($name:ident: $text:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            insta::assert_snapshot!(error(&$text));
+        })*
+    };
+}
+
+mistakes! {
+    unknown_key_in_a_table: with("spines = 2", "spine = 2");
+    unknown_key_far_from_all_others: with("spines = 2", "spines = 2\ncolour = \"red\"");
+    unknown_table: with("[workload]", "[wokload]");
+    unknown_transport: with("\"homa\"", "\"hmoa\"");
+    unknown_topology: with("\"leaf-spine\"", "\"torus\"");
+    wrong_unit: with("leaves = 2", "leaves = 2\nhost_link = \"10 GB\"");
+    number_without_unit: with("leaves = 2", "leaves = 2\nhost_link = 10");
+    text_where_a_number_belongs: with("load = 0.5", "load = \"half\"");
+    load_of_zero: with("load = 0.5", "load = 0");
+    load_above_one: with("load = 0.5", "load = 1.2");
+    zero_hosts: with("hosts_per_leaf = 4", "hosts_per_leaf = 0");
+    one_host: with("topology = \"leaf-spine\"\nleaves = 2\nhosts_per_leaf = 4\nspines = 2",
+        "topology = \"single-switch\"\nhosts = 1");
+    odd_k: with("topology = \"leaf-spine\"\nleaves = 2\nhosts_per_leaf = 4\nspines = 2",
+        "topology = \"fat-tree\"\nk = 5");
+    key_of_another_topology: with("spines = 2", "spines = 2\nk = 4");
+    key_missing: with("leaves = 2\n", "");
+    table_missing: with("[transport]\nname = \"homa\"\n", "");
+    key_of_another_transport: with("name = \"homa\"", "name = \"homa\"\nmin_rto = \"1 ms\"");
+    unknown_distribution: with("\"W4\"", "\"W6\"");
+    missing_file_of_sizes: with("\"W4\"", "\"nosuch.csv\"");
+    bad_line_in_a_file_of_sizes: with("\"W4\"", "\"bad_sizes.csv\"");
+    bad_line_in_a_trace: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
+        "arrivals = \"trace\"\nfile = \"bad_trace.csv\"");
+    host_of_a_trace_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
+        "arrivals = \"trace\"\nfile = \"far_trace.csv\"");
+    key_of_other_arrivals: with("load = 0.5", "load = 0.5\noutstanding = 3");
+    receiver_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
+        "arrivals = \"incast\"\nsizes = \"W4\"\nreceiver = 8");
+    buffer_below_a_packet: with("", "[fabric.switch]\nbuffer = \"1 KB\"");
+    not_toml: with("leaves = 2", "leaves = = 2");
+    key_twice: with("leaves = 2", "leaves = 2\nleaves = 3");
+    empty: "";
+    only_a_comment: "# nothing\n";
+    sweep_over_an_unknown_key: with("", "[sweep]\n\"transport.nmae\" = [\"homa\"]");
+    sweep_over_nothing: with("", "[sweep]\n\"workload.load\" = []");
+    sweep_with_a_wrong_value: with("", "[sweep]\n\"workload.load\" = [0.2, 0.5, 1.5]");
+    sweep_without_a_list: with("", "[sweep]\n\"workload.load\" = 0.2");
+    sweep_over_one_key_twice: with("", "[sweep]\n\"workload.load\" = [0.2]\ncases = [{ workload.load = 0.3 }]");
+    sweep_of_too_many_points: with("", &format!(
+        "[sweep]\nseed = {0:?}\nmeasure.messages = {0:?}\nfabric.leaves = {0:?}\nworkload.start = {0:?}",
+        [1; 11]));
+    fault_at_a_wrong_place: with("", "[[faults]]\nkind = \"crash\"\nplace = \"all links\"");
+    fault_at_a_host_that_is_not_there: with("", "[[faults]]\nkind = \"crash\"\nplace = \"host 8\"");
+    fault_without_a_probability: with("", "[[faults]]\nkind = \"loss\"\nplace = \"all links\"");
+    size_buckets_that_fall: with("", "[measure]\nsize_buckets = [\"1 KB\", \"1 KB\"]");
+    capture_of_nothing: with("", "[measure]\ncapture = [\"host 3\"]");
+    capture_of_a_link_that_is_not_there: with("", "[measure]\ncapture = [\"core link 4\"]");
+    background_without_transport: with("", "[[background]]\narrivals = \"permutation\"\nsizes = \"1 MB\"");
+    background_with_a_wrong_load: with("",
+        "[[background]]\narrivals = \"poisson\"\nsizes = \"W4\"\nload = 2\ntransport = { name = \"tcp\" }");
+    time_limit_within_the_warmup: with("", "[measure]\ntime_limit = \"1 us\"");
+}
+
+#[test]
+fn arguments_are_underlined_themselves() {
+    let arguments = [
+        "workload.load=1.5",
+        "workload.lod=0.5",
+        "workload.load",
+        "=3",
+        "fabric.leaves.x=3",
+        "workload.sizes=[1,",
+        "sweep.workload.load=[]",
+    ];
+    let errors: Vec<String> = arguments.iter().map(|set| set_error(&[set])).collect();
+    insta::assert_snapshot!(errors.join("\n\n"));
+}
+
+#[test]
+fn files_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("binary.toml");
+    std::fs::write(&binary, b"[fabric]\n\xff\xfe\x00").unwrap();
+    let paths = [folder.path().to_owned(), folder.path().join("nosuch.toml"), binary];
+    let errors: Vec<String> = paths
+        .iter()
+        .map(|path| {
+            let path = path.to_str().unwrap();
+            Scenario::load(path, &[], None).unwrap_err().to_string().replace(path, "PATH")
+        })
+        .collect();
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn a_name_near_a_built_in_one_is_suggested() {
+    let error = Scenario::load("quikstart", &[], None).unwrap_err();
+    assert!(shown(&error).contains("did you mean the built-in scenario `quickstart`?"));
+}

@@ -1,0 +1,242 @@
+//! Sweeps, `--set`, resolved scenarios, and arbitrary bytes.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use rackweave_core::{Bytes, Rate, Span};
+use rackweave_lab::{Scenario, builtin};
+use rackweave_sim::config::{BufferConfig, Topology};
+use rackweave_transport::TransportConfig;
+use serde_json::json;
+
+const BASE: &str = r#"
+[fabric]
+topology = "leaf-spine"
+leaves = 2
+hosts_per_leaf = 4
+spines = 2
+
+[transport]
+name = "homa"
+
+[transport.tcp]
+min_rto = "5 ms"
+
+[workload]
+arrivals = "poisson"
+sizes = "W4"
+load = 0.5
+"#;
+
+fn parse(text: &str, sets: &[&str]) -> Scenario {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    Scenario::parse("test.toml", text, Path::new("tests/data"), &sets, None).unwrap()
+}
+
+fn sets(scenario: &Scenario) -> Vec<String> {
+    let values = |set: &Vec<(String, serde_json::Value)>| {
+        let words: Vec<String> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        words.join(" ")
+    };
+    scenario.points.iter().map(|point| values(&point.set)).collect()
+}
+
+#[test]
+fn the_first_key_of_a_sweep_varies_slowest() {
+    let text = format!(
+        "{BASE}\n[sweep]\n\"transport.name\" = ['tcp', 'homa']\nworkload.load = [0.2, 0.8]"
+    );
+    let scenario = parse(&text, &[]);
+    assert_eq!(
+        sets(&scenario),
+        [
+            "transport.name=\"tcp\" workload.load=0.2",
+            "transport.name=\"tcp\" workload.load=0.8",
+            "transport.name=\"homa\" workload.load=0.2",
+            "transport.name=\"homa\" workload.load=0.8",
+        ]
+    );
+    assert_eq!(scenario.points[1].transport, "tcp");
+    assert_eq!(scenario.points[1].set[1], ("workload.load".into(), json!(0.8)));
+}
+
+#[test]
+fn a_transports_own_table_holds_where_it_is_chosen() {
+    let text = format!("{BASE}\n[sweep]\ntransport.name = ['tcp', 'dctcp']");
+    let min_rto = |point: usize| match &parse(&text, &[]).points[point].config.streams[0].transport
+    {
+        TransportConfig::Tcp(config) => config.min_rto,
+        TransportConfig::Homa(_) => panic!("not TCP"),
+    };
+    assert_eq!(min_rto(0), Span::from_ms(5));
+    assert_eq!(min_rto(1), Span::from_ms(1));
+}
+
+#[test]
+fn a_key_of_one_transport_is_skipped_by_others_of_a_sweep() {
+    let text = BASE.replace("name = \"homa\"", "name = \"homa\"\nprofile = \"linux\"");
+    let text = format!("{text}\n[sweep]\ntransport.name = ['homa', 'tcp']");
+    assert_eq!(parse(&text, &[]).points.len(), 2);
+}
+
+#[test]
+fn cases_set_several_keys_at_once() {
+    let text = format!(
+        "{BASE}\n[sweep]\ncases = [\n  {{ workload.sizes = 'W1', measure.messages = 7 }},\n  \
+         {{ workload.sizes = 'W5', measure.messages = 3 }},\n]\nseed = [1, 2]"
+    );
+    let scenario = parse(&text, &[]);
+    assert_eq!(scenario.points.len(), 4);
+    assert_eq!(sets(&scenario)[3], "workload.sizes=\"W5\" measure.messages=3 seed=2");
+    let last = &scenario.points[3].config;
+    assert_eq!((last.measure.messages, last.seed), (3, 2));
+    // A key that is set by hand is taken out of the cases.
+    let scenario = parse(&text, &["measure.messages=9", "seed=5"]);
+    assert_eq!(sets(&scenario), ["workload.sizes=\"W1\"", "workload.sizes=\"W5\""]);
+    assert!(scenario.points.iter().all(|point| point.config.measure.messages == 9));
+}
+
+#[test]
+fn set_replaces_values_and_sweeps() {
+    let text =
+        format!("{BASE}\n[sweep]\ntransport.name = ['homa', 'tcp']\nworkload.load = [0.2, 0.8]");
+    let scenario = parse(&text, &["transport.name=dctcp", "fabric.host_link=25 Gbps"]);
+    assert_eq!(sets(&scenario), ["workload.load=0.2", "workload.load=0.8"]);
+    assert_eq!(scenario.points[0].transport, "dctcp");
+    let Topology::LeafSpine { host_link, core_link, .. } =
+        scenario.points[0].config.fabric.topology
+    else {
+        panic!("not a leaf-spine");
+    };
+    // Without `core_link`, the uplinks carry what the hosts send.
+    assert_eq!((host_link, core_link), (Rate::from_gbps(25), Rate::from_gbps(50)));
+    let scenario = parse(&text, &["sweep.workload.load=[0.1, 0.3, 0.5]"]);
+    assert_eq!(scenario.points.len(), 6);
+    let scenario = parse(&text, &["workload={ arrivals = 'permutation', sizes = '1 MB' }"]);
+    assert_eq!(sets(&scenario), ["transport.name=\"homa\"", "transport.name=\"tcp\""]);
+}
+
+#[test]
+fn values_mean_what_they_say() {
+    let text = format!(
+        "{BASE}\n[fabric.switch]\nbuffer = 'unlimited'\necn_threshold = '65 packets'\n\
+         trim = {{ data_queue = '12304 B' }}\n[measure]\nsize_buckets = ['1 KB', '1.5 MB']"
+    );
+    let point = &parse(&text, &[]).points[0];
+    let switch = point.config.fabric.switch;
+    assert_eq!(switch.buffer, BufferConfig::PerPort { bytes: u64::MAX });
+    assert_eq!(switch.ecn_threshold_bytes, Some(65 * 1538));
+    assert_eq!(switch.trim.unwrap().data_queue_bytes, 8 * 1538);
+    assert_eq!(point.size_buckets, [1000, 1_500_000]);
+    // Poisson arrivals never end: a start-up phase is cut off, and a number ends the run.
+    assert_eq!(point.config.measure.warmup, Span::from_ms(1));
+    assert_eq!(point.config.measure.messages, 100_000);
+}
+
+#[test]
+fn oversubscription_makes_the_core_links() {
+    let core = |sets: &[&str]| match parse(BASE, sets).points[0].config.fabric.topology {
+        Topology::LeafSpine { spines, core_link, .. } => (spines, core_link),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(core(&["fabric.oversubscription=4"]), (2, Rate::from_gbps(5)));
+    let by_link = "fabric={ topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 16, \
+                   core_link = '40 Gbps', oversubscription = 2 }";
+    assert_eq!(core(&[by_link]), (2, Rate::from_gbps(40)));
+}
+
+fn configs(scenario: &Scenario) -> String {
+    let points = scenario.points.iter();
+    points.map(|point| format!("{:?} {:?}\n", point.set, point.config)).collect()
+}
+
+#[test]
+fn a_resolved_scenario_means_the_same() {
+    let everything = format!(
+        "name = 'all'\n{BASE}\n[[background]]\narrivals = 'incast'\nsizes = {{ uniform = ['1 KB', '1001 B'] }}\n\
+         senders = '1-3'\nreceiver = 0\ntransport = {{ name = 'dctcp', min_rto = '1234567 ps' }}\n\
+         [[faults]]\nkind = 'reordering'\nplace = 'core links'\nprobability = 0.01\nuntil = '1 s'\n\
+         [measure]\ncapture = ['host 3 sends']\n[fabric.switch]\nshared_buffer = '1 MB'\ntrim = true\n\
+         [sweep]\ncases = [{{ transport.name = 'tcp', seed = 4 }}, {{ transport.name = 'homa' }}]\n\
+         workload.load = [0.1, 0.7]"
+    );
+    let texts = builtin::SCENARIOS.map(|scenario| scenario.text.to_owned());
+    for text in texts.into_iter().chain([BASE.to_owned(), everything]) {
+        let scenario = parse(&text, &["seed=77"]);
+        let again = parse(&scenario.resolved, &[]);
+        assert_eq!(configs(&again), configs(&scenario));
+        assert_eq!(again.resolved, scenario.resolved);
+        assert_eq!(again.seed, 77);
+    }
+}
+
+#[test]
+fn paths_of_a_resolved_scenario_lead_to_the_same_files() {
+    let text = BASE.replace("\"W4\"", "\"sizes.csv\"");
+    let scenario = parse(&text, &[]);
+    let elsewhere =
+        Scenario::parse("x.toml", &scenario.resolved, Path::new("/"), &[], None).unwrap();
+    let mean = |scenario: &Scenario| {
+        scenario.points[0].config.streams[0].workload.pattern.sizes().unwrap().mean()
+    };
+    // Half of the messages have 100 bytes, the others from 101 to 20,000.
+    assert!((mean(&elsewhere) - (0.5 * 100.0 + 0.5 * 10_050.5)).abs() < 1.0);
+    assert_eq!(mean(&elsewhere), mean(&scenario));
+}
+
+#[test]
+fn built_in_scenarios_are_found_by_name() {
+    for scenario in builtin::SCENARIOS {
+        assert!(!Scenario::load(scenario.name, &[], None).unwrap().description.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let _ = Scenario::parse("x.toml", &text, Path::new("."), &[], None);
+    }
+
+    #[test]
+    fn arbitrary_arguments_never_panic(argument in any::<String>()) {
+        let _ = Scenario::parse("x.toml", BASE, Path::new("."), &[argument], None);
+    }
+
+    #[test]
+    fn a_scenario_with_anything_in_it_never_panics(
+        at in 0..BASE.len(),
+        cut in 0_usize..20,
+        insert in "[\\PC\n]{0,12}",
+    ) {
+        let mut text = BASE.to_owned();
+        text.replace_range(at..(at + cut).min(BASE.len()), &insert);
+        if let Err(error) = Scenario::parse("x.toml", &text, Path::new("."), &[], None) {
+            prop_assert!(!error.message().is_empty());
+        }
+    }
+
+    #[test]
+    fn arbitrary_values_of_known_keys_never_panic(
+        key in prop::sample::select(vec![
+            "fabric.leaves", "fabric.hosts_per_leaf", "fabric.spines", "fabric.host_link",
+            "fabric.core_link", "fabric.oversubscription", "fabric.switch.buffer",
+            "transport.rtt_bytes", "transport.priorities", "transport.unscheduled_levels",
+            "transport.cutoffs", "transport.overcommit", "workload.sizes", "workload.load",
+            "workload.senders", "workload.truncate", "measure.warmup", "measure.time_limit",
+            "measure.size_buckets", "measure.messages", "seed",
+        ]),
+        value in prop_oneof![
+            any::<i64>().prop_map(|n| n.to_string()),
+            (0_u64..300).prop_map(|n| n.to_string()),
+            any::<f64>().prop_map(|x| format!("{x:?}")),
+            any::<u64>().prop_map(|n| format!("'{} '", Bytes(n))),
+            any::<u32>().prop_map(|n| format!("'{} '", Rate(n.into()))),
+            any::<u64>().prop_map(|n| format!("'{} '", Span(n))),
+            prop::collection::vec(any::<u32>().prop_map(|n| format!("'{n} B'")), 0..9)
+                .prop_map(|list| format!("[{}]", list.join(", "))),
+        ],
+    ) {
+        let set = format!("{key}={value}");
+        let _ = Scenario::parse("x.toml", BASE, Path::new("."), &[set], None);
+    }
+}
