@@ -5,7 +5,10 @@
 //! cache lines. Only the bucket that time is in is sorted. Timers, which are few, far away and
 //! may be pushed again earlier, wait in a heap and join the bucket when its time comes.
 //!
-//! Ties break by component, so the order of events does not depend on the order of pushes.
+//! Ties break by component, so the order of events does not depend on the order of pushes; and by
+//! time, so that no component always comes first. Flows whose packets keep arriving at the same
+//! picosecond, as those of equal hosts with equal links do, would otherwise lock each other out of a
+//! full queue for good (the phase effects of Floyd and Jacobson, 1991).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,6 +22,12 @@ const NONE: u32 = u32::MAX;
 
 /// From so many components on, what they name does not fit the processor's caches.
 pub const LARGE: usize = 8192;
+
+/// 32 bits that look random, of a time.
+#[inline]
+const fn scramble(at: Time) -> u32 {
+    (at.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
 
 /// Pending events, earliest first.
 #[derive(Debug)]
@@ -79,9 +88,16 @@ impl EventQueue {
         self.len == 0
     }
 
+    /// Orders by time; of equal times by a permutation of the components that depends on the time.
     #[inline]
     const fn key(at: Time, component: Component) -> u128 {
-        (at.0 as u128) << 32 | component as u128
+        (at.0 as u128) << 32 | (component ^ scramble(at)) as u128
+    }
+
+    #[inline]
+    const fn unkey(key: u128) -> (Time, Component) {
+        let at = Time((key >> 32) as u64);
+        (at, key as u32 ^ scramble(at))
     }
 
     /// Adds an event of a component that has none pending. Times before the last popped one count
@@ -117,14 +133,14 @@ impl EventQueue {
         }
         let key = self.current.pop()?;
         self.len -= 1;
-        Some((Time((key >> 32) as u64), key as u32))
+        Some(Self::unkey(key))
     }
 
     /// The events after the popped one, if that one was the first of several in its bucket.
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
         let turned = std::mem::replace(&mut self.turned, false);
-        turned.then(|| self.current.iter().rev().map(|key| *key as u32))
+        turned.then(|| self.current.iter().rev().map(|key| Self::unkey(*key).1))
     }
 
     #[inline]
@@ -233,6 +249,11 @@ mod tests {
 
     use super::*;
 
+    /// As the queue orders: the last number is the component itself.
+    const fn order(at: u64, component: u32) -> (u64, u32, u32) {
+        (at, component ^ scramble(Time(at)), component)
+    }
+
     /// Random pushes and pops against a sorted reference, over several scales of delay.
     #[test]
     fn agrees_with_a_sorted_reference() {
@@ -253,16 +274,16 @@ mod tests {
                         _ => rng.below(horizon),
                     };
                     if component % 7 == 0 {
-                        if reference.insert((now + delay, component)) {
+                        if reference.insert(order(now + delay, component)) {
                             queue.push_timer(Time(now + delay), component);
                         }
                     } else if !pending[component as usize] {
                         pending[component as usize] = true;
-                        reference.insert((now + delay, component));
+                        reference.insert(order(now + delay, component));
                         queue.push(Time(now + delay), component);
                     }
                 } else {
-                    let expected = reference.pop_first();
+                    let expected = reference.pop_first().map(|(at, _, component)| (at, component));
                     let popped = queue.pop().map(|(at, component)| (at.0, component));
                     assert_eq!(popped, expected);
                     if let Some((at, component)) = popped {
@@ -272,8 +293,8 @@ mod tests {
                 }
                 assert_eq!(queue.len(), reference.len());
             }
-            while let Some(expected) = reference.pop_first() {
-                assert_eq!(queue.pop().map(|(at, c)| (at.0, c)), Some(expected));
+            while let Some((at, _, component)) = reference.pop_first() {
+                assert_eq!(queue.pop(), Some((Time(at), component)));
             }
             assert!(queue.pop().is_none() && queue.is_empty());
         }

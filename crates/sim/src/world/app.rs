@@ -6,6 +6,7 @@ use rackweave_core::{FailReason, HostId, Kind, MessageId, Slice, Span, Submit, T
 use rackweave_workload::{Arrival, Exchange, Generator};
 
 use super::World;
+use super::host::HostState;
 use crate::config::StreamConfig;
 use crate::result::{MessageRecord, Outcome};
 
@@ -245,17 +246,19 @@ impl<T: Transport> World<'_, T> {
             stream,
             measured,
         });
-        if !self.hosts[src.0 as usize].is_up() {
-            // A host that is down starts nothing; a paused one cannot either.
-            return self.failed(id, FailReason::HostCrashed);
-        }
         let kind = if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
         let message = Submit { id, peer: arrival.dst, bytes: arrival.bytes, kind };
         let instance = self.streams[usize::from(stream)].instance;
         self.submit(src, instance, message);
     }
 
-    fn submit(&mut self, host: HostId, instance: u8, message: Submit) {
+    /// A host's application submits a message.
+    pub(super) fn submit(&mut self, host: HostId, instance: u8, message: Submit) {
+        match &mut self.hosts[host.0 as usize].state {
+            HostState::Up => {}
+            HostState::Paused(waiting) => return waiting.messages.push((instance, message)),
+            HostState::Down => return self.failed(message.id, FailReason::HostCrashed),
+        }
         self.settle(host.0);
         let now = self.now;
         let transport = &mut self.hosts[host.0 as usize].transports[usize::from(instance)];
@@ -271,11 +274,7 @@ impl<T: Transport> World<'_, T> {
         // `submit` ends in `changed`, which would come back here: the list is taken away first.
         while let Some(todo) = self.todo.pop() {
             match todo {
-                Todo::Respond { host, message, instance } => {
-                    if self.hosts[host.0 as usize].is_up() {
-                        self.submit(host, instance, message);
-                    }
-                }
+                Todo::Respond { host, message, instance } => self.submit(host, instance, message),
                 Todo::Start { stream, host, arrival } => self.start_message(stream, host, arrival),
             }
         }

@@ -1,12 +1,11 @@
 //! What goes wrong: links that lose, damage, repeat and delay packets, links and hosts that fail.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 
 use rackweave_core::{DropReason, HostId, Packet, PacketRef, Span, Time, Transport};
 
 use super::World;
-use super::host::HostState;
+use super::host::{HostState, Waiting};
 use crate::config::{FaultKind, FaultPlace};
 
 /// The faults that are on one link now.
@@ -182,19 +181,22 @@ impl<T: Transport> World<'_, T> {
         match (fault, &mut *state) {
             (Some(FaultKind::Pause), HostState::Up) => {
                 self.settle(number);
-                self.hosts[number as usize].state = HostState::Paused(VecDeque::new());
+                self.hosts[number as usize].state = HostState::Paused(Waiting::new());
             }
             (Some(FaultKind::Crash), HostState::Up | HostState::Paused(_)) => {
                 *state = HostState::Down;
                 self.fail_messages_of(host);
                 self.do_todo();
             }
-            (None, HostState::Paused(ring)) => {
-                let ring = std::mem::take(ring);
+            (None, HostState::Paused(waiting)) => {
+                let waiting = std::mem::replace(waiting, Waiting::new());
                 *state = HostState::Up;
                 self.resume(number);
-                for packet in ring {
+                for packet in waiting.packets {
                     self.handle_packet(number, &packet);
+                }
+                for (instance, message) in waiting.messages {
+                    self.submit(host, instance, message);
                 }
             }
             (None, HostState::Down) => {

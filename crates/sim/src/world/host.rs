@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{DropReason, Event, HostId, Packet, PacketRef, Placement, Time, Transport};
+use rackweave_core::{
+    DropReason, Event, HostId, Packet, PacketRef, Placement, Submit, Time, Transport,
+};
 
 use super::World;
 
@@ -28,10 +30,24 @@ pub(super) struct Host<T: Transport> {
 #[derive(Debug)]
 pub(super) enum HostState<H> {
     Up,
-    /// Does nothing; what arrives waits here.
-    Paused(VecDeque<Packet<H>>),
+    /// Does nothing; what arrives, and what its application submits, waits here.
+    Paused(Waiting<H>),
     /// Has lost everything.
     Down,
+}
+
+/// What waits for a paused host to go on.
+#[derive(Debug)]
+pub(super) struct Waiting<H> {
+    pub(super) packets: VecDeque<Packet<H>>,
+    /// Messages, with the number of their transport.
+    pub(super) messages: Vec<(u8, Submit)>,
+}
+
+impl<H> Waiting<H> {
+    pub(super) const fn new() -> Self {
+        Self { packets: VecDeque::new(), messages: Vec::new() }
+    }
 }
 
 impl<T: Transport> Host<T> {
@@ -90,8 +106,8 @@ impl<T: Transport> World<'_, T> {
                 let packet = self.pool.remove(packet);
                 self.handle_packet(host, &packet);
             }
-            HostState::Paused(ring) if ring.len() < RECEIVE_RING => {
-                ring.push_back(self.pool.remove(packet));
+            HostState::Paused(waiting) if waiting.packets.len() < RECEIVE_RING => {
+                waiting.packets.push_back(self.pool.remove(packet));
             }
             HostState::Paused(_) => self.discard(packet, DropReason::HostPaused),
             HostState::Down => self.discard(packet, DropReason::HostDown),

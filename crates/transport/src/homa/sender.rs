@@ -120,10 +120,10 @@ impl Host {
             offset,
             segment_length: len as u16,
         };
-        // Ours: of two packets sprayed over two paths the shorter one overtakes, and the message takes
-        // another time than on one path. So messages of up to two packets keep to a path of their
+        // Ours: a short last packet, sprayed, overtakes the few full ones before it, and the message takes
+        // another time than on one path. So messages that are sent without grants keep to a path of their
         // own: each has its source port, as tunnels do to spread flows (RFC 7348 section 5).
-        let is_short = outgoing.length <= 2 * self.config.max_payload;
+        let is_short = outgoing.length <= outgoing.unscheduled;
         let header = Header { id: Id64::new(id), one_way, body };
         let packet = self.packet(dst, self.config.header_bytes.data + len, priority, header);
         if is_short && self.config.spray {

@@ -1,0 +1,147 @@
+//! Runs with sensible defaults, for tests of the real transports on simulated fabrics.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Rate, Span};
+use rackweave_sim::config::{
+    BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
+};
+use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
+use rackweave_sim::{Control, Fabric, RunConfig, run};
+use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_workload::{Exchange, Pattern, SizeDist, Trace, WorkloadConfig};
+
+pub(crate) const G10: Rate = Rate::from_gbps(10);
+pub(crate) const G40: Rate = Rate::from_gbps(40);
+
+/// The smaller fabric of the tests: 3 leaves of 8 hosts, 2 spines.
+pub(crate) const LEAF_SPINE: Topology =
+    Topology::LeafSpine { leaves: 3, hosts_per_leaf: 8, spines: 2, host_link: G10, core_link: G40 };
+
+pub(crate) fn single_switch(hosts: u32) -> Topology {
+    Topology::SingleSwitch { hosts, host_link: G10 }
+}
+
+pub(crate) fn fabric(topology: Topology) -> FabricConfig {
+    FabricConfig {
+        topology,
+        host_link_delay: Span::ZERO,
+        core_link_delay: Span::ZERO,
+        host_send_delay: Span::from_ns(500),
+        host_receive_delay: Span::from_us(1),
+        switch: SwitchConfig {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: 500_000 },
+            ecn_threshold_bytes: Some(65 * 1538),
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+/// Homa with SIGCOMM'18's parameters, its window covering this fabric's round trip, its priorities
+/// following these sizes.
+pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let link = fabric.host_rate();
+    let framing = homa::Config::sigcomm18(link, 10_000).framing();
+    let rtt_bytes = link.bytes_in(fabric.base_rtt(framing, 86)) as u32;
+    let points: Vec<_> = sizes.points().map(|(size, p)| (size as u32, p)).collect();
+    let config = homa::Config::sigcomm18(link, rtt_bytes).with_workload(&points, None);
+    TransportConfig::Homa(Arc::new(config))
+}
+
+pub(crate) fn dctcp() -> TransportConfig {
+    TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))
+}
+
+pub(crate) fn cubic() -> TransportConfig {
+    TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))
+}
+
+pub(crate) fn new_reno() -> TransportConfig {
+    TransportConfig::Tcp(Arc::new(tcp::Config::new_reno()))
+}
+
+pub(crate) fn stream(transport: TransportConfig, pattern: Pattern) -> StreamConfig {
+    StreamConfig { transport, workload: WorkloadConfig::new(pattern) }
+}
+
+pub(crate) fn rpc(
+    transport: TransportConfig,
+    pattern: Pattern,
+    exchange: Exchange,
+) -> StreamConfig {
+    let workload = WorkloadConfig { exchange, ..WorkloadConfig::new(pattern) };
+    StreamConfig { transport, workload }
+}
+
+pub(crate) fn measure() -> MeasureConfig {
+    MeasureConfig {
+        warmup: Span::ZERO,
+        messages: u64::MAX,
+        time_limit: Span::from_secs(10),
+        sample_every: Span::ZERO,
+        verify: true,
+        capture: Vec::new(),
+        capture_limit: 0,
+    }
+}
+
+pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunConfig {
+    RunConfig { seed: 1, run: 0, fabric, streams, faults: Vec::new(), measure: measure() }
+}
+
+pub(crate) fn go(config: &RunConfig) -> RunResult {
+    run(config, &Control::default()).expect("a possible run")
+}
+
+pub(crate) fn fixed(bytes: u64) -> SizeDist {
+    SizeDist::fixed(bytes).expect("a positive size")
+}
+
+pub(crate) fn trace(rows: &[(f64, u32, u32, u64)]) -> Pattern {
+    let mut text = String::from("time_us,source,destination,bytes\n");
+    for (at_us, src, dst, bytes) in rows {
+        text += &format!("{at_us},{src},{dst},{bytes}\n");
+    }
+    Pattern::Trace(Trace::from_csv(text).expect("a right trace"))
+}
+
+pub(crate) fn incast(senders: Option<u32>, bytes: u64) -> Pattern {
+    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
+    let sizes = fixed(bytes);
+    Pattern::Incast { senders, receiver, sizes, messages_per_sender: 1, at, spread }
+}
+
+pub(crate) fn latency(record: &MessageRecord) -> Span {
+    match record.outcome {
+        Outcome::Completed(at) => at.since(record.start),
+        other => panic!("message ended as {other:?}: {record:?}"),
+    }
+}
+
+pub(crate) fn slowdown(record: &MessageRecord) -> f64 {
+    latency(record).0 as f64 / record.ideal.0 as f64
+}
+
+/// The value below which a share `p` of the values lies.
+pub(crate) fn percentile(values: &mut [f64], p: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * p).round() as usize]
+}
+
+/// The share of the receiver's link that each of some long flows into one host takes, counted at the
+/// senders' links after 100 ms.
+pub(crate) fn shares(transport: TransportConfig, flows: u32, time_limit: Span) -> Vec<f64> {
+    let mut fabric = fabric(single_switch(flows + 1));
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 300_000 };
+    let rows: Vec<_> = (1..=flows).map(|src| (0.0, src, 0, 4_000_000_000)).collect();
+    let mut config = config(fabric, vec![stream(transport, trace(&rows))]);
+    config.measure.verify = false;
+    config.measure.warmup = Span::from_ms(100);
+    config.measure.time_limit = time_limit;
+    let result = go(&config);
+    (1..=flows).map(|host| result.links[host as usize].utilisation).collect()
+}
