@@ -31,7 +31,7 @@ pub(crate) fn points(results: &Results) -> Vec<model::Point> {
 fn point(point: &PointResult) -> model::Point {
     let summary = &point.summary;
     model::Point {
-        label: point.label(),
+        label: point.label.clone(),
         group: summary.transport.clone(),
         set: summary.set.iter().map(|(key, value)| (key.clone(), plain(value))).collect(),
         by_size: summary

@@ -134,6 +134,8 @@ pub struct QueueBytes {
 pub struct PointResult {
     /// Its place in the sweep.
     pub index: usize,
+    /// Names it among the others.
+    pub label: String,
     /// Its numbers.
     pub summary: PointSummary,
     /// Slowdown over message size.
@@ -220,6 +222,7 @@ impl PointResult {
         let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
         Self {
             index,
+            label: label(&summary, spec.set.len()),
             summary,
             slowdown_curve: stats::slowdown_curve(&samples, CURVE_STEPS),
             latency_cdf: stats::cdf(&mut latencies),
@@ -293,10 +296,13 @@ impl Results {
     #[must_use]
     pub(crate) fn new(
         scenario: &Scenario,
-        points: Vec<PointResult>,
+        mut points: Vec<PointResult>,
         wall_s: f64,
         peak_rss_bytes: u64,
     ) -> Self {
+        for (point, label) in labels(&points).into_iter().enumerate() {
+            points[point].label = label;
+        }
         let summary = Summary {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
@@ -333,24 +339,33 @@ impl Results {
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.points.iter().filter_map(|point| {
             let warning = point.summary.warning()?;
-            Some(format!("{}: {warning}", point.label()))
+            Some(format!("{}: {warning}", point.label))
         })
     }
 }
 
-impl PointResult {
-    /// Names the point among the others: "homa", or "homa, load 0.8".
-    #[must_use]
-    pub fn label(&self) -> String {
-        let mut parts = vec![self.summary.transport.clone()];
-        for (key, value) in &self.summary.set {
-            let value = plain(value);
-            if value != self.summary.transport {
-                parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
-            }
+/// Names of the points: "homa", or "homa, load 0.8". Of the swept keys they have as many as it takes
+/// to tell the points apart.
+fn labels(points: &[PointResult]) -> Vec<String> {
+    let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
+    let with = |keys: usize| -> Vec<String> {
+        points.iter().map(|point| label(&point.summary, keys)).collect()
+    };
+    let differ = |labels: &Vec<String>| {
+        labels.iter().collect::<std::collections::BTreeSet<_>>().len() == labels.len()
+    };
+    (0..most).map(with).find(differ).unwrap_or_else(|| with(most))
+}
+
+fn label(point: &PointSummary, keys: usize) -> String {
+    let mut parts = vec![point.transport.clone()];
+    for (key, value) in point.set.iter().take(keys) {
+        let value = plain(value);
+        if value != point.transport {
+            parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
         }
-        parts.join(", ")
     }
+    parts.join(", ")
 }
 
 /// A value without JSON's quotes.
