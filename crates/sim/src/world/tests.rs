@@ -152,7 +152,7 @@ impl Case {
         let fabric = Fabric::new(&self.fabric).unwrap();
         let generator =
             Generator::new(&self.workload, fabric.hosts(), self.gap, self.seed, 0, 0).unwrap();
-        let transport = rackweave_transport::TransportConfig::Tcp(std::sync::Arc::new(
+        let transport = rackweave_transport::TransportConfig::Tcp(Arc::new(
             rackweave_transport::tcp::Config::tcp(),
         ));
         let stream = StreamConfig { transport, workload: self.workload.clone() };

@@ -1,5 +1,6 @@
 //! Homa's parameters.
 
+use rackweave_core::rng::mix;
 use rackweave_core::{Framing, Rate, Span, frame};
 use thiserror::Error;
 
@@ -35,6 +36,9 @@ pub enum PriorityBy {
     /// (`STATIC_CBF_GRADUATED` with `boostTailBytesPrio`).
     BytesLeft,
 }
+
+/// The most ticks that a question to a silent peer waits so that not all are asked at once.
+pub(super) const MAX_SPREAD: u32 = 8;
 
 /// Homa's parameters: plain numbers. See [`Config::sigcomm18`] and [`Config::linux`] for the two
 /// published sets.
@@ -91,6 +95,12 @@ pub struct Config {
     pub resend_interval: u16,
     /// So many RESENDs without an answer, and the peer is taken for dead.
     pub timeout_resends: u16,
+    /// How often a sender begins anew with a message that its live receiver does not know, because
+    /// every packet of it was lost: each time with one packet, for which the receiver grants the rest, and
+    /// after a longer time. (Ours: at a full buffer, many senders that all repeat their whole
+    /// unscheduled windows at once, as in the kernel module, lose them again.) 0: as the module,
+    /// the whole window, and each such answer counts as none.
+    pub max_restarts: u16,
     /// Whether a RESEND names each gap, or the first one only.
     pub resend_all_gaps: bool,
     /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
@@ -246,6 +256,7 @@ impl Config {
             resend_ticks: 5,
             resend_interval: 5,
             timeout_resends: 5,
+            max_restarts: 100,
             resend_all_gaps: true,
             one_resend_per_peer: false,
             need_ack_resends: false,
@@ -299,6 +310,7 @@ impl Config {
             resend_ticks: 15,
             resend_interval: 10,
             timeout_resends: 5,
+            max_restarts: 0,
             resend_all_gaps: false,
             one_resend_per_peer: true,
             need_ack_resends: true,
@@ -346,8 +358,21 @@ impl Config {
     /// The longest time for which a sender goes on trying without an answer, in ticks.
     #[must_use]
     pub fn patience(&self) -> u32 {
+        let spread = if self.max_restarts > 0 { MAX_SPREAD } else { 0 };
         u32::from(self.resend_ticks)
-            + (u32::from(self.timeout_resends) + 1) * u32::from(self.resend_interval.max(1))
+            + (u32::from(self.timeout_resends) + 1)
+                * (u32::from(self.resend_interval.max(1)) + spread)
+    }
+
+    /// Ticks by which the question after the `asked`-th one about this RPC is late: different for each
+    /// RPC and up to twice as many each time, so that many senders which lost their packets to one
+    /// full buffer do not fill it again at one tick (ours).
+    pub(super) fn spread(&self, id: u64, asked: u16) -> u16 {
+        if self.max_restarts == 0 {
+            return 0;
+        }
+        let most = (1_u64 << asked.min(8)).min(u64::from(MAX_SPREAD));
+        (mix(id ^ u64::from(asked) << 48) % (most + 1)) as u16
     }
 
     /// `bytes` rounded up to whole packets, if the message of `length` bytes has so many.
@@ -413,8 +438,8 @@ mod tests {
         );
         assert_eq!(wrong(|c| c.window = 0), "a dynamic window (0) needs a limit on max_incoming");
         assert_eq!(
-            wrong(|c| c.finished_ticks = 35),
-            "finished_ticks must be above 35, the ticks for which a sender tries"
+            wrong(|c| c.finished_ticks = 83),
+            "finished_ticks must be above 83, the ticks for which a sender tries"
         );
     }
 

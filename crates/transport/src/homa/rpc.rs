@@ -23,6 +23,10 @@ pub(super) struct Rpc {
     pub(super) silent: u16,
     /// RESENDs (and the like) since the last sign of life.
     pub(super) asked: u16,
+    /// Further ticks of silence until the peer is asked again: see `Host::spread`.
+    pub(super) extra: u16,
+    /// How often it was begun anew because the peer did not know it.
+    pub(super) restarts: u16,
     /// The last that was heard of the peer is that it does not know the RPC.
     pub(super) unknown: bool,
     /// What is under way.
@@ -35,6 +39,8 @@ impl Rpc {
     pub(super) const fn heard(&mut self) {
         self.silent = 0;
         self.asked = 0;
+        self.extra = 0;
+        self.restarts = 0;
         self.unknown = false;
     }
 }
@@ -159,8 +165,19 @@ impl Rpcs {
         let birth = self.births;
         self.births += 1;
         self.live += 1;
-        let rpc =
-            Rpc { id, host, peer, birth, one_way, silent: 0, asked: 0, unknown: false, state };
+        let rpc = Rpc {
+            id,
+            host,
+            peer,
+            birth,
+            one_way,
+            silent: 0,
+            asked: 0,
+            extra: 0,
+            restarts: 0,
+            unknown: false,
+            state,
+        };
         let slot = if self.free == NONE {
             self.slots.push(rpc);
             self.slots.len() as u32 - 1

@@ -259,9 +259,35 @@ impl Host {
         // be older than the response.
         let rpc = self.rpcs.get_mut(slot);
         rpc.unknown = true;
-        if rpc.silent >= self.config.resend_ticks && self.send_again(slot, 0, ALL) {
+        if rpc.silent < self.config.resend_ticks {
+            return;
+        }
+        if rpc.restarts < self.config.max_restarts {
+            self.begin_anew(slot);
+        } else if self.send_again(slot, 0, ALL) {
             self.rpcs.get_mut(slot).silent = 0;
         }
+    }
+
+    /// Sends a message that its live receiver does not know from its beginning, one packet without
+    /// grants (see [`super::Config::max_restarts`]).
+    fn begin_anew(&mut self, slot: u32) {
+        self.queue.remove(slot);
+        let first = self.config.max_payload;
+        let rpc = self.rpcs.get_mut(slot);
+        let State::Sending(outgoing) = &mut rpc.state else { return };
+        outgoing.next = 0;
+        outgoing.unscheduled = first.min(outgoing.length);
+        outgoing.granted = outgoing.unscheduled;
+        (outgoing.again_from, outgoing.again_to) = (0, 0);
+        let left = outgoing.length;
+        rpc.restarts += 1;
+        rpc.silent = 0;
+        rpc.asked = 0;
+        // Later each time, up to some dozens of ticks, and not all at once.
+        let most = 4_u64 << rpc.restarts.min(4);
+        rpc.extra = (mix(rpc.id ^ u64::from(rpc.restarts) << 48) % most) as u16;
+        self.queue.push(Ready { left, slot, birth: rpc.birth });
     }
 
     pub(super) fn handle_cutoffs(&mut self, from: HostId, cutoffs: [u32; 7], version: u16) {

@@ -85,7 +85,8 @@ impl Host {
             }
             return true;
         }
-        if silent < resend_ticks || !(silent - resend_ticks).is_multiple_of(interval.max(1)) {
+        let due = resend_ticks + rpc.extra;
+        if silent < due || !(silent - due).is_multiple_of(interval.max(1)) {
             return true;
         }
         let peer = self.peers.get_mut(rpc.peer);
@@ -107,6 +108,8 @@ impl Host {
         peer.asked = peer.asked.saturating_add(1);
         peer.asked_at = tick;
         rpc.asked += 1;
+        let asked = rpc.asked;
+        rpc.extra = rpc.extra.saturating_add(self.config.spread(id, asked));
         self.ask(slot, wait);
         true
     }

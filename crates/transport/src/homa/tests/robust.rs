@@ -65,6 +65,7 @@ fn a_request_is_not_executed_twice() {
 fn without_room_to_remember_old_ids_are_refused() {
     let mut config = paper();
     config.max_finished = 4;
+    config.max_restarts = 0;
     let mut network = network(&config, 2, Span::from_us(1));
     for n in 1..=10 {
         submit(&mut network, 0, 1, n, 100, Kind::OneWay);
