@@ -7,12 +7,13 @@
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span};
+use rackweave_core::{HostId, Pool, Rate, Span};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
 const LINK: Rate = Rate::from_gbps(10);
@@ -123,11 +124,10 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
         _ => {
             let framing = homa::Config::sigcomm18(LINK, 10_000).framing();
             let rtt_bytes = LINK.bytes_in(fabric.base_rtt(framing, 86)) as u32;
-            let config = homa::Config::sigcomm18(LINK, rtt_bytes);
             let sizes = pattern.sizes().expect("no trace here").points();
             let points: Vec<_> = sizes.map(|(size, p)| (size as u32, p)).collect();
-            let cutoffs = homa::cutoffs::allocate_for(&config, &points, None);
-            TransportConfig::Homa(Arc::new(config.with_priorities(cutoffs)))
+            let config = homa::Config::sigcomm18(LINK, rtt_bytes).with_workload(&points, None);
+            TransportConfig::Homa(Arc::new(config))
         }
     }
 }
@@ -175,8 +175,9 @@ fn measure(traffic: &Traffic, name: &str) {
     let (cpu_s, rss) = usage();
     let hops = result.counters.packet_hops;
     let drops: u64 = result.counters.drops.iter().sum();
+    let kb_per_host = rss as f64 / f64::from(fabric.hosts());
     println!(
-        "{:<18} {:<6} {:>12} {:>8.2} {:>8.2} {:>7.2} {:>8.1} {:>9} {:>8} {:>11} {:?}",
+        "{:<18} {:<6} {:>12} {:>7.2} {:>7.2} {:>7.2} {:>8.1} {:>8.1} {:>8} {:>8} {:>11} {:?}",
         traffic.name,
         name,
         hops,
@@ -184,6 +185,7 @@ fn measure(traffic: &Traffic, name: &str) {
         cpu_s,
         hops as f64 / cpu_s / 1e6,
         rss as f64 / 1024.0,
+        kb_per_host,
         result.peak_packets,
         drops,
         result.ended_at.to_string(),
@@ -216,8 +218,9 @@ fn main() -> ExitCode {
         measure(traffic, transport);
         return ExitCode::SUCCESS;
     }
+    println!("A packet under way takes {} bytes.", Pool::<Header>::BYTES_PER_PACKET);
     println!(
-        "{:<18} {:<6} {:>12} {:>8} {:>8} {:>7} {:>8} {:>9} {:>8} {:>11} end",
+        "{:<18} {:<6} {:>12} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>11} end",
         "traffic",
         "over",
         "hops",
@@ -225,6 +228,7 @@ fn main() -> ExitCode {
         "cpu s",
         "Mhop/s",
         "RSS MiB",
+        "KiB/host",
         "packets",
         "drops",
         "simulated"
