@@ -70,6 +70,7 @@ fn totals(point: &PointResult) -> model::Totals {
         completed: summary.messages.completed,
         failed: summary.messages.failed,
         unfinished: summary.messages.unfinished,
+        left_out: summary.messages.left_out,
         drops: summary.drops,
         drops_by_reason: by_reason
             .iter()

@@ -51,7 +51,7 @@ pub fn render(report: &Report) -> String {
         drops(&mut page, points);
     }
     reproduce(&mut page, report);
-    terms(&mut page);
+    terms(&mut page, points);
     page.push_str("</main>\n");
     let _ = write!(
         page,
@@ -382,9 +382,19 @@ const TERMS: [(&str, &str); 8] = [
     ),
 ];
 
-fn terms(page: &mut String) {
+/// One more word, where it is used.
+const LEFT_OUT: (&str, &str) = (
+    "Left out",
+    "In this scenario, messages under way when the run ended are counted as missing and enter no \
+     statistic, as in simulations that record messages when they complete and stop after a fixed \
+     time. What a slow message took is known only if it ended in time: the longest messages look \
+     better than they are. Otherwise they would count with the time until the end of the run.",
+);
+
+fn terms(page: &mut String, points: &[Point]) {
     page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
-    for (term, meaning) in TERMS {
+    let left_out = points.iter().any(|point| point.totals.left_out > 0);
+    for (term, meaning) in TERMS.into_iter().chain(left_out.then_some(LEFT_OUT)) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
     }
     page.push_str("</dl></section>\n");

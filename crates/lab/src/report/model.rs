@@ -115,6 +115,8 @@ pub struct Totals {
     pub failed: u64,
     /// Those under way when the run ended.
     pub unfinished: u64,
+    /// Those of them that no statistic speaks of.
+    pub left_out: u64,
     /// Packets dropped.
     pub drops: u64,
     /// The same by reason; reasons without drops may be left out.
@@ -144,6 +146,7 @@ impl Default for Totals {
             completed: 0,
             failed: 0,
             unfinished: 0,
+            left_out: 0,
             drops: 0,
             drops_by_reason: Vec::new(),
             trims: 0,
