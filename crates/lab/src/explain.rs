@@ -13,6 +13,8 @@ use crate::scenario::{PointSpec, Scenario, host_link};
 
 /// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
 const HOPS_PER_CPU_SECOND: f64 = 9e6;
+/// What a message costs beside its packets: it counts where messages are short.
+const CPU_SECONDS_PER_MESSAGE: f64 = 1.2e-6;
 /// Fabrics with more hosts than this leave the processor's caches, and run at about half the speed.
 const CACHED_HOSTS: u64 = 2000;
 /// Bytes of memory of a host with its links and transports: measured at 16,000 hosts.
@@ -110,7 +112,9 @@ impl Explanation {
                 let hosts = hosts as f64 * BYTES_PER_HOST;
                 BYTES_PER_PROCESS + hosts + messages as f64 * BYTES_PER_MESSAGE
             }),
-            cpu_s: hops.map(|hops| hops * slower / HOPS_PER_CPU_SECOND),
+            cpu_s: hops.zip(all).map(|(hops, all)| {
+                slower * (hops / HOPS_PER_CPU_SECOND + all * CPU_SECONDS_PER_MESSAGE)
+            }),
         }
     }
 
@@ -118,8 +122,9 @@ impl Explanation {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = Vec::new();
+        let told = self.set.iter().filter(|(key, _)| *key != "measure.size_buckets");
         let set: Vec<String> =
-            self.set.iter().map(|(key, value)| format!("{key} = {}", plain(value))).collect();
+            told.map(|(key, value)| format!("{key} = {}", plain(value))).collect();
         if !set.is_empty() {
             lines.push(set.join(", "));
         }

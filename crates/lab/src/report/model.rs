@@ -191,6 +191,21 @@ pub fn short_key(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
+/// Neighbouring points that have the same buckets, as ranges of indices: each range is a table.
+#[must_use]
+pub fn bucketed_alike(points: &[Point]) -> Vec<std::ops::Range<usize>> {
+    let edges = |p: &Point| -> Vec<u64> { p.by_size.iter().map(|b| b.up_to_bytes).collect() };
+    let mut from = 0;
+    let alike = points.chunk_by(|a, b| edges(a) == edges(b));
+    alike
+        .map(|chunk| {
+            let range = from..from + chunk.len();
+            from = range.end;
+            range
+        })
+        .collect()
+}
+
 /// The bucket edges of all points together, ascending.
 #[must_use]
 pub fn bucket_edges(points: &[Point]) -> Vec<u64> {
