@@ -26,13 +26,15 @@ pub(crate) mod exit {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let result = match args.command {
+    let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         Command::List(args) => list(&args),
-    };
+    });
     ExitCode::from(match result {
-        Ok(code) => code,
-        Err(error) => {
+        Ok(Ok(code)) => code,
+        // The panic has been printed; scripts know no other code.
+        Err(_) => exit::FAILED,
+        Ok(Err(error)) => {
             let mut stderr = std::io::stderr().lock();
             // Where nobody reads errors, there is no use in an error about it.
             let _ = writeln!(stderr, "{error:?}");

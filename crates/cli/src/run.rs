@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use miette::Context;
 use rackweave_lab::report::table::Style;
+use rackweave_lab::results::PointFailure;
 use rackweave_lab::results::files::OutputFolder;
 use rackweave_lab::{Batch, Results, Scenario};
 
@@ -12,6 +13,8 @@ use crate::args::RunArgs;
 use crate::progress::Progress;
 use crate::{exit, print};
 
+/// What is said after Ctrl-C.
+const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
 /// Width of tables that go into a file or pipe.
 const PLAIN_WIDTH: usize = 120;
 
@@ -34,11 +37,26 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     } else if !args.quiet {
         print(&table(&results, &out))?;
     }
+    let mut stderr = std::io::stderr().lock();
     if args.json || args.quiet {
-        let mut stderr = std::io::stderr().lock();
         for warning in results.warnings() {
             let _ = writeln!(stderr, "warning: {warning}");
         }
+        for note in results.notes() {
+            let _ = writeln!(stderr, "note: {note}");
+        }
+        if results.summary.interrupted {
+            let _ = writeln!(stderr, "{INTERRUPTED}");
+        }
+    }
+    for failure in &results.summary.failures {
+        let command = replay(&args, failure);
+        let _ = writeln!(
+            stderr,
+            "error: the simulator failed in one of the points ({}): {}\n  \
+             This is an error in Rackweave, not in the scenario. To see it again:\n  {command}",
+            failure.transport, failure.message
+        );
     }
     Ok(exit_code(&results))
 }
@@ -46,7 +64,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
 fn exit_code(results: &Results) -> u8 {
     if results.summary.interrupted {
         exit::INTERRUPTED
-    } else if results.warnings().next().is_some() {
+    } else if results.warnings().next().is_some() || !results.summary.failures.is_empty() {
         exit::FAILED
     } else {
         exit::DONE
@@ -80,7 +98,7 @@ fn table(results: &Results, out: &OutputFolder) -> String {
     let mut text = results.to_table(width, Style { color, unicode: utf8 });
     let path = out.path().display();
     if results.summary.interrupted {
-        text += "\nInterrupted: points that were not finished are missing.\n";
+        text += &format!("\n{INTERRUPTED}\n");
     }
     text += &format!("\nresults: {path}/summary.json\nreport:  {path}/report.html\n");
     text
@@ -88,8 +106,17 @@ fn table(results: &Results, out: &OutputFolder) -> String {
 
 /// What gives the same results again.
 fn command_line(args: &RunArgs, seed: u64) -> String {
+    command_with(args, &[], seed)
+}
+
+/// What gives a failed point again, alone.
+fn replay(args: &RunArgs, failure: &PointFailure) -> String {
+    command_with(args, &failure.arguments, failure.seed)
+}
+
+fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
-    for set in &args.sets {
+    for set in args.sets.iter().chain(more) {
         parts.extend(["--set".into(), quoted(set)]);
     }
     parts.extend(["--seed".into(), seed.to_string()]);
@@ -103,5 +130,39 @@ fn quoted(text: &str) -> String {
         text.to_owned()
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    #[test]
+    fn a_failed_point_ends_with_1_and_can_be_seen_again() {
+        let line = ["rackweave", "run", "my file.toml", "--set", "workload.load=0.5"];
+        let Command::Run(args) = Args::parse_from(line).command else { panic!("not a run") };
+        let text = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'permutation', sizes = '10 KB' }";
+        let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
+        let mut results = Batch::new(scenario).run(Some(1)).unwrap();
+        assert_eq!(exit_code(&results), exit::DONE);
+        let failure = PointFailure {
+            set: Default::default(),
+            transport: "tcp".into(),
+            message: "assertion failed".into(),
+            seed: 3,
+            arguments: vec!["fabric.host_link=\"25 Gbps\"".into()],
+        };
+        let again = replay(&args, &failure);
+        let expected = "rackweave run 'my file.toml' --set workload.load=0.5 \
+                        --set 'fabric.host_link=\"25 Gbps\"' --seed 3";
+        assert_eq!(again, expected);
+        results.summary.failures.push(failure);
+        assert_eq!(exit_code(&results), exit::FAILED);
     }
 }

@@ -214,6 +214,48 @@ fn unfinished_messages_are_told_and_fail_the_run() {
 }
 
 #[test]
+fn unfinished_messages_can_be_left_out_and_then_a_time_limit_is_no_failure() {
+    // At 10 Gbps, a message of 4 MB ends before 4 ms only if it does not share its receiver.
+    let place = Place::new(SMALL);
+    let run = |unfinished: &str, limit: &str| {
+        let set = format!(
+            "measure={{ warmup = '1 ms', messages = 'unlimited', time_limit = '{limit}', \
+             unfinished = '{unfinished}', size_buckets = ['1 MB'] }}"
+        );
+        let workload = "workload={ arrivals = 'poisson', load = 0.9, sizes = '4 MB' }";
+        let args =
+            ["--set", workload, "--set", &set, "--set", "transport.name=homa", "--seed", "3"];
+        let output = place.run(&[&["run", "small.toml", "--json"][..], &args].concat());
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (code(&output), stderr(&output), summary["points"][0].clone())
+    };
+    let (code, told, point) = run("leave out", "40 ms");
+    assert_eq!(code, 0, "{told}");
+    let count = |name: &str| point["messages"][name].as_u64().unwrap();
+    assert!(count("completed") > 10 && count("unfinished") > 0, "{point}");
+    assert_eq!(count("left_out"), count("unfinished"));
+    assert_eq!(point["by_size"][1]["count"], count("completed"));
+    assert_eq!(point["end"], "time limit");
+    let note = format!("{} of {} messages", count("unfinished"), count("started"));
+    assert!(told.starts_with("note: homa") && told.contains(&note), "{told}");
+    let html = std::fs::read_to_string(place.path().join("out/small/report.html")).unwrap();
+    assert!(html.contains("<dt>Left out</dt>"));
+
+    let (code, told, counted) = run("count", "40 ms");
+    assert_eq!(code, 1);
+    assert!(told.starts_with("warning: homa"), "{told}");
+    assert_eq!(counted["messages"]["left_out"], 0);
+    assert_eq!(counted["by_size"][1]["count"], counted["messages"]["started"]);
+    assert_eq!(counted["messages"]["unfinished"], point["messages"]["unfinished"]);
+    assert_eq!(counted["goodput_gbps"], point["goodput_gbps"]);
+    // Nothing but survivors: where there are none, that is no result.
+    let (code, told, _) = run("leave out", "4 ms");
+    assert!(code == 1 && told.contains("unfinished at the end (time limit)"), "{told}");
+    let (code, told, _) = run("leave out", "1001 us");
+    assert!(code == 1 && told.contains("no message started"), "{told}");
+}
+
+#[test]
 fn wrong_scenarios_and_arguments_end_with_2() {
     let place = Place::new(&SMALL.replace("load = 0.5", "load = 5"));
     std::fs::write(place.path().join("file"), "").unwrap();

@@ -25,8 +25,9 @@ pub const SCENARIOS: [Builtin; 2] = [
     },
 ];
 
-/// The built-in scenario of this name.
+/// The built-in scenario of this name; those of papers also as "papers/NAME".
 #[must_use]
 pub fn scenario(name: &str) -> Option<Builtin> {
-    SCENARIOS.into_iter().find(|scenario| scenario.name == name)
+    let short = name.strip_prefix("papers/").unwrap_or(name);
+    SCENARIOS.into_iter().find(|scenario| scenario.name == short)
 }

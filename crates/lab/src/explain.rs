@@ -3,6 +3,7 @@
 use rackweave_core::Span;
 use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
 use rackweave_sim::{Fabric, mean_gap};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
@@ -10,12 +11,18 @@ use crate::path::Path;
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario, host_link};
 
-/// Packet-hops that a core simulates in a second: a cautious guess, for planning.
-const HOPS_PER_CPU_SECOND: f64 = 5e6;
-/// Bytes of memory of a host with its links and transports: likewise.
-const BYTES_PER_HOST: f64 = 64e3;
-/// Bytes of memory of a measured message's record.
-const BYTES_PER_MESSAGE: f64 = 100.0;
+/// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
+const HOPS_PER_CPU_SECOND: f64 = 9e6;
+/// What a message costs beside its packets: it counts where messages are short.
+const CPU_SECONDS_PER_MESSAGE: f64 = 1.2e-6;
+/// Fabrics with more hosts than this leave the processor's caches, and run at about half the speed.
+const CACHED_HOSTS: u64 = 2000;
+/// Bytes of memory of a host with its links and transports: measured at 16,000 hosts.
+const BYTES_PER_HOST: f64 = 6e3;
+/// Bytes of memory of a measured message, while its percentiles are worked out: measured.
+const BYTES_PER_MESSAGE: f64 = 270.0;
+/// Bytes of memory of the command itself.
+const BYTES_PER_PROCESS: f64 = 8e6;
 
 /// What one point means.
 #[derive(Clone, Debug, Serialize)]
@@ -48,11 +55,11 @@ pub struct Explanation {
     pub messages: Option<u64>,
     /// Simulated time until they have started, warm-up included.
     pub simulated_us: Option<f64>,
-    /// Packets times links.
+    /// Packets times links: an estimate.
     pub packet_hops: Option<f64>,
-    /// Memory, roughly.
+    /// Memory: an estimate.
     pub memory_bytes: Option<f64>,
-    /// Time on one core, roughly.
+    /// Time on one core: an estimate.
     pub cpu_s: Option<f64>,
 }
 
@@ -67,10 +74,9 @@ impl Explanation {
         let plan = Plan::of(stream, fabric);
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let messages = match (asked, plan.messages) {
-            (Some(asked), Some(there)) => Some(asked.min(there)),
-            (asked, there) => asked.or(there),
-        };
+        let measured_time = Span(measure.time_limit.0 - measure.warmup.0);
+        let in_time = plan.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
+        let messages = [asked, plan.messages, in_time].into_iter().flatten().min();
         let started_in = match (messages, plan.per_second) {
             (Some(messages), Some(rate)) => {
                 Some(Span((messages as f64 / rate * 1e12) as u64).max(Span(1)))
@@ -79,12 +85,13 @@ impl Explanation {
         };
         let simulated =
             started_in.map(|span| (span.0 + measure.warmup.0).min(measure.time_limit.0));
-        // Load goes on in the warm-up; every data packet has about one packet in the other direction.
+        // Load goes on in the warm-up.
         let all = match (plan.per_second, simulated) {
             (Some(rate), Some(simulated)) => Some(rate * Span(simulated).as_secs_f64()),
             _ => messages.map(|messages| messages as f64),
         };
-        let hops = all.map(|all| all * plan.packets_per_message * 2.0 * path.hops() as f64);
+        let hops = all.map(|all| all * plan.packets_per_message * path.hops() as f64);
+        let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
         Self {
             set: point.set.iter().cloned().collect(),
             hosts,
@@ -102,9 +109,12 @@ impl Explanation {
             simulated_us: simulated.map(|span| Span(span).as_us_f64()),
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {
-                messages as f64 * BYTES_PER_MESSAGE + hosts as f64 * BYTES_PER_HOST
+                let hosts = hosts as f64 * BYTES_PER_HOST;
+                BYTES_PER_PROCESS + hosts + messages as f64 * BYTES_PER_MESSAGE
             }),
-            cpu_s: hops.map(|hops| hops / HOPS_PER_CPU_SECOND),
+            cpu_s: hops.zip(all).map(|(hops, all)| {
+                slower * (hops / HOPS_PER_CPU_SECOND + all * CPU_SECONDS_PER_MESSAGE)
+            }),
         }
     }
 
@@ -112,8 +122,9 @@ impl Explanation {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = Vec::new();
+        let told = self.set.iter().filter(|(key, _)| *key != "measure.size_buckets");
         let set: Vec<String> =
-            self.set.iter().map(|(key, value)| format!("{key} = {}", plain(value))).collect();
+            told.map(|(key, value)| format!("{key} = {}", plain(value))).collect();
         if !set.is_empty() {
             lines.push(set.join(", "));
         }
@@ -149,8 +160,8 @@ impl Explanation {
         if let (Some(hops), Some(cpu), Some(memory)) =
             (self.packet_hops, self.cpu_s, self.memory_bytes)
         {
-            let cost = format!("{} packet-hops, roughly {cpu:.1} s on one core", short(hops));
-            line("cost", format!("{cost} and {:.0} MB", memory / 1e6));
+            let cost = format!("{} packet-hops, {cpu:.1} s on one core", short(hops));
+            line("estimate", format!("{cost} and {:.0} MB of memory", memory / 1e6));
         }
         lines.join("\n")
     }
@@ -209,6 +220,7 @@ fn short(x: f64) -> String {
 /// A workload in numbers.
 struct Plan {
     mean_bytes: f64,
+    /// Those in the other direction included.
     packets_per_message: f64,
     senders: u64,
     per_second: Option<f64>,
@@ -223,7 +235,12 @@ impl Plan {
             range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
         };
         let senders = number(&workload.senders).max(1);
-        let packets = |bytes: u64| bytes.div_ceil(u64::from(framing.max_payload)).max(1) as f64;
+        let (full, per_data) = (u64::from(framing.max_payload), per_data_packet(&stream.transport));
+        let packets = |bytes: u64| {
+            let data = bytes.div_ceil(full).max(1);
+            let free = per_data.free_bytes / full;
+            data as f64 + data.saturating_sub(free) as f64 * per_data.packets
+        };
         let (mut mean_bytes, mut packets_per_message) = (0.0, 0.0);
         if let Some(sizes) = workload.pattern.sizes() {
             mean_bytes = sizes.mean();
@@ -257,6 +274,22 @@ impl Plan {
             }
         }
         Self { mean_bytes, packets_per_message, senders, per_second, messages }
+    }
+}
+
+/// Packets in the other direction for each data packet beyond the first bytes of a message.
+struct Reverse {
+    free_bytes: u64,
+    packets: f64,
+}
+
+fn per_data_packet(transport: &TransportConfig) -> Reverse {
+    match transport {
+        TransportConfig::Homa(config) => {
+            Reverse { free_bytes: u64::from(config.unscheduled_bytes), packets: 1.0 }
+        }
+        // Every message is acknowledged, and of a long one every second segment.
+        TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
     }
 }
 
@@ -299,6 +332,19 @@ mod tests {
         let fat_tree = explain(text);
         assert_eq!((fat_tree.hosts, fat_tree.switches, fat_tree.links), (16, 20, 48));
         assert_eq!(fat_tree.messages, Some(16));
+    }
+
+    #[test]
+    fn without_a_number_of_messages_time_decides() {
+        let text = "fabric = { topology = 'single-switch', hosts = 10 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'poisson', sizes = '125 KB', load = 0.5 }\n\
+                    measure = { messages = 'unlimited', warmup = '1 s', time_limit = '3 s' }";
+        let explained = explain(text);
+        assert_eq!(explained.messages, Some(100_000));
+        assert_eq!(explained.simulated_us, Some(3e6));
+        // 86 segments and their acknowledgements, over two links.
+        let hops = explained.packet_hops.unwrap() / 150_000.0;
+        assert!((hops - 86.0 * 1.6 * 2.0).abs() < 1.0, "{hops}");
     }
 
     #[test]

@@ -1,21 +1,23 @@
 //! Running the points of a scenario on all cores.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_core::Time;
-use rackweave_sim::result::End;
+use rackweave_sim::result::{End, RunResult};
 use rackweave_sim::{BuildError, Control};
 use rayon::prelude::*;
 
-use crate::results::{PointResult, Results};
-use crate::scenario::Scenario;
+use crate::results::{PointFailure, PointResult, Results};
+use crate::scenario::{PointSpec, Scenario};
 
 /// A scenario on its way: can be watched and stopped from other threads.
 #[derive(Debug)]
 pub struct Batch {
     scenario: Scenario,
     controls: Vec<Control>,
-    points_done: AtomicUsize,
+    /// By point: whether it has ended, in whatever way.
+    done: Vec<AtomicBool>,
     cancelled: AtomicBool,
 }
 
@@ -26,7 +28,8 @@ pub struct Progress {
     pub points_done: usize,
     /// All points.
     pub points: usize,
-    /// Share of all the work, 0 to 1, by measured messages.
+    /// Share of all the work, 0 to 1: by measured messages or, where their number is unknown, by
+    /// simulated time.
     pub fraction: f64,
     /// Events of the engine so far.
     pub events: u64,
@@ -62,12 +65,8 @@ impl Batch {
     #[must_use]
     pub fn new(scenario: Scenario) -> Self {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
-        Self {
-            scenario,
-            controls,
-            points_done: AtomicUsize::new(0),
-            cancelled: AtomicBool::new(false),
-        }
+        let done = scenario.points.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { scenario, controls, done, cancelled: AtomicBool::new(false) }
     }
 
     /// The scenario.
@@ -97,20 +96,25 @@ impl Batch {
         let mut progress = Progress { points, ..Progress::default() };
         let mut shares = 0.0;
         let mut slowest = u64::MAX;
-        for control in &self.controls {
+        for ((control, done), spec) in
+            self.controls.iter().zip(&self.done).zip(&self.scenario.points)
+        {
             let finished = control.finished.load(Ordering::Relaxed);
             let wanted = control.wanted.load(Ordering::Relaxed);
+            let now = control.sim_time_ps.load(Ordering::Relaxed);
             progress.events += control.events.load(Ordering::Relaxed);
             progress.messages += finished;
-            if wanted > 0 && wanted < u64::MAX {
-                shares += (finished as f64 / wanted as f64).min(1.0);
-                if finished < wanted {
-                    slowest = slowest.min(control.sim_time_ps.load(Ordering::Relaxed));
-                }
+            if done.load(Ordering::Relaxed) {
+                progress.points_done += 1;
+                shares += 1.0;
+            } else if wanted > 0 {
+                // The time limit may come first, if messages don't end.
+                let by_time = now as f64 / spec.config.measure.time_limit.0 as f64;
+                shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
+                slowest = slowest.min(now);
             }
         }
-        progress.points_done = self.points_done.load(Ordering::Relaxed);
-        progress.fraction = shares.max(progress.points_done as f64) / points.max(1) as f64;
+        progress.fraction = shares / points.max(1) as f64;
         progress.simulated = Time(if slowest == u64::MAX { 0 } else { slowest });
         progress
     }
@@ -118,40 +122,90 @@ impl Batch {
     /// Runs all points on `jobs` threads (`None`: one for each core). The results don't depend on
     /// the number of threads.
     ///
+    /// A point in which the simulator itself fails is among [`Results::failures`]; the others are
+    /// not touched by it.
+    ///
     /// # Errors
     /// If a point's world can't be built.
-    #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
     pub fn run(&self, jobs: Option<usize>) -> Result<Results, RunError> {
+        self.run_with(jobs, &|spec, control| rackweave_sim::run(&spec.config, control))
+    }
+
+    /// [`Batch::run`] with any simulator.
+    #[expect(clippy::disallowed_methods, reason = "the wall time of a run is one of its results")]
+    fn run_with(&self, jobs: Option<usize>, simulate: &Simulate) -> Result<Results, RunError> {
         let began = std::time::Instant::now();
         let jobs = jobs.unwrap_or(0);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(jobs)
             .build()
             .map_err(|error| RunError::Threads { jobs, message: error.to_string() })?;
-        let points: Result<Vec<Option<PointResult>>, RunError> = pool.install(|| {
+        let ends: Result<Vec<PointEnd>, RunError> = pool.install(|| {
             let all = (0..self.scenario.points.len()).into_par_iter().with_max_len(1);
-            all.map(|index| self.run_point(index)).collect()
+            all.map(|index| {
+                let end = self.run_point(index, simulate);
+                self.done[index].store(true, Ordering::Relaxed);
+                end
+            })
+            .collect()
         });
-        let points = points?.into_iter().flatten().collect();
-        Ok(Results::new(&self.scenario, points, began.elapsed().as_secs_f64(), peak_rss_bytes()))
+        let (mut points, mut failures) = (Vec::new(), Vec::new());
+        for end in ends? {
+            match end {
+                PointEnd::Finished(point) => points.push(*point),
+                PointEnd::Failed(failure) => failures.push(failure),
+                PointEnd::Cancelled => {}
+            }
+        }
+        let mut results =
+            Results::new(&self.scenario, points, began.elapsed().as_secs_f64(), peak_rss_bytes());
+        results.summary.interrupted = self.is_cancelled()
+            && results.points.len() + failures.len() < self.scenario.points.len();
+        results.summary.failures = failures;
+        Ok(results)
     }
 
-    /// `None`: cancelled.
-    fn run_point(&self, index: usize) -> Result<Option<PointResult>, RunError> {
+    fn run_point(&self, index: usize, simulate: &Simulate) -> Result<PointEnd, RunError> {
         if self.is_cancelled() {
-            return Ok(None);
+            return Ok(PointEnd::Cancelled);
         }
         let spec = &self.scenario.points[index];
-        let before = thread_cpu_s();
-        let result = rackweave_sim::run(&spec.config, &self.controls[index])
-            .map_err(|source| RunError::Build { index, source })?;
-        if result.end == End::Cancelled {
-            return Ok(None);
-        }
-        let cpu_s = thread_cpu_s() - before;
-        self.points_done.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(PointResult::new(index, spec, result, cpu_s)))
+        // Nothing that a panic leaves half done is looked at again: a world is dropped with its run.
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let before = thread_cpu_s();
+            let result = simulate(spec, &self.controls[index])
+                .map_err(|source| RunError::Build { index, source })?;
+            if result.end == End::Cancelled {
+                return Ok(PointEnd::Cancelled);
+            }
+            let cpu_s = thread_cpu_s() - before;
+            Ok(PointEnd::Finished(Box::new(PointResult::new(index, spec, result, cpu_s))))
+        }));
+        ended.unwrap_or_else(|panic| {
+            Ok(PointEnd::Failed(PointFailure {
+                set: spec.set.iter().cloned().collect(),
+                transport: spec.transport.clone(),
+                message: panic_message(&*panic),
+                arguments: spec.arguments.clone(),
+                seed: spec.config.seed,
+            }))
+        })
     }
+}
+
+/// Runs one point.
+type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
+
+/// What became of a point.
+enum PointEnd {
+    Finished(Box<PointResult>),
+    Failed(PointFailure),
+    Cancelled,
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown").to_owned()
 }
 
 fn thread_cpu_s() -> f64 {
@@ -165,4 +219,71 @@ fn peak_rss_bytes() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SWEEP: &str = "fabric = { topology = 'single-switch', hosts = 4 }
+        transport.name = 'tcp'
+        workload = { arrivals = 'permutation', sizes = '10 KB' }
+        [sweep]
+        cases = [{ workload.sizes = '1 KB' }, { workload.sizes = '2 KB', measure.verify = true }]
+        fabric.hosts = [3, 4]
+        seed = [7, 8]";
+
+    fn parse(sets: &[String]) -> Scenario {
+        Scenario::parse("sweep.toml", SWEEP, Path::new("."), sets, None).unwrap()
+    }
+
+    #[test]
+    fn a_panic_in_one_point_leaves_the_others_alone() {
+        let simulate = |spec: &PointSpec, control: &Control| {
+            assert!(spec.config.seed == 8 || !spec.config.measure.verify, "{} lost", 3);
+            rackweave_sim::run(&spec.config, control)
+        };
+        for jobs in [1, 2] {
+            let batch = Batch::new(parse(&[]));
+            let results = batch.run_with(Some(jobs), &simulate).unwrap();
+            assert_eq!(results.points.len(), 6);
+            assert!(!results.summary.interrupted, "nobody stopped it");
+            let failures = &results.summary.failures;
+            assert_eq!(failures.len(), 2);
+            assert_eq!(failures[1].message, "3 lost");
+            assert_eq!((failures[1].seed, &failures[1].set["fabric.hosts"]), (7, &4.into()));
+            let progress = batch.progress();
+            assert_eq!((progress.points_done, progress.fraction), (8, 1.0));
+            assert!(results.to_json().contains("3 lost"));
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_a_point_give_that_point_alone() {
+        let all = parse(&[]).points;
+        for point in &all {
+            let alone = Scenario::parse(
+                "sweep.toml",
+                SWEEP,
+                Path::new("."),
+                &point.arguments,
+                Some(point.config.seed),
+            )
+            .unwrap();
+            assert_eq!(alone.points.len(), 1);
+            assert_eq!(format!("{:?}", alone.points[0].config), format!("{:?}", point.config));
+        }
+    }
+
+    #[test]
+    fn progress_without_a_number_of_messages_is_by_time() {
+        let scenario = parse(&["measure.time_limit='4 s'".into()]);
+        let batch = Batch::new(scenario);
+        batch.controls[0].wanted.store(u64::MAX, Ordering::Relaxed);
+        batch.controls[0].sim_time_ps.store(1_000_000_000_000, Ordering::Relaxed);
+        assert_eq!(batch.progress().fraction, 0.25 / 8.0);
+        assert_eq!(batch.progress().simulated, Time(1_000_000_000_000));
+    }
 }

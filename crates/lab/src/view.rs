@@ -1,5 +1,7 @@
 //! Results as the [report](crate::report) wants them.
 
+use std::collections::BTreeSet;
+
 use rackweave_sim::result::QueueSample;
 
 use crate::report::model;
@@ -25,7 +27,20 @@ pub(crate) fn report(scenario: &Scenario, results: &Results, command: &str) -> m
 
 /// The points of a report or table.
 pub(crate) fn points(results: &Results) -> Vec<model::Point> {
-    results.points.iter().map(point).collect()
+    let mut points: Vec<model::Point> = results.points.iter().map(point).collect();
+    // How a point is measured is not what is compared, unless nothing else tells points apart.
+    let compared = |point: &model::Point| -> Vec<(String, String)> {
+        let set = point.set.iter().filter(|(key, _)| !key.starts_with("measure."));
+        set.cloned().collect()
+    };
+    let told: BTreeSet<_> =
+        points.iter().map(|point| (point.group.clone(), compared(point))).collect();
+    if told.len() == points.len() {
+        for point in &mut points {
+            point.set = compared(point);
+        }
+    }
+    points
 }
 
 fn point(point: &PointResult) -> model::Point {
@@ -70,6 +85,7 @@ fn totals(point: &PointResult) -> model::Totals {
         completed: summary.messages.completed,
         failed: summary.messages.failed,
         unfinished: summary.messages.unfinished,
+        left_out: summary.messages.left_out,
         drops: summary.drops,
         drops_by_reason: by_reason
             .iter()

@@ -167,7 +167,14 @@ pub(super) fn warning(point: &Point) -> Option<String> {
     } else {
         format!("of {} messages {}; ", number::grouped(t.started), parts.join(" and "))
     };
-    Some(format!("{}: {missing}the run ended with \"{}\"", point.label, t.end))
+    let left_out = match t.left_out {
+        0 => "",
+        _ => {
+            "; unfinished messages are left out of all statistics, so that long messages look better than \
+              they are"
+        }
+    };
+    Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, t.end))
 }
 
 /// Who won, in a sentence; `None` if there is nothing to compare.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::{
     charts::{self, Section},
     columns::{self, COLUMNS},
-    model::{ALL_DONE, Point, Report, SizeBucket, bucket_edges},
+    model::{ALL_DONE, Point, Report, SizeBucket, bucket_edges, bucketed_alike},
     number,
     svg::{self, Dress, Look, escape},
 };
@@ -51,7 +51,7 @@ pub fn render(report: &Report) -> String {
         drops(&mut page, points);
     }
     reproduce(&mut page, report);
-    terms(&mut page);
+    terms(&mut page, points);
     page.push_str("</main>\n");
     let _ = write!(
         page,
@@ -190,6 +190,27 @@ fn summary(page: &mut String, points: &[Point]) {
 }
 
 fn by_size(page: &mut String, points: &[Point]) {
+    if points.iter().flat_map(|p| &p.by_size).all(|bucket| bucket.count == 0) {
+        return;
+    }
+    page.push_str("<section><h2>Slowdown by size, in numbers</h2>\n");
+    let looks = charts::looks(points);
+    let mut any_few = false;
+    for alike in bucketed_alike(points) {
+        any_few |= by_size_table(page, &points[alike.clone()], &looks[alike]);
+    }
+    if any_few {
+        let _ = writeln!(
+            page,
+            "<p class=\"note\">In italics: fewer than {FEW} messages, so that the 99th percentile \
+             is in truth the slowest one.</p>"
+        );
+    }
+    page.push_str("</section>\n");
+}
+
+/// Of points that have the same buckets. Whether any bucket has few messages.
+fn by_size_table(page: &mut String, points: &[Point], looks: &[Option<Look>]) -> bool {
     let edges: Vec<u64> = bucket_edges(points)
         .into_iter()
         .filter(|edge| {
@@ -197,12 +218,9 @@ fn by_size(page: &mut String, points: &[Point]) {
         })
         .collect();
     if edges.is_empty() {
-        return;
+        return false;
     }
-    page.push_str(
-        "<section><h2>Slowdown by size, in numbers</h2>\n\
-         <div class=\"scroll\"><table><thead><tr><th></th>",
-    );
+    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
     for edge in &edges {
         let name = number::bucket(*edge).replace("<=", "\u{2264}");
         let _ = write!(page, "<th colspan=\"2\" scope=\"colgroup\" class=\"first\">{name}</th>");
@@ -226,8 +244,8 @@ fn by_size(page: &mut String, points: &[Point]) {
         .map(|edge| [best(*edge, |b| b.slowdown.p50), best(*edge, |b| b.slowdown.p99)])
         .collect();
     let mut any_few = false;
-    for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
-        row_head(page, point, look);
+    for ((index, point), look) in points.iter().enumerate().zip(looks) {
+        row_head(page, point, *look);
         for (edge, [best_p50, best_p99]) in edges.iter().zip(&best) {
             let found = bucket(point, *edge);
             let count = found.map_or(0, |b| b.count);
@@ -243,14 +261,7 @@ fn by_size(page: &mut String, points: &[Point]) {
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div>\n");
-    if any_few {
-        let _ = writeln!(
-            page,
-            "<p class=\"note\">In italics: fewer than {FEW} messages, so that the 99th percentile \
-             is in truth the slowest one.</p>"
-        );
-    }
-    page.push_str("</section>\n");
+    any_few
 }
 
 fn figures(page: &mut String, section: &Section) {
@@ -382,9 +393,19 @@ const TERMS: [(&str, &str); 8] = [
     ),
 ];
 
-fn terms(page: &mut String) {
+/// One more word, where it is used.
+const LEFT_OUT: (&str, &str) = (
+    "Left out",
+    "In this scenario, messages under way when the run ended are counted as missing and enter no \
+     statistic, as in simulations that record messages when they complete and stop after a fixed \
+     time. What a slow message took is known only if it ended in time: the longest messages look \
+     better than they are. Otherwise they would count with the time until the end of the run.",
+);
+
+fn terms(page: &mut String, points: &[Point]) {
     page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
-    for (term, meaning) in TERMS {
+    let left_out = points.iter().any(|point| point.totals.left_out > 0);
+    for (term, meaning) in TERMS.into_iter().chain(left_out.then_some(LEFT_OUT)) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
     }
     page.push_str("</dl></section>\n");

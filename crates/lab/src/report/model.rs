@@ -115,6 +115,8 @@ pub struct Totals {
     pub failed: u64,
     /// Those under way when the run ended.
     pub unfinished: u64,
+    /// Those of them that no statistic speaks of.
+    pub left_out: u64,
     /// Packets dropped.
     pub drops: u64,
     /// The same by reason; reasons without drops may be left out.
@@ -144,6 +146,7 @@ impl Default for Totals {
             completed: 0,
             failed: 0,
             unfinished: 0,
+            left_out: 0,
             drops: 0,
             drops_by_reason: Vec::new(),
             trims: 0,
@@ -186,6 +189,21 @@ impl Point {
 #[must_use]
 pub fn short_key(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
+}
+
+/// Neighbouring points that have the same buckets, as ranges of indices: each range is a table.
+#[must_use]
+pub fn bucketed_alike(points: &[Point]) -> Vec<std::ops::Range<usize>> {
+    let edges = |p: &Point| -> Vec<u64> { p.by_size.iter().map(|b| b.up_to_bytes).collect() };
+    let mut from = 0;
+    let alike = points.chunk_by(|a, b| edges(a) == edges(b));
+    alike
+        .map(|chunk| {
+            let range = from..from + chunk.len();
+            from = range.end;
+            range
+        })
+        .collect()
 }
 
 /// The bucket edges of all points together, ascending.

@@ -8,7 +8,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{
     columns::{self, COLUMNS, Column},
-    model::{Point, SizeBucket, bucket_edges},
+    model::{Point, SizeBucket, bucket_edges, bucketed_alike},
     number,
 };
 
@@ -114,6 +114,20 @@ fn summary(points: &[Point], labels: &Strip, width: usize, style: Style) -> Stri
 type Measure = fn(&SizeBucket) -> f64;
 
 fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
+    let mut text = String::new();
+    for alike in bucketed_alike(points) {
+        let cells = alike.clone().map(|index| labels.cells[index].clone()).collect();
+        let labels = Strip { heading: String::new(), name: String::new(), cells, left: true };
+        text.push_str(&by_size_of(&points[alike], &labels, width, style));
+    }
+    if !text.is_empty() {
+        text.insert_str(0, "\nSlowdown by message size");
+    }
+    text
+}
+
+/// The tables of points that have the same buckets.
+fn by_size_of(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
     let mut strips: Vec<Strip> = Vec::new();
     for edge in bucket_edges(points) {
         let bucket = |p: &Point| -> Option<SizeBucket> {
@@ -156,7 +170,7 @@ fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> Stri
             take += 2;
         }
         let (now, later) = rest.split_at(take);
-        text.push_str(if text.is_empty() { "\nSlowdown by message size\n" } else { "\n" });
+        text.push('\n');
         let all: Vec<&Strip> = std::iter::once(labels).chain(now).collect();
         text.push_str(&draw(&all, style));
         rest = later;

@@ -42,6 +42,33 @@ fn a_page_asks_for_nothing() {
 }
 
 #[test]
+fn points_with_other_buckets_have_tables_of_their_own() {
+    let mut report = demo::transports();
+    report.points[2].by_size.iter_mut().for_each(|bucket| bucket.up_to_bytes /= 3);
+    let text = table::render(&report.points, 120, table::Style { color: false, unicode: false });
+    let (_, by_size) = text.split_once("\nSlowdown by message size\n").expect("a heading");
+    let line = |name: &str| by_size.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!((line("homa"), line("dctcp"), line("tcp")), (1, 1, 1), "{by_size}");
+    let (first, second) = by_size.split_once("\n\n").expect("two tables");
+    assert!(first.contains("<= 1 KB") && !first.contains("<= 333 B"), "{first}");
+    assert!(second.contains("<= 333 B") && !second.contains("<= 1 KB"), "{second}");
+    let page = html::render(&report);
+    assert!(parse(&page).is_ok());
+    assert_eq!(page.matches(">\u{2264} 333 B</th>").count(), 1);
+}
+
+#[test]
+fn left_out_messages_are_told() {
+    let mut report = demo::transports();
+    assert!(!html::render(&report).contains("<dt>Left out</dt>"));
+    report.points[2].totals.left_out = report.points[2].totals.unfinished;
+    let page = html::render(&report);
+    assert!(page.contains("<dt>Left out</dt>"));
+    assert!(page.contains("unfinished messages are left out of all statistics"));
+    assert!(page.contains("Lowest p99 slowdown: homa"), "they don't make a winner");
+}
+
+#[test]
 fn missing_messages_are_shouted() {
     let page = html::render(&demo::transports());
     assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));

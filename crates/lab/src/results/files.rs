@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rackweave_sim::result::Outcome;
-use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 
 use super::{PointResult, Results, plain};
@@ -159,7 +158,7 @@ impl Staged<'_> {
         let (path, file) = self.file(&format!("capture-{}.pcapng", point.index))?;
         let written = (|| {
             let names = point.capture_names.iter().map(String::as_str);
-            let mut writer = CaptureWriter::new(file, Layout::Talk, names)?;
+            let mut writer = CaptureWriter::new(file, point.capture_layout, names)?;
             for packet in &point.capture {
                 writer.write(packet.at, packet.interface, &packet.packet)?;
             }
@@ -205,7 +204,7 @@ fn number(x: f64) -> String {
     if x.is_finite() { x.to_string() } else { String::new() }
 }
 
-const POINT_COLUMNS: [&str; 24] = [
+const POINT_COLUMNS: [&str; 25] = [
     "started",
     "completed",
     "failed",
@@ -230,6 +229,7 @@ const POINT_COLUMNS: [&str; 24] = [
     "simulated_us",
     "measured_us",
     "end",
+    "left_out",
 ];
 
 fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
@@ -259,6 +259,7 @@ fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
         number(p.simulated_us),
         number(p.measured_us),
         p.end.to_owned(),
+        p.messages.left_out.to_string(),
     ])
 }
 

@@ -7,7 +7,9 @@ use rackweave_core::DropReason;
 use rackweave_sim::result::{
     CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult,
 };
+use rackweave_transport::{TransportConfig, homa};
 use rackweave_wire::Header;
+use rackweave_wire::homa::Layout;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -15,7 +17,7 @@ use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::report::html;
 use crate::report::table::{self, Style};
-use crate::scenario::{PointSpec, Scenario, transport_name};
+use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
 use crate::view;
 
 /// The fields of `summary.json` that depend on the machine and its load. All others follow from
@@ -37,6 +39,9 @@ pub struct Summary {
     pub points: Vec<PointSummary>,
     /// Whether the user stopped the run: then points are missing.
     pub interrupted: bool,
+    /// Points in which the simulator itself failed: they are missing too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<PointFailure>,
     /// Version of Rackweave.
     pub version: &'static str,
 }
@@ -92,6 +97,21 @@ pub struct PointSummary {
     pub background: Vec<StreamSummary>,
 }
 
+/// A point in which the simulator broke its own rules: an assertion failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointFailure {
+    /// The swept keys and their values.
+    pub set: Map<String, Value>,
+    /// Name of the measured transport.
+    pub transport: String,
+    /// What it said.
+    pub message: String,
+    /// The seed.
+    pub seed: u64,
+    /// `KEY=VALUE` arguments of `--set` that, with the seed, run this point alone.
+    pub arguments: Vec<String>,
+}
+
 /// A stream beside the measured one.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamSummary {
@@ -107,7 +127,7 @@ pub struct StreamSummary {
     pub goodput_gbps: f64,
 }
 
-/// What became of messages: `started` is the sum of the others.
+/// What became of messages: `started` is the sum of completed, failed and unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageCounts {
     /// Submitted in the measured time.
@@ -118,6 +138,8 @@ pub struct MessageCounts {
     pub failed: u64,
     /// Under way when the run ended.
     pub unfinished: u64,
+    /// Those of them that percentiles leave out, because the scenario says so.
+    pub left_out: u64,
 }
 
 /// Queues of the switches' ports.
@@ -148,6 +170,8 @@ pub struct PointResult {
     pub links: Vec<LinkReport>,
     /// Every measured message, if asked for.
     pub messages: Option<Vec<MessageRecord>>,
+    /// How the capture writes Homa's headers.
+    pub capture_layout: Layout,
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// Captured packets.
@@ -181,13 +205,15 @@ impl PointResult {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
             if result.measured.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / result.measured.0 as f64 }
         };
-        let samples = samples(&by_stream[0], &result);
-        let (slowdown, latency_us) = distributions(&samples);
+        let samples = |messages: &[&MessageRecord]| samples(messages, &result, spec.unfinished);
+        let counts = |messages: &[&MessageRecord]| MessageCounts::of(messages, spec.unfinished);
+        let main = samples(&by_stream[0]);
+        let (slowdown, latency_us) = distributions(&main);
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
-            let (slowdown, latency_us) = distributions(&self::samples(messages, &result));
+            let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
                 transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
-                messages: MessageCounts::of(messages),
+                messages: counts(messages),
                 slowdown,
                 latency_us,
                 goodput_gbps: goodput(stream),
@@ -198,7 +224,7 @@ impl PointResult {
         let summary = PointSummary {
             set: spec.set.iter().cloned().collect(),
             transport: spec.transport.clone(),
-            messages: MessageCounts::of(&by_stream[0]),
+            messages: counts(&by_stream[0]),
             slowdown,
             latency_us,
             goodput_gbps: goodput(0),
@@ -210,7 +236,7 @@ impl PointResult {
             events: counters.events,
             cpu_s,
             end: end_name(result.end),
-            by_size: stats::by_size(&samples, &spec.size_buckets),
+            by_size: stats::by_size(&main, &spec.size_buckets),
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
             drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
@@ -219,16 +245,17 @@ impl PointResult {
             verified_messages: result.verified_messages,
             background: background.collect(),
         };
-        let mut latencies: Vec<f64> = samples.iter().map(|sample| sample.latency_us).collect();
+        let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         Self {
             index,
             label: label(&summary, spec.set.len()),
             summary,
-            slowdown_curve: stats::slowdown_curve(&samples, CURVE_STEPS),
+            slowdown_curve: stats::slowdown_curve(&main, CURVE_STEPS),
             latency_cdf: stats::cdf(&mut latencies),
             queue_series: result.queue_series,
             links: result.links,
             messages: spec.messages_csv.then_some(result.messages),
+            capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
             capture: result.capture,
         }
@@ -236,11 +263,17 @@ impl PointResult {
 }
 
 impl PointSummary {
-    /// Whether it speaks of every message that was started; otherwise what is missing.
+    /// What went wrong, if something did. Messages that the scenario leaves out are nothing wrong
+    /// when the time limit ended the run: see [`PointSummary::note`].
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let MessageCounts { failed, unfinished, .. } = self.messages;
+        let MessageCounts { started, completed, failed, unfinished, left_out } = self.messages;
+        let expected = if self.end == end_name(End::TimeLimit) { left_out } else { 0 };
+        let unfinished = if completed > 0 { unfinished - expected } else { unfinished };
         let mut parts = Vec::new();
+        if started == 0 {
+            parts.push("no message started in the measured time".into());
+        }
         if failed > 0 {
             parts.push(format!("{failed} messages failed"));
         }
@@ -257,8 +290,23 @@ impl PointSummary {
     }
 }
 
+impl PointSummary {
+    /// What is to be known about the numbers though nothing went wrong.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let MessageCounts { started, left_out, .. } = self.messages;
+        (left_out > 0).then(|| {
+            format!(
+                "{left_out} of {started} messages were unfinished at the end ({}) and are left out \
+                 of all statistics: long messages look better than they are",
+                self.end
+            )
+        })
+    }
+}
+
 impl MessageCounts {
-    fn of(messages: &[&MessageRecord]) -> Self {
+    fn of(messages: &[&MessageRecord], unfinished: Unfinished) -> Self {
         let mut counts = Self { started: messages.len() as u64, ..Self::default() };
         for message in messages {
             match message.outcome {
@@ -267,12 +315,30 @@ impl MessageCounts {
                 Outcome::Unfinished => counts.unfinished += 1,
             }
         }
+        if unfinished == Unfinished::LeaveOut {
+            counts.left_out = counts.unfinished;
+        }
         counts
     }
 }
 
-fn samples(messages: &[&MessageRecord], result: &RunResult) -> Vec<Sample> {
-    messages.iter().map(|message| Sample::of(message, result.ended_at)).collect()
+/// Headers as hosts of this configuration would write them: the kernel module's of 2023 where the
+/// packets have its sizes, and today's otherwise (the simulations of 2018 had no bytes).
+fn capture_layout(spec: &PointSpec) -> Layout {
+    let of_2023 = spec.config.streams.iter().any(|stream| match &stream.transport {
+        TransportConfig::Homa(config) => {
+            config.header_bytes == homa::Config::linux(config.link).header_bytes
+        }
+        TransportConfig::Tcp(_) => false,
+    });
+    if of_2023 { Layout::Talk } else { Layout::Head }
+}
+
+fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {
+    let counts = |message: &&&MessageRecord| {
+        unfinished == Unfinished::Count || message.outcome != Outcome::Unfinished
+    };
+    messages.iter().filter(counts).map(|message| Sample::of(message, result.ended_at)).collect()
 }
 
 /// Slowdown and latency.
@@ -308,7 +374,8 @@ impl Results {
             seed: scenario.seed,
             wall_s,
             peak_rss_bytes,
-            interrupted: points.len() < scenario.points.len(),
+            interrupted: false,
+            failures: Vec::new(),
             points: points.iter().map(|point| point.summary.clone()).collect(),
             version: env!("CARGO_PKG_VERSION"),
         };
@@ -333,6 +400,14 @@ impl Results {
     #[must_use]
     pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
         html::render(&view::report(scenario, self, command))
+    }
+
+    /// What a user should know about the numbers though nothing went wrong: likewise.
+    pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
+        self.points.iter().filter_map(|point| {
+            let note = point.summary.note()?;
+            Some(format!("{}: {note}", point.label))
+        })
     }
 
     /// What a user must know before trusting the numbers: one line for each point concerned.

@@ -15,6 +15,7 @@ pub(crate) struct Measure {
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
     time_limit: Unit<Span>,
+    pub(crate) unfinished: Unfinished,
     sample_every: Unit<Span>,
     size_buckets: Vec<Unit<Bytes>>,
     verify: bool,
@@ -29,6 +30,7 @@ impl Default for Measure {
             warmup: None,
             messages: None,
             time_limit: Unit(Span::from_secs(10)),
+            unfinished: Unfinished::Count,
             sample_every: Unit(Span::from_us(20)),
             size_buckets: [100, 1_000, 10_000, 100_000, 1_000_000].map(|n| Unit(Bytes(n))).into(),
             verify: false,
@@ -37,6 +39,19 @@ impl Default for Measure {
             capture_limit: 100_000,
         }
     }
+}
+
+/// What becomes of messages that were under way when the run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Unfinished {
+    /// They count in percentiles, by a lower bound of what they would have taken.
+    #[default]
+    #[serde(rename = "count")]
+    Count,
+    /// They are told, and left out of percentiles: as in simulations that record messages when they
+    /// complete, and stop after a fixed time. It flatters the longest messages.
+    #[serde(rename = "leave out")]
+    LeaveOut,
 }
 
 impl Measure {

@@ -14,6 +14,8 @@ mod tree;
 mod values;
 mod workload;
 
+pub use self::measure::Unfinished;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -56,10 +58,14 @@ pub struct PointSpec {
     pub set: Vec<(String, serde_json::Value)>,
     /// Name of the measured transport.
     pub transport: String,
+    /// `KEY=VALUE` arguments of `--set` that choose this point of the sweep; the seed apart.
+    pub arguments: Vec<String>,
     /// What to run.
     pub config: RunConfig,
     /// Upper edges of the size buckets.
     pub size_buckets: Vec<u64>,
+    /// What becomes of messages that were under way at the end.
+    pub unfinished: Unfinished,
     /// Whether every message is written to a file.
     pub messages_csv: bool,
 }
@@ -271,7 +277,7 @@ impl Reader<'_> {
         tree: PointTree,
         swept: &SweptKeys,
     ) -> Result<(File, PointSpec), ScenarioError> {
-        let PointTree { mut root, set } = tree;
+        let PointTree { mut root, set, arguments } = tree;
         let whole = root.clone();
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         let start = Origin::new(0, 0..0);
@@ -331,8 +337,10 @@ impl Reader<'_> {
         let point = PointSpec {
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
             transport: chosen.name.as_str().to_owned(),
+            arguments,
             config,
             size_buckets: file.measure.size_buckets().map_err(located)?,
+            unfinished: file.measure.unfinished,
             messages_csv: file.measure.messages_csv,
         };
         Ok((file, point))

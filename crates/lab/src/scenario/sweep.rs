@@ -199,10 +199,24 @@ fn read_value(
     }
 }
 
+/// The argument of `--set` that leaves this step of an axis. The seed has an option of its own.
+fn argument(axis: &Axis, step: &[Assignment]) -> Option<String> {
+    let one = |set: &Assignment| format!("{}={}", set.key, set.node.to_toml());
+    if axis.key == CASES {
+        // Not key by key: the other cases may have other keys, and would stay.
+        let sets: Vec<String> = step.iter().map(one).collect();
+        Some(format!("sweep.{CASES}=[{{{}}}]", sets.join(", ")))
+    } else {
+        step.iter().find(|set| set.key != "seed").map(one)
+    }
+}
+
 /// The tree of one point, and what is particular to it.
 pub(crate) struct PointTree {
     pub(crate) root: Table,
     pub(crate) set: Vec<(String, Node)>,
+    /// Arguments of `--set` that choose this point.
+    pub(crate) arguments: Vec<String>,
 }
 
 /// All combinations; the first axis varies slowest.
@@ -244,5 +258,7 @@ fn point(
         })?;
     }
     let set = assignments().map(|set| (set.key.clone(), set.node.clone())).collect();
-    Ok(PointTree { root: tree, set })
+    let arguments =
+        axes.iter().zip(chosen.iter().rev()).flat_map(|(axis, step)| argument(axis, step));
+    Ok(PointTree { root: tree, set, arguments: arguments.collect() })
 }

@@ -168,15 +168,17 @@ impl<'de> Deserialize<'de> for Count {
         impl Visitor<'_> for Number {
             type Value = Count;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of at least 1, or \"all\"")
+                f.write_str("a number of at least 1, or \"unlimited\"")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Count, E> {
                 if n == 0 { Err(E::custom("it must be at least 1")) } else { Ok(Count(Some(n))) }
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Count, E> {
                 match text {
-                    "all" => Ok(Count(None)),
-                    _ => Err(E::custom(format_args!("`{text}` is neither a number nor \"all\""))),
+                    "unlimited" | "all" => Ok(Count(None)),
+                    _ => Err(E::custom(format_args!(
+                        "`{text}` is neither a number nor \"unlimited\""
+                    ))),
                 }
             }
         }
@@ -187,7 +189,7 @@ impl<'de> Deserialize<'de> for Count {
 impl Serialize for Count {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            None => to.serialize_str("all"),
+            None => to.serialize_str("unlimited"),
             Some(n) => to.serialize_u64(n),
         }
     }
