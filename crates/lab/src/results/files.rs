@@ -62,6 +62,7 @@ impl OutputFolder {
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
         staged.add("report.html", results.to_html(scenario, command).as_bytes())?;
         let points = &results.points;
+        staged.add("slowdown.svg", results.to_svg(scenario).as_bytes())?;
         staged.csv("points.csv", points, &POINT_COLUMNS, points_rows)?;
         staged.csv("slowdown_by_size.csv", points, &BY_SIZE_COLUMNS, by_size_rows)?;
         staged.csv("slowdown_curve.csv", points, &CURVE_COLUMNS, curve_rows)?;

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
-use crate::report::html;
 use crate::report::table::{self, Style};
+use crate::report::{charts, html, svg};
 use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
 use crate::view;
 
@@ -400,6 +400,15 @@ impl Results {
     #[must_use]
     pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
         html::render(&view::report(scenario, self, command))
+    }
+
+    /// The 99th percentile of slowdown by message size as one chart, for a document or a slide.
+    #[must_use]
+    pub fn to_svg(&self, scenario: &Scenario) -> String {
+        let report = view::report(scenario, self, "");
+        let title = "99th-percentile slowdown by message size";
+        charts::slowdown_chart(&report.points, charts::Percentile::P99, title)
+            .render(svg::Dress::Standalone)
     }
 
     /// What a user should know about the numbers though nothing went wrong: likewise.
