@@ -28,7 +28,8 @@ impl Progress {
         let batch = Arc::clone(batch);
         let thread = std::thread::spawn(move || {
             let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
-            let style = "{bar:30} {percent:>3} %  {msg}  [{elapsed}, about {eta} to go]";
+            // One line at any width: a line that wraps can't be drawn over.
+            let style = "{bar:20} {percent:>3} %  {elapsed}, about {eta} to go  {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
             }
@@ -38,15 +39,15 @@ impl Progress {
                 let now = batch.progress();
                 let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
                 events = now.events;
-                bar.set_position((now.fraction * STEPS as f64) as u64);
                 bar.set_message(format!(
-                    "{}/{} points, {} messages, {} simulated, {:.1} M events/s",
+                    "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated",
                     now.points_done,
                     now.points,
+                    per_second / 1e6,
                     now.messages,
-                    now.simulated,
-                    per_second / 1e6
+                    now.simulated.0 as f64 / 1e9,
                 ));
+                bar.set_position((now.fraction * STEPS as f64) as u64);
             }
             bar.finish_and_clear();
         });

@@ -31,14 +31,21 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let results = batch.run(args.jobs.map(usize::from));
     drop(progress);
     let results = results?;
-    out.write(batch.scenario(), &results, &command)?;
+    // Nothing at all must not take the place of an earlier run's results.
+    let any = !results.points.is_empty();
+    if any {
+        out.write(batch.scenario(), &results, &command)?;
+    }
     if args.json {
         print(&results.to_json())?;
-    } else if !args.quiet {
+    } else if any && !args.quiet {
         print(&table(&results, &out))?;
     }
     let mut stderr = std::io::stderr().lock();
-    if args.json || args.quiet {
+    if !any {
+        let why = if results.summary.interrupted { "Interrupted: no" } else { "No" };
+        let _ = writeln!(stderr, "{why} point was finished; no files are written.");
+    } else if args.json || args.quiet {
         for warning in results.warnings() {
             let _ = writeln!(stderr, "warning: {warning}");
         }

@@ -306,6 +306,11 @@ fn lists_are_tables_and_documents() {
     assert_eq!(names("fabrics"), ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
     assert!(names("workloads").contains(&"W4".to_owned()));
     assert_eq!(names("scenarios"), ["quickstart", "homa-sigcomm18", "small.toml"]);
+    assert_eq!(names("claims"), ["homa-sigcomm"]);
+    let claims: Value =
+        serde_json::from_slice(&place.run(&["list", "claims", "--json"]).stdout).unwrap();
+    let scenario = claims["claims"][0]["scenario"].as_str().unwrap();
+    assert_eq!(code(&place.run(&["run", scenario, "--explain"])), 0);
     let text = stdout(&place.run(&["list", "workloads"]));
     assert!(text.contains("W4") && text.contains("mean 127.797 KB"), "{text}");
 }
@@ -322,6 +327,26 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_before_any_point_is_finished_leaves_earlier_results() {
+    let place = Place::new(SMALL);
+    assert_eq!(code(&place.run(&["run", "small.toml", "--quiet"])), 0);
+    let file = place.path().join("out/small/summary.json");
+    let before = std::fs::read(&file).unwrap();
+    let endless = ["--set", "measure={ messages = 4_000_000_000, time_limit = '10000 s' }"];
+    let args = [&["run", "small.toml"][..], &endless].concat();
+    let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    #[expect(clippy::disallowed_methods, reason = "another process must get on")]
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), stdout(&output).as_str()), (130, ""));
+    assert_eq!(stderr(&output), "Interrupted: no point was finished; no files are written.\n");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
 }
 
 #[cfg(unix)]

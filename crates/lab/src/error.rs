@@ -71,7 +71,7 @@ impl Diagnostic for ScenarioError {
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum OutputError {
     /// The folder can't be made or written to.
-    #[error("cannot write results to `{}`: {source}", .path.display())]
+    #[error("cannot write results to `{}`", .path.display())]
     #[diagnostic(help("name another folder with --out DIR"))]
     Folder {
         /// The folder.
@@ -80,7 +80,7 @@ pub enum OutputError {
         source: std::io::Error,
     },
     /// A file can't be written.
-    #[error("cannot write `{}`: {source}", .path.display())]
+    #[error("cannot write `{}`", .path.display())]
     File {
         /// The file.
         path: PathBuf,

@@ -236,10 +236,13 @@ impl Plan {
         };
         let senders = number(&workload.senders).max(1);
         let (full, per_data) = (u64::from(framing.max_payload), per_data_packet(&stream.transport));
-        let packets = |bytes: u64| {
+        let one_way = |bytes: u64| {
             let data = bytes.div_ceil(full).max(1);
             let free = per_data.free_bytes / full;
             data as f64 + data.saturating_sub(free) as f64 * per_data.packets
+        };
+        let packets = |bytes: u64| {
+            one_way(bytes) + workload.exchange.response_bytes(bytes).map_or(0.0, one_way)
         };
         let (mut mean_bytes, mut packets_per_message) = (0.0, 0.0);
         if let Some(sizes) = workload.pattern.sizes() {

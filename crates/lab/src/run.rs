@@ -43,7 +43,7 @@ pub struct Progress {
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum RunError {
     /// A point that the world can't be built for.
-    #[error("point {index} of the scenario can't be run: {source}")]
+    #[error("point {index} of the scenario can't be run")]
     Build {
         /// Its place in the sweep.
         index: usize,
@@ -122,7 +122,7 @@ impl Batch {
     /// Runs all points on `jobs` threads (`None`: one for each core). The results don't depend on
     /// the number of threads.
     ///
-    /// A point in which the simulator itself fails is among [`Results::failures`]; the others are
+    /// A point in which the simulator itself fails is among `summary.failures`; the others are
     /// not touched by it.
     ///
     /// # Errors

@@ -29,6 +29,9 @@ impl OutputFolder {
     /// If it can't be made or written to.
     pub fn prepare(path: &Path) -> Result<Self, OutputError> {
         let folder = |source| OutputError::Folder { path: path.to_owned(), source };
+        if path.exists() && !path.is_dir() {
+            return Err(folder(std::io::ErrorKind::NotADirectory.into()));
+        }
         std::fs::create_dir_all(path).map_err(folder)?;
         let probe = path.join(format!(".probe{PART}"));
         std::fs::write(&probe, b"").map_err(folder)?;
