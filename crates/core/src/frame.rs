@@ -25,8 +25,8 @@ pub struct Framing {
     pub max_payload: u32,
     /// Bytes from the IP header to the payload of a data packet.
     pub header_bytes: u32,
-    /// Whether the packets of a long message take several paths at once.
-    pub sprays: bool,
+    /// The packets of messages longer than this take several paths at once; `u32::MAX`: of none.
+    pub spray_above_bytes: u32,
 }
 
 impl Framing {
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn messages_are_cut_into_full_packets_and_a_rest() {
-        let framing = Framing { max_payload: 1460, header_bytes: 40, sprays: false };
+        let framing = Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
         assert_eq!(framing.message_wire_bytes(0), 84);
         assert_eq!(framing.message_wire_bytes(1460), 1538);
         assert_eq!(framing.message_wire_bytes(1461), 1538 + 84);

@@ -61,7 +61,7 @@ pub enum BuildError {
     )]
     MisplacedFault,
     /// The factor of dynamic thresholds must be positive.
-    #[error("the shared buffer's alpha must be above 0 and at most 1024, not {0}")]
+    #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
     /// A run of no time.
     #[error("the time limit must be above zero and beyond the warm-up")]
@@ -128,7 +128,7 @@ fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
 
 fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
     if let BufferConfig::Shared { alpha, .. } = config.fabric.switch.buffer
-        && !(alpha > 0.0 && alpha <= 1024.0)
+        && !(1.0 / 256.0..=1024.0).contains(&alpha)
     {
         return Err(BuildError::Alpha(alpha));
     }

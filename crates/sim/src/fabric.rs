@@ -8,6 +8,9 @@ use crate::config::{FabricConfig, Routing, Topology};
 /// Slower links would overflow the arithmetic of serialisation.
 const SLOWEST: Rate = Rate(100_000);
 
+/// Longer delays would overflow sums of times.
+const LONGEST_DELAY: Span = Span::from_secs(10);
+
 /// Why a fabric cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
@@ -25,6 +28,9 @@ pub enum FabricError {
         /// Its rate.
         rate: Rate,
     },
+    /// A delay that no data center has.
+    #[error("a delay of {0} is too long: at most {LONGEST_DELAY} is possible")]
+    TooLong(Span),
     /// More than the simulator can number.
     #[error("a switch would have {0} ports; at most 65535 are possible")]
     TooManyPorts(u64),
@@ -119,6 +125,17 @@ impl Fabric {
     /// See [`FabricError`].
     pub fn new(config: &FabricConfig) -> Result<Self, FabricError> {
         let (host_link, core_link) = rates(config.topology)?;
+        for delay in [
+            config.host_link_delay,
+            config.core_link_delay,
+            config.host_send_delay,
+            config.host_receive_delay,
+            config.switch.latency,
+        ] {
+            if delay > LONGEST_DELAY {
+                return Err(FabricError::TooLong(delay));
+            }
+        }
         let drafts = drafts(config.topology)?;
         let hosts = config.topology.hosts();
         let mut links = Vec::new();
@@ -281,8 +298,11 @@ impl Fabric {
     }
 
     /// The time from submission to delivery of a message on idle links, sent at line rate:
-    /// store and forward at every switch, each packet once. Sprayed packets use all equally short ways at
-    /// once, in order.
+    /// store and forward at every switch, each packet once.
+    ///
+    /// Packets that are sprayed count as using all equally short ways at once, evenly and in
+    /// order. Where links between switches are slower than hosts', spraying at random is not quite that: there
+    /// a sprayed message takes some percent longer even on an idle fabric.
     #[must_use]
     pub fn ideal(&self, src: HostId, dst: HostId, bytes: u64, framing: Framing) -> Span {
         let full_packets = bytes.div_ceil(u64::from(framing.max_payload)).max(1) - 1;
@@ -290,6 +310,11 @@ impl Fabric {
         let full_bytes = framing.packet_wire_bytes(framing.max_payload);
         let last_bytes = framing.packet_wire_bytes(rest);
         // `full` is when the last full packet is through a link, `last` when the last one is.
+        let sprayed = match self.config.switch.routing {
+            Routing::Transport => bytes > u64::from(framing.spray_above_bytes),
+            Routing::Ecmp => false,
+            Routing::Spray => true,
+        };
         let (mut first, mut slowest) = (Span::ZERO, Span::ZERO);
         let mut last = Span::ZERO;
         for link in self.path(src, dst) {
@@ -298,7 +323,8 @@ impl Fabric {
             let last_span = spec.span_of(last_bytes);
             if full_packets > 0 {
                 first += full_span;
-                slowest = slowest.max(Span(full_span.0 / self.ways(link, framing)));
+                let ways = if sprayed { self.ways(link) } else { 1 };
+                slowest = slowest.max(Span(full_span.0 / ways));
                 let full = first + slowest * (full_packets - 1);
                 last = last.max(full) + last_span + spec.delay;
                 first += spec.delay;
@@ -310,12 +336,12 @@ impl Fabric {
     }
 
     /// How many links share the packets of one message with this link.
-    fn ways(&self, link: u32, framing: Framing) -> u64 {
+    fn ways(&self, link: u32) -> u64 {
         let spec = &self.links[link as usize];
         let (Node::Switch(from), Node::Switch(to)) = (spec.from, spec.to) else { return 1 };
         let spread = |switch: u32| u64::from(self.switches[switch as usize].ups);
         // Upwards as many as the lower switch has; downwards they come together again.
-        if framing.sprays { spread(from).max(spread(to)).max(1) } else { 1 }
+        spread(from).max(spread(to)).max(1)
     }
 
     /// The longest time from the first bit of a full packet to the arrival of a `reply_bytes` answer to it

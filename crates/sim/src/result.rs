@@ -111,7 +111,7 @@ pub struct RunResult<H = Header> {
     pub measured: Span,
     /// Measured messages of all streams, in the order of their start.
     pub messages: Vec<MessageRecord>,
-    /// Payload bytes of measured streams that arrived in the measured time, by stream.
+    /// Payload bytes that receivers stored in the measured time, by stream, of messages complete or not.
     pub delivered_bytes: Vec<u64>,
     /// Counts.
     pub counters: Counters,

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use rackweave_core::{HostId, Rate, Span, Time};
-use rackweave_sim::config::{BufferConfig, Fault, FaultKind, FaultPlace, Topology};
+use rackweave_sim::config::{BufferConfig, Fault, FaultKind, FaultPlace, Routing, Topology};
 use rackweave_sim::result::{End, Outcome};
 use rackweave_workload::{Exchange, LoadCounts, Pattern, SizeDist};
 
@@ -29,6 +29,33 @@ fn homa_on_an_idle_path_takes_exactly_the_ideal_time() {
         assert_eq!(result.end, End::AllDone);
         for record in &result.messages {
             assert_eq!(latency(record), record.ideal, "{topology:?}: {record:?}");
+        }
+    }
+}
+
+/// Where a queue builds up at slow core links though nobody else sends, TCP's messages, in order, take
+/// their ideal time within the first window. Homa's packets are reordered by their priorities, and
+/// sprayed ones by their paths: those take somewhat longer. Nothing is faster than ideal.
+#[test]
+fn slow_core_links_make_nothing_faster_than_ideal() {
+    let (host_link, core_link) = (G10, Rate::from_gbps(5));
+    let (leaves, hosts_per_leaf, spines) = (2, 4, 4);
+    let topology = Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link };
+    for routing in [Routing::Transport, Routing::Ecmp, Routing::Spray] {
+        let mut fabric = fabric(topology);
+        fabric.switch.routing = routing;
+        let sizes = [100, 5_000, 100_000, 1_000_000];
+        let rows: Vec<_> =
+            sizes.into_iter().enumerate().map(|(i, b)| (i as f64 * 5e4, 0, 6, b)).collect();
+        for (is_tcp, transport) in [(false, homa(&fabric, &fixed(10_000))), (true, dctcp())] {
+            let result = go(&config(fabric.clone(), vec![stream(transport, trace(&rows))]));
+            for record in &result.messages {
+                let slowdown = slowdown(record);
+                if is_tcp && record.bytes <= 5_000 && routing != Routing::Spray {
+                    assert_eq!(latency(record), record.ideal, "{routing:?} {record:?}");
+                }
+                assert!((1.0..3.0).contains(&slowdown), "{routing:?} {slowdown} {record:?}");
+            }
         }
     }
 }
@@ -164,7 +191,6 @@ fn crashes_leave_no_message_in_between() {
             let stream = rpc(transport.clone(), some_load(), Exchange::Echo);
             let mut config = config(fabric.clone(), vec![stream]);
             config.measure.messages = 2000;
-            config.measure.verify = kind == FaultKind::Pause;
             let place = FaultPlace::Host(HostId(3));
             let ms = |n| Time(Span::from_ms(n).0);
             config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind }];
@@ -250,4 +276,92 @@ fn the_same_seed_gives_the_same_run_over_every_transport() {
         config.run = 1;
         assert_ne!(one.messages, go(&config).messages);
     }
+}
+
+/// A closed loop goes on after failures, at a pace, and ends with the run.
+#[test]
+fn closed_loops_survive_crashes_and_refusals() {
+    let fabric = fabric(LEAF_SPINE);
+    let closed =
+        |bytes| Pattern::ClosedLoop { sizes: fixed(bytes), outstanding: 4, think: Span::ZERO };
+    let ms = |n| Time(Span::from_ms(n).0);
+    for (name, transport) in [("homa", homa(&fabric, &fixed(20_000))), ("dctcp", dctcp())] {
+        let mut config = config(fabric.clone(), vec![stream(transport, closed(20_000))]);
+        let place = FaultPlace::Host(HostId(3));
+        config.faults = vec![Fault { from: ms(1), until: ms(3), place, kind: FaultKind::Crash }];
+        config.measure.messages = 20_000;
+        let result = go(&config);
+        assert_eq!(result.end, End::AllDone, "{name}");
+        let failed = result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Failed(_)));
+        let failed = failed.count();
+        assert!((4..2_000).contains(&failed), "{name}: {failed}");
+        let back = result.messages.iter().filter(|m| m.src == HostId(3) && m.start >= ms(3));
+        assert!(back.count() > 0, "{name}: the host goes on after its crash");
+    }
+    // Longer than the kernel module's messages can be: each is refused.
+    let linux = rackweave_transport::homa::Config::linux(G10);
+    let transport = rackweave_transport::TransportConfig::Homa(linux.into());
+    let mut config = config(fabric, vec![stream(transport, closed(2_000_000))]);
+    config.measure.messages = 1_000;
+    let result = go(&config);
+    assert_eq!((result.end, result.messages.len()), (End::AllDone, 1_000));
+    assert!(result.counters.refused >= 1_000);
+}
+
+#[test]
+fn closed_loops_end_when_they_are_told_to() {
+    for think in [Span::ZERO, Span::from_us(1)] {
+        let fabric = fabric(LEAF_SPINE);
+        let pattern = Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 2, think };
+        let mut stream = stream(homa(&fabric, &fixed(20_000)), pattern);
+        stream.workload.stop = Span::from_ms(1);
+        let result = go(&config(fabric, vec![stream]));
+        assert_eq!(result.end, End::AllDone);
+        assert!(result.messages.len() > 24);
+    }
+}
+
+/// Timers go on while a link is down: what is sent fails in the end. Only Homa's sender behind its own
+/// dead link waits: it counts silence from the last byte that it could send (`HomaModule`'s rule).
+#[test]
+fn timers_run_while_the_link_is_down() {
+    let fabric = fabric(LEAF_SPINE);
+    for (name, transport) in [("homa", homa(&fabric, &fixed(20_000))), ("dctcp", dctcp())] {
+        for host in [0, 20] {
+            let rows = [(10.0, 0, 20, 200_000)];
+            let mut config = config(fabric.clone(), vec![stream(transport.clone(), trace(&rows))]);
+            let (from, until) = (Time(Span::from_us(40).0), Time::MAX);
+            let place = FaultPlace::HostLink(HostId(host));
+            config.faults = vec![Fault { from, until, place, kind: FaultKind::Down }];
+            let result = go(&config);
+            let outcome = result.messages[0].outcome;
+            let silent = Outcome::Failed(rackweave_core::FailReason::PeerSilent);
+            let expected = if (name, host) == ("homa", 0) { Outcome::Unfinished } else { silent };
+            assert_eq!(outcome, expected, "{name}, link of host {host}");
+        }
+    }
+}
+
+/// A message that is only half there at the end counts for goodput with what has arrived.
+#[test]
+fn goodput_counts_what_has_arrived() {
+    let rows = [(0.0, 0, 1, 2_000_000_000)];
+    let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
+    config.measure.verify = false;
+    config.measure.time_limit = Span::from_ms(100);
+    let result = go(&config);
+    assert_eq!(result.end, End::TimeLimit);
+    let share = result.delivered_bytes[0] as f64 / G10.bytes_in(Span::from_ms(100)) as f64;
+    assert!((share / (1460.0 / 1538.0) - 1.0).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
+    let rows = [(0.0, 0, 1, 20_000)];
+    let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
+    config.measure.warmup = Span::from_secs(1);
+    let result = go(&config);
+    assert_eq!((result.messages.len(), result.delivered_bytes[0]), (0, 0));
+    assert!(result.links.iter().all(|link| link.utilisation <= 1.0));
+    assert_eq!(result.mean_queue_bytes, 0.0);
 }

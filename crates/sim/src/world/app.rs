@@ -56,8 +56,11 @@ pub(super) struct Messages {
     ended: Vec<(Message, Time, State)>,
 }
 
+/// From the failure of a message of a closed loop to the start of the next, at least.
+const AFTER_FAILURE: Span = Span::from_us(10);
+
 /// Bits of a message's number that are its slot.
-const SLOT_BITS: u32 = 24;
+const SLOT_BITS: u32 = 28;
 
 impl Messages {
     fn insert(&mut self, message: Message) -> MessageId {
@@ -112,6 +115,8 @@ enum State {
 pub(super) enum Todo {
     /// A response.
     Respond { host: HostId, message: Submit, instance: u8 },
+    /// To forget a message: the other end will not go on with it.
+    Cancel { host: HostId, peer: HostId, id: MessageId, instance: u8 },
     /// The next message of a closed loop.
     Start { stream: u16, host: HostId, arrival: Arrival },
 }
@@ -148,6 +153,8 @@ pub(super) struct Tally {
     pub(super) measured_ended: u64,
     /// Something happened that may end the run.
     pub(super) maybe_done: bool,
+    /// The warm-up is over.
+    pub(super) measuring: bool,
     /// Since when messages are measured.
     pub(super) since: Time,
     /// When the last measured message ended.
@@ -156,7 +163,8 @@ pub(super) struct Tally {
     coverage: std::collections::BTreeMap<u64, Coverage>,
     pub(super) verified: u64,
     /// Messages that have arrived, if receivers check them.
-    completed: std::collections::BTreeSet<u64>,
+    /// Each with the number of its receiver's crashes before.
+    completed: std::collections::BTreeMap<u64, u32>,
     order: u64,
 }
 
@@ -257,7 +265,7 @@ impl<T: Transport> World<'_, T> {
         match &mut self.hosts[host.0 as usize].state {
             HostState::Up => {}
             HostState::Paused(waiting) => return waiting.messages.push((instance, message)),
-            HostState::Down => return self.failed(message.id, FailReason::HostCrashed),
+            HostState::Down(_) => return self.failed(message.id, FailReason::HostCrashed),
         }
         self.settle(host.0);
         let now = self.now;
@@ -265,19 +273,45 @@ impl<T: Transport> World<'_, T> {
         if transport.submit(now, message).is_err() {
             self.counters.refused += 1;
             self.failed(message.id, FailReason::Cancelled);
+            if message.kind == Kind::Response {
+                let request = MessageId(message.id.0 & !1);
+                for (host, peer) in [(host, message.peer), (message.peer, host)] {
+                    for id in [request, message.id] {
+                        self.todo.push_back(Todo::Cancel { host, peer, id, instance });
+                    }
+                }
+            }
         }
         self.changed(host.0);
     }
 
     /// Does what events at other hosts led to.
     pub(super) fn do_todo(&mut self) {
-        // `submit` ends in `changed`, which would come back here: the list is taken away first.
-        while let Some(todo) = self.todo.pop() {
+        // Whatever a step leads to joins the list: this loop is never entered twice.
+        self.doing = true;
+        while let Some(todo) = self.todo.pop_front() {
             match todo {
                 Todo::Respond { host, message, instance } => self.submit(host, instance, message),
-                Todo::Start { stream, host, arrival } => self.start_message(stream, host, arrival),
+                Todo::Start { stream, host, arrival } => self.start_next(stream, host, arrival),
+                Todo::Cancel { host, peer, id, instance } => {
+                    let now = self.now;
+                    self.settle(host.0);
+                    self.hosts[host.0 as usize].transports[usize::from(instance)]
+                        .cancel(now, peer, id);
+                    self.changed(host.0);
+                }
             }
         }
+        self.doing = false;
+    }
+
+    /// The next message of a closed loop starts; of a host that is down, when it is back.
+    pub(super) fn start_next(&mut self, stream: u16, host: HostId, arrival: Arrival) {
+        if let HostState::Down(waiting) = &mut self.hosts[host.0 as usize].state {
+            return waiting.push((stream, arrival));
+        }
+        self.start_message(stream, host, arrival);
+        self.streams[usize::from(stream)].alive -= 1;
     }
 
     /// A message has arrived whole at `host`.
@@ -291,7 +325,9 @@ impl<T: Transport> World<'_, T> {
     ) {
         let Some(&message) = self.messages.get(id) else {
             // A message that its sender has given up may still arrive, but none arrives twice.
-            assert!(!self.tally.completed.contains(&id.number()), "message {id} came twice");
+            let crashes = self.hosts[host.0 as usize].crashes;
+            let before = self.tally.completed.get(&id.number());
+            assert_ne!(before, Some(&crashes), "message {id} came twice");
             return;
         };
         let expected =
@@ -301,19 +337,17 @@ impl<T: Transport> World<'_, T> {
             self.verify(id, bytes);
         }
         let exchange = self.streams[usize::from(message.stream)].config.workload.exchange;
-        if self.now >= self.tally.since {
-            self.streams[usize::from(message.stream)].delivered_bytes += bytes;
-        }
         match kind {
             Kind::Request => {
                 let bytes = exchange.response_bytes(message.bytes).unwrap_or(message.bytes);
                 let instance = self.streams[usize::from(message.stream)].instance;
                 let message = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
-                self.todo.push(Todo::Respond { host, message, instance });
+                self.todo.push_back(Todo::Respond { host, message, instance });
             }
             Kind::OneWay | Kind::Response => {
                 if self.measure.verify {
-                    self.tally.completed.insert(id.number());
+                    let crashes = self.hosts[host.0 as usize].crashes;
+                    self.tally.completed.insert(id.number(), crashes);
                 }
                 self.end_message(id, State::Completed);
             }
@@ -340,10 +374,13 @@ impl<T: Transport> World<'_, T> {
         }
         let state = &mut self.streams[usize::from(stream)];
         if let Some(arrival) = state.generator.completed(src, self.now) {
-            if arrival.at <= self.now {
-                self.todo.push(Todo::Start { stream, host: src, arrival });
+            // After a failure a loop waits a little, or it would fail for ever at one instant.
+            let earliest = if matches!(end, State::Failed(_)) { AFTER_FAILURE } else { Span::ZERO };
+            let at = arrival.at.max(self.now + earliest);
+            if at <= self.now {
+                self.todo.push_back(Todo::Start { stream, host: src, arrival });
             } else {
-                self.start_later(stream, src, arrival);
+                self.start_later(stream, src, Arrival { at, ..arrival });
             }
             self.streams[usize::from(stream)].alive += 1;
         }
@@ -363,8 +400,7 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn on_later(&mut self) {
         while self.later.peek().is_some_and(|later| later.at <= self.now) {
             let Some(later) = self.later.pop() else { return };
-            self.start_message(later.stream, later.host, later.arrival);
-            self.streams[usize::from(later.stream)].alive -= 1;
+            self.start_next(later.stream, later.host, later.arrival);
         }
     }
 
@@ -387,6 +423,12 @@ impl<T: Transport> World<'_, T> {
         // The bytes of a response count under the response's own id.
         let request = MessageId(slice.message.0 & !1);
         let Some(message) = self.messages.get(request) else { return };
+        if self.now >= self.tally.since {
+            self.streams[usize::from(message.stream)].delivered_bytes += u64::from(slice.len);
+        }
+        if !self.measure.verify {
+            return;
+        }
         let (sender, receiver) = if slice.message.is_response() {
             (message.dst, message.src)
         } else {
@@ -397,6 +439,18 @@ impl<T: Transport> World<'_, T> {
         if len > 0 {
             self.tally.coverage.entry(slice.message.0).or_default().insert(start, start + len);
         }
+    }
+
+    /// A host has lost what it had received in part.
+    pub(super) fn forget_arriving(&mut self, host: HostId) {
+        let Self { messages, tally, .. } = self;
+        tally.coverage.retain(|id, _| {
+            let id = MessageId(*id);
+            let message = messages.get(MessageId(id.0 & !1));
+            let receiver =
+                message.map(|message| if id.is_response() { message.src } else { message.dst });
+            receiver.is_some_and(|receiver| receiver != host)
+        });
     }
 
     /// Every byte of a delivered message must have been stored.
@@ -447,6 +501,7 @@ impl<T: Transport> World<'_, T> {
     /// From now on bytes are counted.
     pub(super) fn begin_measuring(&mut self) {
         self.tally.since = self.now;
+        self.tally.measuring = true;
         for stream in &mut self.streams {
             stream.delivered_bytes = 0;
         }

@@ -60,18 +60,23 @@ impl<T: Transport> World<'_, T> {
         let mut host_down = vec![None; self.hosts.len()];
         for fault in self.faults.iter().filter(|fault| fault.from <= now && now < fault.until) {
             if let FaultPlace::Host(host) = fault.place {
-                host_down[host.0 as usize] = Some(fault.kind);
+                // Of a crash and a pause at once, the crash counts.
+                let known = &mut host_down[host.0 as usize];
+                if *known != Some(FaultKind::Crash) {
+                    *known = Some(fault.kind);
+                }
                 continue;
             }
             for link in self.links_at(fault.place) {
                 let link = link as usize;
                 match fault.kind {
-                    FaultKind::Loss(p) => faults[link].loss = p,
-                    FaultKind::Corruption(p) => faults[link].corruption = p,
-                    FaultKind::Duplication(p) => faults[link].duplication = p,
+                    FaultKind::Loss(p) => either(&mut faults[link].loss, p),
+                    FaultKind::Corruption(p) => either(&mut faults[link].corruption, p),
+                    FaultKind::Duplication(p) => either(&mut faults[link].duplication, p),
                     FaultKind::Reordering { probability, delay } => {
-                        faults[link].reordering = probability;
-                        faults[link].reorder_delay = delay;
+                        either(&mut faults[link].reordering, probability);
+                        let longest = faults[link].reorder_delay.max(delay);
+                        faults[link].reorder_delay = longest;
                     }
                     FaultKind::Down => down[link] = true,
                     FaultKind::Pause | FaultKind::Crash => {}
@@ -184,8 +189,16 @@ impl<T: Transport> World<'_, T> {
                 self.hosts[number as usize].state = HostState::Paused(Waiting::new());
             }
             (Some(FaultKind::Crash), HostState::Up | HostState::Paused(_)) => {
-                *state = HostState::Down;
+                self.settle(number);
+                let host_state = &mut self.hosts[number as usize];
+                host_state.crashes += 1;
+                let before = std::mem::replace(&mut host_state.state, HostState::Down(Vec::new()));
+                if let HostState::Paused(waiting) = before {
+                    let lost = waiting.packets.len() as u64;
+                    self.counters.drops[DropReason::HostDown as usize] += lost;
+                }
                 self.fail_messages_of(host);
+                self.forget_arriving(host);
                 self.do_todo();
             }
             (None, HostState::Paused(waiting)) => {
@@ -199,10 +212,18 @@ impl<T: Transport> World<'_, T> {
                     self.submit(host, instance, message);
                 }
             }
-            (None, HostState::Down) => {
+            (None | Some(FaultKind::Pause), HostState::Down(starts)) => {
+                let starts = std::mem::take(starts);
                 let transports = (self.factory.0)(host);
                 self.hosts[number as usize].restart(transports);
-                self.resume(number);
+                if fault.is_some() {
+                    self.hosts[number as usize].state = HostState::Paused(Waiting::new());
+                } else {
+                    self.resume(number);
+                }
+                for (stream, arrival) in starts {
+                    self.start_next(stream, host, arrival);
+                }
             }
             _ => {}
         }
@@ -259,6 +280,11 @@ impl<T: Transport> World<'_, T> {
             self.hand_over(to, stray.packet);
         }
     }
+}
+
+/// Adds an independent cause with this probability.
+fn either(known: &mut f64, p: f64) {
+    *known = 1.0 - (1.0 - *known) * (1.0 - p);
 }
 
 impl LinkFaults {

@@ -6,6 +6,8 @@ use rackweave_core::{
     DropReason, Event, HostId, Packet, PacketRef, Placement, Submit, Time, Transport,
 };
 
+use rackweave_workload::Arrival;
+
 use super::World;
 
 /// Packets that a paused host's receive ring holds: the usual default of a NIC.
@@ -17,6 +19,8 @@ pub(super) struct Host<T: Transport> {
     pub(super) transports: Vec<T>,
     /// The transport that is asked first for the next packet.
     turn: usize,
+    /// How often it has crashed: a new life remembers nothing of the one before.
+    pub(super) crashes: u32,
     /// The transports had nothing to send when they were asked last, and nothing has happened since.
     idle: bool,
     /// When the last thing happened: nothing is sent before.
@@ -32,8 +36,8 @@ pub(super) enum HostState<H> {
     Up,
     /// Does nothing; what arrives, and what its application submits, waits here.
     Paused(Waiting<H>),
-    /// Has lost everything.
-    Down,
+    /// Has lost everything; the messages of closed loops that start when it is back.
+    Down(Vec<(u16, Arrival)>),
 }
 
 /// What waits for a paused host to go on.
@@ -55,6 +59,7 @@ impl<T: Transport> Host<T> {
         Self {
             transports,
             turn: 0,
+            crashes: 0,
             idle: true,
             woken: Time::ZERO,
             armed: Time::MAX,
@@ -110,7 +115,7 @@ impl<T: Transport> World<'_, T> {
                 waiting.packets.push_back(self.pool.remove(packet));
             }
             HostState::Paused(_) => self.discard(packet, DropReason::HostPaused),
-            HostState::Down => self.discard(packet, DropReason::HostDown),
+            HostState::Down(_) => self.discard(packet, DropReason::HostDown),
         }
     }
 
@@ -124,9 +129,7 @@ impl<T: Transport> World<'_, T> {
             return;
         };
         let placement = transport.handle_packet(now, packet);
-        if self.measure.verify
-            && let Placement::Store(slice) = placement
-        {
+        if let Placement::Store(slice) = placement {
             self.store(packet.src, HostId(host), slice);
         }
         self.changed(host);
@@ -167,7 +170,7 @@ impl<T: Transport> World<'_, T> {
             state.woken = self.now;
         }
         self.pull(host, self.now);
-        if !self.todo.is_empty() {
+        if !self.todo.is_empty() && !self.doing {
             self.do_todo();
         }
     }
@@ -190,11 +193,10 @@ impl<T: Transport> World<'_, T> {
     /// Sends what the NIC has time for until `until`, each packet when the one before is out.
     #[inline]
     pub(super) fn pull(&mut self, host: u32, until: Time) {
-        let state = &mut self.hosts[host as usize];
-        if !state.is_up() || self.links[host as usize].down {
+        if !self.hosts[host as usize].is_up() {
             return;
         }
-        while !self.hosts[host as usize].idle {
+        while !self.hosts[host as usize].idle && !self.links[host as usize].down {
             let start = self.links[host as usize].busy_until.max(self.hosts[host as usize].woken);
             if start > until {
                 break;

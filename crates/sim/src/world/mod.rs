@@ -16,7 +16,7 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -173,7 +173,9 @@ pub struct World<'a, T: Transport> {
     streams: Vec<StreamState<'a>>,
     messages: Messages,
     /// Submissions that follow from events: done once the host at hand has settled.
-    todo: Vec<app::Todo>,
+    todo: VecDeque<app::Todo>,
+    /// Somebody further up the stack is doing what is to do.
+    doing: bool,
     later: BinaryHeap<app::Later>,
     faults: &'a [Fault],
     link_faults: Vec<LinkFaults>,
@@ -249,7 +251,8 @@ impl<'a, T: Transport> World<'a, T> {
             factory: hosts,
             streams: streams.into_iter().map(StreamState::new).collect(),
             messages: Messages::default(),
-            todo: Vec::new(),
+            todo: VecDeque::new(),
+            doing: false,
             later: BinaryHeap::new(),
             faults,
             link_faults: vec![
@@ -474,8 +477,10 @@ impl<'a, T: Transport> World<'a, T> {
                 self.counters.drops[reason as usize] += 1;
             }
         }
+        // A packet that was cut in place of a shorter one may leave less waiting than before.
         if let Some(shared) = &mut switch.shared {
-            shared.take(after - before);
+            shared.take(after.saturating_sub(before));
+            shared.give_back(before.saturating_sub(after));
         }
     }
 

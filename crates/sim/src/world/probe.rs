@@ -72,12 +72,20 @@ impl<T: Transport> World<'_, T> {
         self.probe.captured_links.iter().any(|(captured, _)| *captured == link)
     }
 
+    /// Makes all decisions that were due by now.
+    fn settle_all(&mut self) {
+        for host in 0..self.hosts.len() as u32 {
+            self.settle(host);
+        }
+        for link in self.hosts.len() as u32..self.links.len() as u32 {
+            self.catch_up(link, self.now);
+        }
+    }
+
     /// The warm-up is over: statistics begin.
     pub(super) fn on_measure(&mut self) {
         let now = self.now;
-        for link in self.hosts.len() as u32..self.links.len() as u32 {
-            self.catch_up(link, now);
-        }
+        self.settle_all();
         for (link, stats) in self.links.iter_mut().zip(&mut self.stats) {
             *stats = LinkStats { changed_at: now, ..LinkStats::default() };
             link.busy = link.busy_until.since(now);
@@ -122,8 +130,13 @@ impl<T: Transport> World<'_, T> {
     /// All that the run found out.
     pub(super) fn report(mut self, end: End) -> RunResult<T::Header> {
         let now = self.now;
-        for link in self.hosts.len() as u32..self.links.len() as u32 {
-            self.catch_up(link, now);
+        self.settle_all();
+        if !self.tally.measuring {
+            // The run ended before its warm-up did: nothing was measured.
+            self.stats.fill(LinkStats { changed_at: now, ..LinkStats::default() });
+            for link in &mut self.links {
+                link.busy = link.busy_until.since(now);
+            }
         }
         let since = self.tally.since.min(now);
         let until = if end == End::AllDone { self.tally.last_end.max(since) } else { now };

@@ -37,7 +37,8 @@ impl Header for Piece {
     }
 }
 
-const FRAMING: Framing = Framing { max_payload: 1460, header_bytes: 40, sprays: true };
+const FRAMING: Framing =
+    Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: 2 * 1460 };
 
 impl Blast {
     fn new(host: HostId, spray: bool) -> Self {
@@ -285,7 +286,7 @@ fn open_loop(load: f64) -> Pattern {
 }
 
 #[test]
-fn same_seed_same_result_and_every_packet_accounted_for() {
+fn same_seed_same_result_and_nothing_faster_than_ideal() {
     let mut case = Case::new(LEAF_SPINE, open_loop(0.6));
     case.gap = Some(Span::from_us(14));
     case.measure.messages = 20_000;
@@ -461,33 +462,4 @@ fn captures_hold_what_the_link_carried() {
     let sent = result.capture.iter().filter(|packet| packet.interface == 0);
     assert!(sent.clone().count() > 0);
     assert!(sent.into_iter().all(|captured| captured.packet.src == HostId(2)));
-}
-
-#[test]
-fn zz_speed() {
-    let Ok(which) = std::env::var("SPEED") else { return };
-    let k: u32 = std::env::var("K").unwrap_or("8".into()).parse().unwrap();
-    let topology = Topology::FatTree { k, host_link: G10 };
-    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
-    let pattern = match which.as_str() {
-        "incast" => Pattern::Incast {
-            senders: None,
-            receiver,
-            sizes: SizeDist::fixed(5_000_000).unwrap(),
-            messages_per_sender: 1,
-            at,
-            spread,
-        },
-        _ => Pattern::Permutation {
-            sizes: SizeDist::fixed(10_000_000).unwrap(),
-            messages_per_host: 1,
-        },
-    };
-    let mut case = Case::new(topology, pattern);
-    case.measure.verify = false;
-    let result = case.run();
-    println!(
-        "hops {} events {} peak {}",
-        result.counters.packet_hops, result.counters.events, result.peak_packets
-    );
 }

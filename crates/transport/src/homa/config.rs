@@ -221,7 +221,8 @@ impl Config {
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
         const DATA_HEADER: u32 = 58;
         const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
-        let framing = Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
+        let framing =
+            Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, spray_above_bytes: 0 };
         let window = payload_in(framing, rtt_bytes.max(1));
         let levels = MAX_PRIORITIES;
         let unscheduled_levels = levels / 2;
@@ -351,7 +352,11 @@ impl Config {
         Framing {
             max_payload: self.max_payload,
             header_bytes: self.header_bytes.data,
-            sprays: self.spray,
+            spray_above_bytes: if self.spray {
+                self.unscheduled_bytes.next_multiple_of(self.max_payload)
+            } else {
+                u32::MAX
+            },
         }
     }
 

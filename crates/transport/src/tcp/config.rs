@@ -153,7 +153,7 @@ impl Config {
         Framing {
             max_payload: self.segment_bytes() as u32,
             header_bytes: self.header_bytes,
-            sprays: self.spray,
+            spray_above_bytes: if self.spray { 0 } else { u32::MAX },
         }
     }
 
