@@ -109,7 +109,8 @@ mod tests {
             let mut config = fabric(topology);
             config.host_link_delay = Span::from_ns(30);
             config.core_link_delay = Span::from_ns(70);
-            let framing = Framing { max_payload: 1460, header_bytes: 40, sprays: false };
+            let framing =
+                Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
             let simulated = Fabric::new(&config).unwrap().base_rtt(framing, frame::wire_bytes(0));
             assert_eq!(Path::longest(&config).base_rtt(), simulated, "{topology:?}");
         }

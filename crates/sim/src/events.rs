@@ -273,7 +273,7 @@ mod tests {
                         2 => rng.below(horizon * 100),
                         _ => rng.below(horizon),
                     };
-                    if component % 7 == 0 {
+                    if component.is_multiple_of(7) {
                         if reference.insert(order(now + delay, component)) {
                             queue.push_timer(Time(now + delay), component);
                         }
