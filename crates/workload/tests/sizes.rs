@@ -223,7 +223,7 @@ fn csv_faults_name_the_line() {
 /// and grants, of the distributions as they are (not truncated).
 #[test]
 fn payload_shares_of_sigcomm18() {
-    let framing = Framing { max_payload: 1442, header_bytes: 58 };
+    let framing = Framing { max_payload: 1442, header_bytes: 58, spray_above_bytes: u32::MAX };
     for (name, published) in [("W1", 0.657), ("W2", 0.796), ("W3", 0.887), ("W4", 0.898)] {
         let sizes = named(name);
         let gap = |counts| {
@@ -237,7 +237,7 @@ fn payload_shares_of_sigcomm18() {
 
 #[test]
 fn gaps() {
-    let framing = Framing { max_payload: 1460, header_bytes: 40 };
+    let framing = Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
     let gap = |load, counts, rate| {
         let sizes = SizeDist::fixed(14_600).unwrap();
         open_loop_gap(&sizes, load, counts, Rate::from_gbps(rate), framing, |_| 20.0)
