@@ -536,10 +536,7 @@ fn refuse_longer_messages(
     let max = u64::from(max);
     // The transport stands in its stream's table, and only the measured stream's workload in one
     // of its own.
-    let table = match chosen.path.strip_suffix(".transport") {
-        Some(stream) => stream,
-        None => "workload",
-    };
+    let table = chosen.path.strip_suffix(".transport").unwrap_or("workload");
     let (key, longest, help) = match &workload.pattern {
         Pattern::Trace(trace) => {
             ("file", trace.entries().iter().map(|entry| entry.bytes).max(), None)
