@@ -86,6 +86,20 @@ mistakes! {
     table_missing: with("[transport]\nname = \"homa\"\n", "");
     key_of_another_transport: with("name = \"homa\"", "name = \"homa\"\nmin_rto = \"1 ms\"");
     unknown_distribution: with("\"W4\"", "\"W6\"");
+    homa_window_as_a_share_of_nothing: with("name = \"homa\"", "name = \"homa\"\nwindow = \"0 B\"");
+    homa_without_grants_to_the_oldest:
+        with("name = \"homa\"", "name = \"homa\"\nfifo_grant_increment = \"0 B\"");
+    homa_that_never_gives_up: with("name = \"homa\"", "name = \"homa\"\ntimeout_resends = 0");
+    homa_that_asks_too_late: with("name = \"homa\"", "name = \"homa\"\nhoma.resend_ticks = 1000");
+    homa_that_tries_for_ever: with("name = \"homa\"",
+        "name = \"homa\"\nresend_interval = 65535\ntimeout_resends = 65535");
+    sizes_that_homa_does_not_take: with("name = \"homa\"\n\n[workload]\narrivals = \"poisson\"\nsizes = \"W4\"",
+        "name = \"homa\"\nwindow = \"1 B\"\n\n[workload]\narrivals = \"poisson\"\nsizes = \"5 GB\"");
+    sizes_that_the_linux_profile_does_not_take: with("name = \"homa\"", "name = \"homa\"\nprofile = \"linux\"");
+    response_that_homa_does_not_take:
+        with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nresponse = \"5 GB\"");
+    background_with_sizes_that_homa_does_not_take: with("",
+        "[[background]]\narrivals = \"permutation\"\nsizes = \"5 GB\"\ntransport = { name = \"homa\" }");
     missing_file_of_sizes: with("\"W4\"", "\"nosuch.csv\"");
     bad_line_in_a_file_of_sizes: with("\"W4\"", "\"bad_sizes.csv\"");
     bad_line_in_a_trace: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",

@@ -74,7 +74,9 @@ fn a_transports_own_table_holds_where_it_is_chosen() {
 
 #[test]
 fn a_key_of_one_transport_is_skipped_by_others_of_a_sweep() {
-    let text = BASE.replace("name = \"homa\"", "name = \"homa\"\nprofile = \"linux\"");
+    let text = BASE
+        .replace("name = \"homa\"", "name = \"homa\"\nprofile = \"linux\"")
+        .replace("sizes = \"W4\"", "sizes = \"W4\"\ntruncate = \"1 MB\"");
     let text = format!("{text}\n[sweep]\ntransport.name = ['homa', 'tcp']");
     assert_eq!(parse(&text, &[]).points.len(), 2);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::FabricConfig;
 use rackweave_transport::{TransportConfig, homa, tcp};
-use rackweave_workload::{Pattern, WorkloadConfig};
+use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
@@ -388,6 +388,7 @@ impl HomaKeys {
         if let Some(x) = self.pacer_fifo_fraction {
             config.pacer_fifo_fraction = per_mille("pacer_fifo_fraction", x)?;
         }
+        refuse_longer_messages(chosen, workload, config.max_message_bytes)?;
         self.priorities(chosen, workload, &mut config)?;
         if let Some(n) = self.overcommit {
             config.overcommit = positive("overcommit", n)?;
@@ -406,7 +407,53 @@ impl HomaKeys {
         config.resend_interval = ticks(self.resend_interval, config.resend_interval);
         config.timeout_resends = ticks(self.timeout_resends, config.timeout_resends);
         config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
-        Ok(config)
+        match config.check() {
+            Ok(()) => Ok(config),
+            Err(error) => Err(self.invalid(chosen, error, &config)),
+        }
+    }
+
+    /// What the transport itself says about the numbers, at the key that is to blame.
+    fn invalid(
+        &self,
+        chosen: &Chosen,
+        error: homa::InvalidConfig,
+        config: &homa::Config,
+    ) -> Problem {
+        use homa::InvalidConfig as E;
+        match error {
+            E::Zero("unscheduled_bytes") => {
+                chosen.bad("unscheduled", "`unscheduled` must be at least 1 B")
+            }
+            E::Zero(key) => chosen.bad(key, format!("`{key}` must be at least 1")),
+            E::Share(key) => chosen.bad(key, format!("`{key}` must be from 0 to 1")),
+            E::DynamicWindow => {
+                let message = "a `window` of 0, a share of `max_incoming`, needs a limit on that";
+                chosen.bad("window", message).with_help("such as max_incoming = \"400 KB\"")
+            }
+            E::ForgetsTooSoon(ticks) => {
+                let given = [
+                    ("resend_ticks", self.resend_ticks.is_some()),
+                    ("resend_interval", self.resend_interval.is_some()),
+                    ("timeout_resends", self.timeout_resends.is_some()),
+                    ("request_ack_ticks", self.request_ack_ticks.is_some()),
+                ];
+                let key =
+                    given.iter().find(|(_, is_given)| *is_given).map_or("name", |(key, _)| key);
+                let message = format!(
+                    "senders would try for {ticks} ticks, and receivers remember a finished \
+                     message for {}: it could be delivered twice",
+                    config.finished_ticks
+                );
+                chosen.bad(key, message).with_help(
+                    "the ticks are about resend_ticks + (timeout_resends + 1) * resend_interval + \
+                     request_ack_ticks",
+                )
+            }
+            E::PacketTooLong(_) | E::Priorities { .. } => {
+                Problem::new(chosen.path.clone(), error.to_string())
+            }
+        }
     }
 
     fn priorities(
@@ -478,6 +525,44 @@ fn given_cutoffs(
              least one level for scheduled packets",
         )
     })
+}
+
+/// Every message of the workload must be one that the transport takes.
+fn refuse_longer_messages(
+    chosen: &Chosen,
+    workload: &WorkloadConfig,
+    max: u32,
+) -> Result<(), Problem> {
+    let max = u64::from(max);
+    // The transport stands in its stream's table, and only the measured stream's workload in one
+    // of its own.
+    let table = chosen.path.strip_suffix(".transport").unwrap_or("workload");
+    let (key, longest, help) = match &workload.pattern {
+        Pattern::Trace(trace) => {
+            ("file", trace.entries().iter().map(|entry| entry.bytes).max(), None)
+        }
+        other => {
+            let help = format!("`truncate = \"{}\"` cuts the distribution there", Bytes(max));
+            ("sizes", other.sizes().map(SizeDist::max), Some(help))
+        }
+    };
+    let longest = longest.unwrap_or(0);
+    let too_long = |key: &str, bytes: u64| {
+        let (longest, max) = (Bytes(bytes), Bytes(max));
+        let message = format!("messages of up to {longest}: this homa takes {max} at most");
+        Problem::new(format!("{table}.{key}"), message)
+    };
+    if longest > max {
+        let problem = too_long(key, longest);
+        return Err(match help {
+            Some(help) => problem.with_help(help),
+            None => problem,
+        });
+    }
+    match workload.exchange.response_bytes(longest) {
+        Some(response) if response > max => Err(too_long("response", response)),
+        _ => Ok(()),
+    }
 }
 
 /// The sizes of all messages that the transport sends, with their weights.

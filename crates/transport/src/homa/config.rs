@@ -40,6 +40,9 @@ pub enum PriorityBy {
 /// The most ticks that a question to a silent peer waits so that not all are asked at once.
 pub(super) const MAX_SPREAD: u32 = 8;
 
+/// The most ticks by which the first question about a message that was begun anew is late.
+const MAX_RESTART_JITTER: u16 = 63;
+
 /// Homa's parameters: plain numbers. See [`Config::sigcomm18`] and [`Config::linux`] for the two
 /// published sets.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,7 +127,8 @@ pub struct Config {
     pub max_control: u32,
     /// Finished RPCs of which the host remembers that they are finished.
     pub max_finished: u32,
-    /// Ticks for which it remembers them; longer than a sender tries (see [`Config::patience`]).
+    /// Ticks for which it remembers them; longer than a sender tries (see
+    /// [`Config::remembered_for`]).
     pub finished_ticks: u32,
 }
 
@@ -205,8 +209,8 @@ impl Config {
         if self.window == 0 && self.max_incoming > u64::from(u32::MAX) {
             return Err(InvalidConfig::DynamicWindow);
         }
-        if self.finished_ticks <= self.patience() {
-            return Err(InvalidConfig::ForgetsTooSoon(self.patience()));
+        if self.finished_ticks <= self.remembered_for() {
+            return Err(InvalidConfig::ForgetsTooSoon(self.remembered_for()));
         }
         Ok(())
     }
@@ -364,9 +368,28 @@ impl Config {
     #[must_use]
     pub fn patience(&self) -> u32 {
         let spread = if self.max_restarts > 0 { MAX_SPREAD } else { 0 };
-        u32::from(self.resend_ticks)
-            + (u32::from(self.timeout_resends) + 1)
-                * (u32::from(self.resend_interval.max(1)) + spread)
+        // Saturating: 65,536 gaps of 65,535 ticks and their spread are too many.
+        (u32::from(self.timeout_resends) + 1)
+            .saturating_mul(u32::from(self.resend_interval.max(1)) + spread)
+            .saturating_add(u32::from(self.resend_ticks))
+    }
+
+    /// The longest time, in ticks, after which a sender may still ask about a message whose every
+    /// acknowledgement was lost: a receiver that forgot it earlier would take what comes for a new
+    /// message, and deliver it twice.
+    #[must_use]
+    pub fn remembered_for(&self) -> u32 {
+        let jitter = if self.max_restarts > 0 { MAX_RESTART_JITTER } else { 0 };
+        self.patience()
+            .saturating_add(u32::from(self.request_ack_ticks))
+            .saturating_add(u32::from(jitter))
+    }
+
+    /// Ticks by which the first question about an RPC that was begun anew is late: later each
+    /// time, up to some dozens of ticks, and not all at once (ours).
+    pub(super) fn restart_jitter(&self, id: u64, restarts: u16) -> u16 {
+        let most = (4_u64 << restarts.min(4)).min(u64::from(MAX_RESTART_JITTER) + 1);
+        (mix(id ^ u64::from(restarts) << 48) % most) as u16
     }
 
     /// Ticks by which the question after the `asked`-th one about this RPC is late: different for each
@@ -443,8 +466,12 @@ mod tests {
         );
         assert_eq!(wrong(|c| c.window = 0), "a dynamic window (0) needs a limit on max_incoming");
         assert_eq!(
-            wrong(|c| c.finished_ticks = 83),
-            "finished_ticks must be above 83, the ticks for which a sender tries"
+            wrong(|c| c.finished_ticks = 83 + 5 + 63),
+            "finished_ticks must be above 151, the ticks for which a sender tries"
+        );
+        assert_eq!(
+            wrong(|c| (c.timeout_resends, c.resend_interval) = (u16::MAX, u16::MAX)),
+            "finished_ticks must be above 4294967295, the ticks for which a sender tries"
         );
     }
 
@@ -463,7 +490,7 @@ mod tests {
     fn finished_rpcs_are_remembered_for_longer_than_a_sender_tries() {
         let link = Rate::from_gbps(10);
         for config in [Config::sigcomm18(link, 10_000), Config::linux(link)] {
-            assert!(config.finished_ticks > 2 * config.patience());
+            assert!(config.finished_ticks > config.remembered_for());
         }
     }
 }

@@ -127,6 +127,8 @@ pub fn allocate_for(
     let mut pieces = Vec::new();
     let (mut unscheduled, mut total) = (0.0, 0.0);
     for (size, weight) in valid(sizes) {
+        // Hosts refuse longer ones.
+        let size = size.min(config.max_message_bytes);
         total += framing.message_wire_bytes(u64::from(size)) as f64 * weight;
         let first = config.whole_packets(config.unscheduled_bytes, size);
         let mut add = |offset: u32| {
@@ -145,7 +147,7 @@ pub fn allocate_for(
         if config.priority_by == PriorityBy::BytesLeft {
             // The end of a long message goes at unscheduled priorities too.
             let tail = size.saturating_sub(config.window).saturating_add(1).max(first);
-            let tail = tail.next_multiple_of(config.max_payload);
+            let tail = tail.checked_next_multiple_of(config.max_payload).unwrap_or(size);
             for offset in (tail..size).step_by(config.max_payload as usize) {
                 let _ = add(offset);
             }
@@ -238,6 +240,16 @@ mod tests {
         let each = bytes.iter().sum::<f64>() / 7.0;
         assert!(bytes[0] == 0.0, "{bytes:?}");
         assert!(bytes[1..].iter().all(|b| (b / each - 1.0).abs() < 0.01), "{bytes:?}");
+    }
+
+    #[test]
+    fn sizes_above_the_longest_message_count_as_that() {
+        let mut config = Config::sigcomm18(Rate::from_gbps(10), 10_000);
+        config.window = 1;
+        let cutoffs = allocate_for(&config, &[(300, 1.0), (u32::MAX, 1.0)], Some(2));
+        assert_eq!(cutoffs, allocate_for(&config, &[(300, 1.0), (1 << 31, 1.0)], Some(2)));
+        config.max_message_bytes = u32::MAX;
+        assert_eq!(allocate_for(&config, &[(u32::MAX, 1.0)], None).unscheduled_levels(), 1);
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl Host {
         entry.rpcs += 1;
         entry.used = tick;
         self.start_timer(now);
-        Some(self.rpcs.insert(host, peer, id, one_way, state))
+        Some(self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state))
     }
 
     /// Ends an RPC in whatever state it is, without an event. `finished`: packets of it that still
@@ -284,6 +284,7 @@ impl Host {
             granted: unscheduled,
             unscheduled,
             next: 0,
+            sent_to: 0,
             again_from: 0,
             again_to: 0,
             priority: 0,
@@ -297,7 +298,7 @@ impl Host {
                     State::Sending(_) => return Err(Refused::DuplicateId),
                     _ => return Err(Refused::UnknownRequest),
                 }
-                rpc.heard();
+                rpc.heard(self.config.resend_ticks);
                 rpc.state = state;
                 slot
             }

@@ -10,7 +10,9 @@ use super::ranges::Received;
 use super::rpc::{Incoming, Known, State};
 use super::{Control, Host};
 
-/// Ids in one ACK packet besides the common header's.
+/// Ids in one ACK packet besides the common header's. The kernel module's has room for five (facts
+/// 1.1); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
+/// the rest, or the next packets tell it.
 const ACK_OTHERS: usize = 3;
 
 impl Host {
@@ -127,7 +129,7 @@ impl Host {
         if !matches!(&rpc.state, State::Receiving(incoming) if incoming.length == message_length) {
             return Placement::Discard;
         }
-        rpc.heard();
+        rpc.heard(self.config.resend_ticks);
         let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
         let (old_left, before) = (incoming.left, incoming.on_the_way());
         let fresh = incoming.received.insert(offset, end, max_gaps);

@@ -23,8 +23,8 @@ pub(super) struct Rpc {
     pub(super) silent: u16,
     /// RESENDs (and the like) since the last sign of life.
     pub(super) asked: u16,
-    /// Further ticks of silence until the peer is asked again: see `Host::spread`.
-    pub(super) extra: u16,
+    /// Ticks of silence at which the peer is asked (again).
+    pub(super) next_ask: u16,
     /// How often it was begun anew because the peer did not know it.
     pub(super) restarts: u16,
     /// The last that was heard of the peer is that it does not know the RPC.
@@ -34,14 +34,21 @@ pub(super) struct Rpc {
 }
 
 impl Rpc {
-    /// The peer has shown that it is alive and knows the RPC.
+    /// The peer has shown that it is alive and knows the RPC; it is asked after `resend_ticks` of
+    /// silence.
     #[inline]
-    pub(super) const fn heard(&mut self) {
-        self.silent = 0;
+    pub(super) const fn heard(&mut self, resend_ticks: u16) {
+        self.wait_anew(resend_ticks);
         self.asked = 0;
-        self.extra = 0;
         self.restarts = 0;
         self.unknown = false;
+    }
+
+    /// Silence begins anew.
+    #[inline]
+    pub(super) const fn wait_anew(&mut self, next_ask: u16) {
+        self.silent = 0;
+        self.next_ask = next_ask;
     }
 }
 
@@ -66,8 +73,10 @@ pub(super) struct Outgoing {
     pub(super) granted: u32,
     /// The bytes that need no grant.
     pub(super) unscheduled: u32,
-    /// The first byte that was never sent.
+    /// The first byte that was not sent since the message was last begun.
     pub(super) next: u32,
+    /// The first byte that was never sent: all of the message may have arrived once there is none.
+    pub(super) sent_to: u32,
     /// To be sent again: from here ...
     pub(super) again_from: u32,
     /// ... to here; empty if not below.
@@ -160,6 +169,7 @@ impl Rpcs {
         peer: u32,
         id: u64,
         one_way: bool,
+        next_ask: u16,
         state: State,
     ) -> u32 {
         let birth = self.births;
@@ -173,7 +183,7 @@ impl Rpcs {
             one_way,
             silent: 0,
             asked: 0,
-            extra: 0,
+            next_ask,
             restarts: 0,
             unknown: false,
             state,

@@ -75,6 +75,7 @@ impl Host {
         let offset = outgoing.next;
         let end = offset.saturating_add(max_payload).min(outgoing.length);
         outgoing.next = end;
+        outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(index, left, more);
         Some(self.data_packet(slot, offset, end - offset, None))
@@ -138,7 +139,7 @@ impl Host {
     /// The peer is alive and knows the RPC.
     pub(super) fn heard(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
-            self.rpcs.get_mut(slot).heard();
+            self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
         }
     }
 
@@ -151,7 +152,7 @@ impl Host {
         resend_all: bool,
     ) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
-        self.rpcs.get_mut(slot).heard();
+        self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
         self.allow(slot, offset, Some(priority));
         if resend_all {
             self.send_again(slot, 0, ALL);
@@ -223,7 +224,7 @@ impl Host {
             // wait for each other without end.
             return self.send_control(from, id, header.one_way, Body::Unknown);
         }
-        self.rpcs.get_mut(slot).heard();
+        self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
         let answer_busy = match &self.rpcs.get(slot).state {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
@@ -265,7 +266,7 @@ impl Host {
         if rpc.restarts < self.config.max_restarts {
             self.begin_anew(slot);
         } else if self.send_again(slot, 0, ALL) {
-            self.rpcs.get_mut(slot).silent = 0;
+            self.rpcs.get_mut(slot).wait_anew(self.config.resend_ticks);
         }
     }
 
@@ -282,11 +283,9 @@ impl Host {
         (outgoing.again_from, outgoing.again_to) = (0, 0);
         let left = outgoing.length;
         rpc.restarts += 1;
-        rpc.silent = 0;
         rpc.asked = 0;
-        // Later each time, up to some dozens of ticks, and not all at once.
-        let most = 4_u64 << rpc.restarts.min(4);
-        rpc.extra = (mix(rpc.id ^ u64::from(rpc.restarts) << 48) % most) as u16;
+        let jitter = self.config.restart_jitter(rpc.id, rpc.restarts);
+        rpc.wait_anew(self.config.resend_ticks.saturating_add(jitter));
         self.queue.push(Ready { left, slot, birth: rpc.birth });
     }
 
@@ -308,8 +307,9 @@ impl Host {
         let State::Sending(outgoing) = &rpc.state else { return };
         let is_client = id & 1 == 0;
         // An acknowledgement of a message that was not wholly sent, or of a request without a
-        // response, is of a peer that has given up and forgotten (ours; see `Host::fail`).
-        if outgoing.next < outgoing.length || is_client && !rpc.one_way {
+        // response, is of a peer that has given up and forgotten (ours; see `Host::fail`). What was
+        // sent before the message was begun anew may have arrived after all.
+        if outgoing.sent_to < outgoing.length || is_client && !rpc.one_way {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         self.remove_rpc(now, slot, !is_client);

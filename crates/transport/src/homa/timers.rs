@@ -62,7 +62,7 @@ impl Host {
     fn tick_rpc(&mut self, now: Time, tick: u32, slot: u32) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
-        let (resend_ticks, interval) = (self.config.resend_ticks, self.config.resend_interval);
+        let interval = self.config.resend_interval;
         let timeout_resends = self.config.timeout_resends;
         let request_ack_ticks = self.config.request_ack_ticks;
         let one_resend_per_peer = self.config.one_resend_per_peer;
@@ -75,7 +75,7 @@ impl Host {
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
         if wait == Wait::Ack {
             // "NEED_ACK every tick once request_ack_ticks passed" (facts 1.6); that it ends is ours.
-            if u32::from(rpc.asked) >= patience {
+            if u32::from(rpc.asked) >= patience.min(u32::from(u16::MAX)) {
                 self.give_up(now, slot);
                 return false;
             }
@@ -85,8 +85,7 @@ impl Host {
             }
             return true;
         }
-        let due = resend_ticks + rpc.extra;
-        if silent < due || !(silent - due).is_multiple_of(interval.max(1)) {
+        if silent < rpc.next_ask {
             return true;
         }
         let peer = self.peers.get_mut(rpc.peer);
@@ -109,7 +108,8 @@ impl Host {
         peer.asked_at = tick;
         rpc.asked += 1;
         let asked = rpc.asked;
-        rpc.extra = rpc.extra.saturating_add(self.config.spread(id, asked));
+        let gap = interval.max(1).saturating_add(self.config.spread(id, asked));
+        rpc.next_ask = silent.saturating_add(gap);
         self.ask(slot, wait);
         true
     }

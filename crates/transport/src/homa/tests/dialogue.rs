@@ -1,9 +1,10 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
 use rackweave_core::{Kind, Span};
-use rackweave_wire::homa::Body;
+use rackweave_wire::Id64;
+use rackweave_wire::homa::{Body, Header};
 
-use super::{Config, Host, HostId, LINK, at, events, id, network, submit, trace};
+use super::{Config, Host, HostId, LINK, at, events, id, network, packet, submit, trace};
 
 fn paper() -> Config {
     Config::sigcomm18(LINK, 10_000)
@@ -234,6 +235,63 @@ fn a_silent_peer_is_given_up() {
         let last_request = network.packets.last().unwrap().0;
         assert!(last_request < at(at_most + MS(10)), "{last_request}");
     }
+}
+
+/// The ticks at which the client of a request asks a dead server for the response.
+fn asks(config: &Config, number: u64) -> Vec<u64> {
+    let mut network = network(config, 2, Span::from_us(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, number, 100, Kind::Request);
+    assert!(network.run_until(at(MS(100_000))));
+    assert_eq!(events(&mut network), [format!("h0: {number} with h1 failed: peer silent")]);
+    let asks = network.packets.iter();
+    let asks = asks.filter(|(_, packet)| matches!(packet.header.body, Body::Resend { .. }));
+    asks.map(|(time, _)| time.0 / MS(1).0).collect()
+}
+
+#[test]
+fn questions_to_a_silent_peer_are_spread_and_never_sooner_than_the_interval() {
+    let mut config = paper();
+    let (interval, patience) = (u64::from(config.resend_interval), u64::from(config.patience()));
+    let mut gaps = std::collections::BTreeSet::new();
+    for number in 0..200 {
+        let asks = asks(&config, number);
+        assert_eq!((asks[0], asks.len()), (5, 5), "{asks:?}");
+        assert!(asks[4] < patience, "{asks:?}");
+        gaps.extend(asks.windows(2).map(|pair| pair[1] - pair[0]));
+    }
+    assert_eq!(gaps, (interval..=interval + 8).collect());
+    assert_eq!(asks(&Config::linux(LINK), 1), [15, 25, 35, 45, 55]);
+    // At the ends of the counters.
+    config.timeout_resends = 2;
+    config.resend_ticks = u16::MAX;
+    assert!(config.check().is_err());
+    config.finished_ticks = 100_000;
+    assert_eq!(config.check(), Ok(()));
+    assert_eq!(asks(&config, 1), [65_535, 65_536]);
+}
+
+#[test]
+fn what_was_begun_anew_and_arrived_all_the_same_is_sent() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 5_000, Kind::OneWay);
+    network.run_until(at(Span::from_us(5_500)));
+    let late: Vec<_> = network.packets.iter().map(|(_, packet)| *packet).collect();
+    let text = trace(&mut network);
+    assert_eq!(text.last().unwrap(), "h0>h1 p7 NEED_ACK 1");
+    network.set_down(1, false);
+    // The question overtakes the data; the answer makes the client begin anew; then all of the old
+    // data arrive before the packet of the new beginning.
+    let unknown = Header { id: Id64::new(id(1).response().0), one_way: true, body: Body::Unknown };
+    network.inject(packet(1, 0, unknown));
+    for packet in late.into_iter().filter(|p| matches!(p.header.body, Body::Data { .. })) {
+        network.inject(packet);
+    }
+    let ack = Body::Ack { count: 0, others: [Id64::new(0); 3] };
+    network.inject(packet(1, 0, Header { body: ack, ..unknown }));
+    network.run_until(at(MS(50)));
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 5000 bytes from h0", "h0: 1 sent to h1"]);
 }
 
 #[test]
