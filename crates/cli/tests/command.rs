@@ -105,6 +105,7 @@ fn a_run_prints_a_table_and_writes_its_files() {
             "queues.csv",
             "report.html",
             "scenario.resolved.toml",
+            "slowdown.svg",
             "slowdown_by_size.csv",
             "slowdown_curve.csv",
             "summary.json",

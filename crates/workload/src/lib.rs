@@ -13,7 +13,7 @@
 //! };
 //!
 //! let (sizes, load, counts) = (SizeDist::named("W4")?, 0.8, LoadCounts::Wire);
-//! let framing = Framing { max_payload: 1460, header_bytes: 40 };
+//! let framing = Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
 //! let gap = open_loop_gap(&sizes, load, counts, Rate::from_gbps(10), framing, |_| 0.0)?;
 //! let config = WorkloadConfig::new(Pattern::OpenLoop { sizes, load, counts });
 //! let mut generator = Generator::new(&config, 144, Some(gap), 1, 0, 0)?;
