@@ -211,8 +211,7 @@ impl Config {
     pub fn sigcomm18(link: Rate, rtt_bytes: u32) -> Self {
         const DATA_HEADER: u32 = 58;
         const MAX_PAYLOAD: u32 = frame::MTU - DATA_HEADER;
-        let framing =
-            Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
+        let framing = Framing { max_payload: MAX_PAYLOAD, header_bytes: DATA_HEADER, sprays: true };
         let window = payload_in(framing, rtt_bytes.max(1));
         let levels = MAX_PRIORITIES;
         let unscheduled_levels = levels / 2;
