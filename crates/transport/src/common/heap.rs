@@ -156,7 +156,8 @@ mod tests {
                     *entry = None;
                 }
             }
-            let entries = table.iter().zip(0..).filter_map(|(key, slot)| key.map(|key| (key, slot)));
+            let entries =
+                table.iter().zip(0..).filter_map(|(key, slot)| key.map(|key| (key, slot)));
             assert_eq!(heap.first(), entries.clone().min());
             assert_eq!(heap.heap.len(), entries.count());
             assert_eq!(heap.contains(slot), table[slot as usize].is_some());

@@ -1,11 +1,13 @@
 //! What NDP and pHost share: their messages are exchanges with a sender's and a receiver's half
 //! each, found by a peer's id, in lists and heaps by slot.
 
+#[cfg(test)]
+pub(crate) mod chaos;
 mod exchanges;
 mod heap;
 mod list;
 
-pub(crate) use exchanges::{Awaiting, Exchange, Exchanges, Known, Limits, State};
+pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
 
