@@ -7,6 +7,7 @@ mod common;
 pub mod homa;
 mod machine;
 pub mod ndp;
+pub mod phost;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

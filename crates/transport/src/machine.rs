@@ -7,7 +7,7 @@ use rackweave_core::{
 };
 use rackweave_wire::Header;
 
-use crate::{homa, ndp, tcp};
+use crate::{homa, ndp, phost, tcp};
 
 /// Which transport, and its parameters. Hosts share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub enum TransportConfig {
     Tcp(Arc<tcp::Config>),
     /// NDP.
     Ndp(Arc<ndp::Config>),
+    /// pHost.
+    PHost(Arc<phost::Config>),
 }
 
 impl TransportConfig {
@@ -28,6 +30,7 @@ impl TransportConfig {
             Self::Homa(config) => Machine::Homa(homa::Host::new(host, Arc::clone(config))),
             Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
             Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
+            Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
         }
     }
 
@@ -38,6 +41,7 @@ impl TransportConfig {
             Self::Homa(config) => config.framing(),
             Self::Tcp(config) => config.framing(),
             Self::Ndp(config) => config.framing(),
+            Self::PHost(config) => config.framing(),
         }
     }
 }
@@ -55,6 +59,8 @@ pub enum Machine {
     Tcp(tcp::Host),
     /// NDP.
     Ndp(ndp::Host),
+    /// pHost.
+    PHost(phost::Host),
 }
 
 /// Calls the same method of whichever machine it is.
@@ -64,6 +70,7 @@ macro_rules! each {
             Machine::Homa($machine) => $call,
             Machine::Tcp($machine) => $call,
             Machine::Ndp($machine) => $call,
+            Machine::PHost($machine) => $call,
         }
     };
 }
@@ -89,6 +96,9 @@ impl Transport for Machine {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             (Self::Ndp(machine), Header::Ndp(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::PHost(machine), Header::PHost(header)) => {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.

@@ -188,6 +188,7 @@ fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Resul
         Body::Ack => "ACK",
         Body::Busy => "BUSY",
         Body::Unknown => "UNKNOWN",
+        Body::Ask => "ASK",
     };
     write!(f, "phost {name} id {}", header.id.get())?;
     if header.one_way {
@@ -200,7 +201,7 @@ fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Resul
             let end = u64::from(offset) + u64::from(len);
             write!(f, " [{offset}..{end}) of {message_length} free {free} token {token}")
         }
-        Body::Ack | Body::Busy | Body::Unknown => Ok(()),
+        Body::Ack | Body::Busy | Body::Unknown | Body::Ask => Ok(()),
     }
 }
 
@@ -351,6 +352,7 @@ mod tests {
             (Body::Ack, false, "ACK id 42"),
             (Body::Busy, false, "BUSY id 42"),
             (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
         ] {
             let text = line(phost::Header { id: Id64::new(42), one_way, body }, 6, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 phost {expected} prio 6"));

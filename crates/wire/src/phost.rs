@@ -23,11 +23,13 @@ pub mod packet_type {
     pub const BUSY: u8 = 5;
     /// Ours: no such message.
     pub const UNKNOWN: u8 = 6;
+    /// Ours: is there still a response to come?
+    pub const ASK: u8 = 7;
 }
 
 /// Bytes of each packet's header, without IP's.
 pub mod size {
-    /// The part that all have, and all of ACK, BUSY and UNKNOWN.
+    /// The part that all have, and all of ACK, BUSY, UNKNOWN and ASK.
     pub const COMMON: u32 = 16;
     /// RTS: with IP's header the 40 bytes of the paper.
     pub const RTS: u32 = 20;
@@ -86,6 +88,8 @@ pub enum Body {
     Busy,
     /// The packet's sender does not know the message.
     Unknown,
+    /// The client waits for the response to this request.
+    Ask,
 }
 
 impl Header {
@@ -108,7 +112,7 @@ impl Header {
             Body::Rts { .. } => size::RTS,
             Body::Token { .. } => size::TOKEN,
             Body::Data { .. } => size::DATA,
-            Body::Ack | Body::Busy | Body::Unknown => size::COMMON,
+            Body::Ack | Body::Busy | Body::Unknown | Body::Ask => size::COMMON,
         }
     }
 
@@ -121,6 +125,7 @@ impl Header {
             Body::Ack => (packet_type::ACK, 0),
             Body::Busy => (packet_type::BUSY, 0),
             Body::Unknown => (packet_type::UNKNOWN, 0),
+            Body::Ask => (packet_type::ASK, 0),
         };
         out.put_u16(ports.source);
         out.put_u16(ports.destination);
@@ -139,7 +144,7 @@ impl Header {
                 out.put_u32(offset);
                 out.put_u32(token);
             }
-            Body::Ack | Body::Busy | Body::Unknown => {}
+            Body::Ack | Body::Busy | Body::Unknown | Body::Ask => {}
         }
     }
 
@@ -178,6 +183,7 @@ impl Header {
             packet_type::ACK => Body::Ack,
             packet_type::BUSY => Body::Busy,
             packet_type::UNKNOWN => Body::Unknown,
+            packet_type::ASK => Body::Ask,
             code => return Err(Malformed::PHostType(code)),
         };
         Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, body }, ports))

@@ -203,6 +203,32 @@ impl<O, I> Exchanges<O, I> {
         state
     }
 
+    /// The exchange that the application means by this message, if it is under way: one that it
+    /// submitted, or one that arrives.
+    pub(crate) fn find_message(&self, peer: HostId, id: MessageId) -> Option<u32> {
+        let live = |local| match self.find(peer, local) {
+            Known::Slot(slot) => Some((slot, matches!(self.get(slot).state, State::Sending(_)))),
+            Known::No | Known::Finished => None,
+        };
+        // Submitted here: the local id is the message's. Arriving: it is the other one, and not yet
+        // (or not any more) the way on which something is sent.
+        let submitted = live(id.0).filter(|(_, sends)| *sends || !id.is_response());
+        let arriving = || live(id.0 ^ 1).filter(|(_, sends)| !*sends || id.is_response());
+        submitted.or_else(arriving).map(|(slot, _)| slot)
+    }
+
+    /// What the application is to be told if the exchange fails: which message. (A server's
+    /// application has not heard of a request that did not arrive whole.)
+    pub(crate) fn failing(&self, slot: u32) -> Option<MessageId> {
+        let exchange = self.get(slot);
+        match exchange.state {
+            State::Sending(_) | State::Awaiting(_) => Some(MessageId(exchange.local)),
+            State::Receiving(_) => exchange.is_client().then_some(MessageId(exchange.local)),
+            State::InService => Some(exchange.arriving()),
+            State::Free(_) => None,
+        }
+    }
+
     fn forget_expired(&mut self, now: Time) {
         while let Some(&(at, peer, local)) = self.finished.front()
             && now.since(at) >= self.limits.finished_for

@@ -32,8 +32,8 @@ impl<K: Copy + Ord> Heap<K> {
         self.position.get(slot as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }
 
-    #[inline]
-    pub(crate) fn contains(&self, slot: u32) -> bool {
+    #[cfg(test)]
+    fn contains(&self, slot: u32) -> bool {
         self.find(slot).is_some()
     }
 

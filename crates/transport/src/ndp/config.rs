@@ -87,7 +87,7 @@ impl Config {
             link,
             max_payload: 1436,
             header_bytes: 64,
-            control_bytes: 64,
+            control_bytes: 44,
             spray: true,
             initial_window: 15,
             pull_percent: 99,

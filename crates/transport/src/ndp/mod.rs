@@ -40,7 +40,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
+use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, List, SERVER_PORT, State};
 pub use config::{Config, InvalidConfig};
 use receiver::Incoming;
 use sender::Outgoing;
@@ -170,18 +170,11 @@ impl Host {
     fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let exchange = self.exchanges.get(slot);
         let (peer, is_client) = (exchange.peer, exchange.is_client());
-        let id = match exchange.state {
-            State::Sending(_) | State::Awaiting(_) => Some(exchange.local),
-            // A response that the client waits for. The server's application has not heard of a
-            // request that did not arrive.
-            State::Receiving(_) => is_client.then_some(exchange.local),
-            State::InService => Some(exchange.local ^ 1),
-            State::Free(_) => return,
-        };
-        let executed = !is_client && !matches!(exchange.state, State::Receiving(_));
-        self.remove(now, slot, executed);
-        if let Some(id) = id {
-            self.events.push_back(Event::Failed { peer, id: MessageId(id), reason });
+        let failing = self.exchanges.failing(slot);
+        // A server that has begun to answer must not execute the request again.
+        self.remove(now, slot, !is_client && failing.is_some());
+        if let Some(id) = failing {
+            self.events.push_back(Event::Failed { peer, id, reason });
         }
     }
 
@@ -230,23 +223,7 @@ impl Transport for Host {
     }
 
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        // Submitted here: the local id is the message's. Arriving: it is the other one.
-        let submitted = match self.exchanges.find(peer, id.0) {
-            Known::Slot(slot) => {
-                let sends = matches!(self.exchanges.get(slot).state, State::Sending(_));
-                (sends || !id.is_response()).then_some(slot)
-            }
-            Known::No | Known::Finished => None,
-        };
-        let arriving = match self.exchanges.find(peer, id.0 ^ 1) {
-            Known::Slot(slot) => {
-                // A response that the server sends is not the request's any more.
-                let sends = matches!(self.exchanges.get(slot).state, State::Sending(_));
-                (!sends || id.is_response()).then_some(slot)
-            }
-            Known::No | Known::Finished => None,
-        };
-        if let Some(slot) = submitted.or(arriving) {
+        if let Some(slot) = self.exchanges.find_message(peer, id) {
             let is_server = !self.exchanges.get(slot).is_client();
             self.remove(now, slot, is_server);
         }

@@ -141,6 +141,7 @@ fn phost_headers() -> Vec<(&'static str, phost::Header)> {
         ("ack", header(Body::Ack)),
         ("busy", header(Body::Busy)),
         ("unknown", header(Body::Unknown)),
+        ("ask", header(Body::Ask)),
     ]
 }
 

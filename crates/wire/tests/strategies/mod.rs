@@ -129,6 +129,7 @@ pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
         Just(phost::Body::Ack),
         Just(phost::Body::Busy),
         Just(phost::Body::Unknown),
+        Just(phost::Body::Ask),
     ];
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| phost::Header { id, one_way, body })
 }

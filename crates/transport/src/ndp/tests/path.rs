@@ -41,7 +41,7 @@ fn a_request_and_its_response_take_both_ideal_times() {
             .map(|(time, host, _)| (*time, host.0))
             .collect();
         // The server's last acknowledgement goes before its response.
-        let ack = LINK.span_of(102);
+        let ack = LINK.span_of(84);
         let (there, back) = (Time::ZERO + one_way, Time::ZERO + one_way + one_way + ack);
         assert_eq!(delivered, [(there, 1), (back, 0)]);
         assert!(network.hosts.iter().all(Host::is_idle));
