@@ -92,7 +92,7 @@ impl Config {
             initial_window: 15,
             pull_percent: 99,
             min_rto: Span::from_ms(5),
-            max_rto: Span::from_ms(40),
+            max_rto: Span::from_ms(10),
             max_timeouts: 8,
             max_stalls: 64,
             data_priority: 0,
@@ -100,7 +100,7 @@ impl Config {
             max_message_bytes: u32::MAX,
             max_exchanges: 1 << 20,
             max_finished: 1 << 20,
-            finished_for: Span::from_ms(640),
+            finished_for: Span::from_ms(160),
             max_control: 1 << 14,
             max_gaps: 1024,
         }
@@ -116,8 +116,8 @@ impl Config {
             control_bytes: 40,
             initial_window: 12,
             min_rto: Span::from_ms(1),
-            max_rto: Span::from_ms(16),
-            finished_for: Span::from_ms(256),
+            max_rto: Span::from_ms(8),
+            finished_for: Span::from_ms(128),
             ..Self::paper(link)
         }
     }
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(wrong(|c| c.pull_percent = 101), "pull_percent must be 1 to 100, not 101");
         assert_eq!(wrong(|c| c.max_rto = Span::from_ms(4)), "min_rto is above max_rto");
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(320)),
-            "finished_for must be above 320 ms, the time for which a sender tries"
+            wrong(|c| c.finished_for = Span::from_ms(80)),
+            "finished_for must be above 80 ms, the time for which a sender tries"
         );
     }
 }

@@ -180,11 +180,10 @@ impl Host {
 
     /// A deadline of this exchange may have come.
     fn due(&mut self, now: Time, slot: u32) {
-        let patience = self.config.patience();
         let deadline = match &self.exchanges.get(slot).state {
             State::Sending(outgoing) => outgoing.deadline(&self.config),
             State::Awaiting(awaiting) => awaiting.ask_at,
-            State::Receiving(incoming) => incoming.heard_at.saturating_add(patience),
+            State::Receiving(incoming) => incoming.deadline(now, &self.config),
             State::InService | State::Free(_) => Time::MAX,
         };
         if deadline == Time::MAX {

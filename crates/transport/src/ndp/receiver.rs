@@ -4,7 +4,7 @@ use rackweave_core::rng::mix;
 use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
 use rackweave_wire::ndp::{Body, Header};
 
-use super::{ExchangeState, Host};
+use super::{Config, ExchangeState, Host};
 use crate::common::{Known, State};
 use crate::homa::ranges::Received;
 
@@ -27,11 +27,17 @@ pub(super) struct Incoming {
     /// Pulls that wait for their turn.
     owed: u32,
     incarnation: u16,
-    /// When the sender was last heard of.
-    pub(super) heard_at: Time,
+    /// When the sender was last heard of, or pulled.
+    heard_at: Time,
 }
 
 impl Incoming {
+    /// When its sender counts as gone. That cannot be as long as it waits for pulls.
+    pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
+        let since = if self.owed > 0 { now } else { self.heard_at };
+        since.saturating_add(config.patience())
+    }
+
     /// Whether the sender has something to send that is neither on its way nor about to be pulled.
     ///
     /// In the paper each ACK and NACK brings a pull, and the pulls of a message are taken back once
@@ -256,6 +262,7 @@ impl Host {
             let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
             let State::Receiving(incoming) = &mut exchange.state else { continue };
             incoming.owed -= 1;
+            incoming.heard_at = now;
             incoming.pulls = incoming.pulls.saturating_add(1);
             let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
             if incoming.owed > 0 {

@@ -36,6 +36,8 @@ pub(super) struct Outgoing {
     waiting: u32,
     /// Packets that may be sent.
     credit: u32,
+    /// Packets that were lost and for which there is no credit yet.
+    withheld: u32,
     /// The highest pull number that was followed.
     pulled: u32,
     /// Packets sent so far, again or not.
@@ -52,6 +54,9 @@ pub(super) struct Outgoing {
     /// Questions that were asked since the last pull, and when there was last something new.
     stalls: u32,
     quiet_since: Time,
+    /// When the last pull came, and how long after the one before.
+    pulled_at: Time,
+    pull_gap: Span,
 }
 
 impl Outgoing {
@@ -122,6 +127,10 @@ impl Outgoing {
             WAITS => self.waiting -= 1,
             sent => self.sample(now.since(sent)),
         }
+        if self.withheld > 0 {
+            self.withheld -= 1;
+            self.credit = self.credit.saturating_add(1);
+        }
         while self.states.front() == Some(&ARRIVED) {
             self.states.pop_front();
             self.base += 1;
@@ -174,6 +183,8 @@ impl Outgoing {
             self.pulled = pull;
             self.stalls = 0;
             self.quiet_since = now;
+            self.pull_gap = now.since(self.pulled_at);
+            self.pulled_at = now;
         }
     }
 
@@ -183,6 +194,13 @@ impl Outgoing {
         let measured = self.srtt.0.saturating_add(self.deviation.0.saturating_mul(4));
         let rto = measured.max(config.min_rto.0);
         Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0))
+    }
+
+    /// The time to wait for a pull before asking for it. Who shares the receiver with a thousand
+    /// others gets one rarely (ours).
+    fn ask_after(&self, config: &Config) -> Span {
+        let rto = self.rto(config, 0).0.saturating_mul(1 << self.stalls.min(20));
+        Span(rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience().0 / 2))
     }
 
     /// When the packet sent at `at` counts as lost.
@@ -201,14 +219,14 @@ impl Outgoing {
         } else if self.is_ready() {
             Time::MAX
         } else {
-            self.quiet_since.saturating_add(self.rto(config, self.stalls))
+            self.quiet_since.saturating_add(self.ask_after(config))
         }
     }
 
-    /// Everything that is overdue is to be sent again, unasked: no pull will come for it. Whether
-    /// there was such a packet.
-    fn time_out(&mut self, now: Time, config: &Config) -> bool {
-        let mut any = false;
+    /// Everything that is overdue is to be sent again, unasked: no pull will come for it. One packet
+    /// may go at once, and a further one with each that arrives (ours): if headers were lost, there
+    /// are too many senders for all to send their windows again.
+    fn time_out(&mut self, now: Time, config: &Config) {
         let (tries, round_at) = (self.tries, self.round_at);
         while let Some(&(at, packet)) = self.sent.front()
             && self.lost_at(config, at) <= now
@@ -220,8 +238,7 @@ impl Outgoing {
                 *state = WAITS;
                 self.again.push_back(packet);
                 self.waiting += 1;
-                self.credit = self.credit.saturating_add(1);
-                any = true;
+                self.withheld = self.withheld.saturating_add(1);
                 // Packets sent before a timeout share it.
                 if self.tries == tries && at >= round_at {
                     self.tries += 1;
@@ -229,7 +246,18 @@ impl Outgoing {
                 }
             }
         }
-        any
+        self.drop_old();
+        if self.tries > tries || self.sent.is_empty() {
+            self.release_one();
+        }
+    }
+
+    /// Gives a packet that was lost a credit, if there is none at all.
+    fn release_one(&mut self) {
+        if self.withheld > 0 && self.credit == 0 {
+            self.withheld -= 1;
+            self.credit = 1;
+        }
     }
 
     /// Bytes of a packet, and where they begin.
@@ -374,6 +402,10 @@ impl Host {
             outgoing.tries += 1;
             outgoing.stalls += 1;
             outgoing.quiet_since = now;
+            outgoing.release_one();
+            if outgoing.is_ready() {
+                self.ready.push_back(slot);
+            }
             if outgoing.stalls > config.max_stalls {
                 return self.fail(now, slot, FailReason::PeerForgot);
             }
@@ -385,9 +417,7 @@ impl Host {
             self.timers.set(slot, deadline);
             return self.send_control(peer, id, one_way, Body::Ask);
         }
-        if outgoing.time_out(now, config) {
-            outgoing.drop_old();
-        }
+        outgoing.time_out(now, config);
         if outgoing.tries > config.max_timeouts {
             return self.fail(now, slot, FailReason::PeerSilent);
         }

@@ -120,12 +120,12 @@ impl Config {
             short_priority: 6,
             long_priority: 5,
             min_rts_interval: Span::from_ms(1),
-            max_rts_interval: Span::from_ms(16),
+            max_rts_interval: Span::from_ms(8),
             max_tries: 8,
             max_message_bytes: u32::MAX,
             max_exchanges: 1 << 20,
             max_finished: 1 << 20,
-            finished_for: Span::from_ms(256),
+            finished_for: Span::from_ms(128),
             max_control: 1 << 14,
             max_gaps: 1024,
         }
@@ -277,8 +277,8 @@ mod tests {
             "min_rts_interval is above max_rts_interval"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(128)),
-            "finished_for must be above 128 ms, the time for which a sender tries"
+            wrong(|c| c.finished_for = Span::from_ms(64)),
+            "finished_for must be above 64 ms, the time for which a sender tries"
         );
     }
 }

@@ -171,12 +171,12 @@ fn a_peer_that_never_answers_is_silent() {
     let mut network = network(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(400))));
+    assert!(network.run_until(at(MS(100))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and again at each timeout but the last.
-    assert_eq!(trace(&mut network).len(), 3 * 9);
+    // The first window, and one packet at each timeout but the last.
+    assert_eq!(trace(&mut network).len(), 3 + 8);
     let patience = small().patience();
-    assert!(network.hosts[0].exchanges_under_way() == 0 && patience == MS(320));
+    assert!(network.hosts[0].exchanges_under_way() == 0 && patience == MS(80));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_receiver_that_restarts_has_lost_the_message() {
     network.restart(1, super::Host::new(super::HostId(1), small().into()));
     network.run_until(at(MS(1)));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-    assert!(network.run_until(at(MS(800))));
+    assert!(network.run_until(at(MS(300))));
     assert!(network.hosts.iter().all(super::Host::is_idle), "its half of the message too");
 }
 
@@ -196,7 +196,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     let mut network = network(&small(), 2, US(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(100)));
+    network.run_until(at(MS(25)));
     // Alive, and busy.
     assert_eq!(
         trace(&mut network)[2..],
@@ -204,10 +204,10 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     );
     network.restart(1, super::Host::new(super::HostId(1), small().into()));
     network.events.clear();
-    network.run_until(at(MS(200)));
+    network.run_until(at(MS(50)));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
     submit(&mut network, 0, 1, 2, 100, Kind::Request);
-    network.run_until(at(MS(201)));
+    network.run_until(at(MS(51)));
     network.set_down(1, true);
     network.events.clear();
     assert!(network.run_until(at(MS(2_000))));

@@ -41,9 +41,9 @@ fn a_packet_that_comes_again_after_the_end_is_acknowledged() {
         let first = network.packets[0].1;
         network.packets.clear();
         network.events.clear();
-        network.run_until(at(Span::from_ms(600)));
+        network.run_until(at(Span::from_ms(150)));
         network.inject(first);
-        assert!(network.run_until(at(Span::from_ms(610))));
+        assert!(network.run_until(at(Span::from_ms(155))));
         assert_eq!(trace(&mut network), ["h1>h0 p7 ACK 1 complete"]);
         assert_eq!(events(&mut network), [""; 0]);
         assert!(network.hosts.iter().all(Host::is_idle));
@@ -60,13 +60,13 @@ fn without_room_to_remember_nothing_new_begins() {
     network.run_until(at(Span::from_ms(1)));
     assert_eq!(events(&mut network).len(), 8);
     submit(&mut network, 0, 1, 5, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(100)));
+    network.run_until(at(Span::from_ms(50)));
     assert_eq!(events(&mut network), [""; 0]);
-    // The first four are forgotten after 640 ms; a sender tries for less long.
-    network.run_until(at(Span::from_ms(700)));
+    // The first four are forgotten after 160 ms; a sender tries for less long.
+    network.run_until(at(Span::from_ms(180)));
     assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);
     submit(&mut network, 0, 1, 6, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(710)));
+    network.run_until(at(Span::from_ms(190)));
     assert_eq!(events(&mut network).len(), 2);
 }
 

@@ -210,11 +210,11 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     let mut network = network(&small(), 2, US(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(20)));
+    network.run_until(at(MS(10)));
     // Alive, and busy.
     assert_eq!(trace(&mut network)[3..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
     network.restart(1, Host::new(HostId(1), small().into()));
     network.events.clear();
-    network.run_until(at(MS(40)));
+    network.run_until(at(MS(20)));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
 }
