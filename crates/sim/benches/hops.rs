@@ -121,10 +121,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
     match name {
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
-        "ndp" => TransportConfig::Ndp(Arc::new(ndp::Config {
-            initial_window: std::env::var("IW").map_or(15, |v| v.parse().unwrap()),
-            ..ndp::Config::paper(LINK)
-        })),
+        "ndp" => {
+            // htsim's 15 packets are a round trip on this fabric without any queue: twice that.
+            let config = ndp::Config { initial_window: 30, ..ndp::Config::paper(LINK) };
+            TransportConfig::Ndp(Arc::new(config))
+        }
         "phost" => {
             let config = phost::Config::paper(LINK);
             let rtt = fabric.base_rtt(config.framing(), 84);
@@ -157,10 +158,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
             latency: Span::from_ns(250),
             buffer: BufferConfig::PerPort { bytes: 500_000 },
             ecn_threshold_bytes: Some(65 * 1538),
-            trim: (name == "ndp").then_some({
-                let q: u64 = std::env::var("Q").map_or(15, |v| v.parse().unwrap());
-                TrimConfig { data_queue_bytes: q * 1538, header_queue_bytes: 2 * q * 1538 }
-            }),
+            trim: (name == "ndp").then_some(NDP_QUEUES),
             routing: Routing::Transport,
         },
     }
@@ -192,29 +190,6 @@ fn measure(traffic: &Traffic, name: &str) {
     let (cpu_s, rss) = usage();
     let hops = result.counters.packet_hops;
     let drops: u64 = result.counters.drops.iter().sum();
-    let mut ends: Vec<f64> = result
-        .messages
-        .iter()
-        .filter_map(|m| match m.outcome {
-            rackweave_sim::result::Outcome::Completed(t) => Some(t.as_us_f64()),
-            _ => None,
-        })
-        .collect();
-    ends.sort_by(f64::total_cmp);
-    let host: f64 =
-        result.links.iter().take(result.messages.len()).map(|l| l.utilisation).sum::<f64>()
-            / result.messages.len() as f64;
-    eprintln!(
-        "trims {} n {} median end {:.0} p10 {:.0} max {:.0} us host util {host:.3} {} {} maxq {}",
-        result.counters.trims,
-        ends.len(),
-        ends[ends.len() / 2],
-        ends[ends.len() / 10],
-        ends[ends.len() - 1],
-        result.links[0].name,
-        result.links[0].utilisation,
-        result.max_queue_bytes
-    );
     println!(
         "{:<18} {:<6} {:>12} {:>8.2} {:>8.2} {:>7.2} {:>8.1} {:>9} {:>8} {:>11} {:?}",
         traffic.name,

@@ -48,10 +48,6 @@ impl TransportConfig {
 
 /// One host's instance of any transport.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "hosts keep them in one array, without a pointer each"
-)]
 pub enum Machine {
     /// Homa.
     Homa(homa::Host),

@@ -64,8 +64,8 @@ pub(crate) enum State<O, I> {
 pub(crate) struct Awaiting {
     /// When the server is asked next.
     pub(crate) ask_at: Time,
-    /// How often it was asked since it was heard of.
-    pub(crate) tries: u32,
+    /// When it was last heard of.
+    pub(crate) heard_at: Time,
 }
 
 /// What the host knows of an id.

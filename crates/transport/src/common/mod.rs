@@ -7,6 +7,9 @@ mod exchanges;
 mod heap;
 mod list;
 
+use rackweave_core::rng::mix;
+use rackweave_core::{HostId, Span};
+
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
@@ -15,3 +18,23 @@ pub(crate) use list::List;
 pub(crate) const CLIENT_PORT: u16 = 0x8000;
 /// The server's port.
 pub(crate) const SERVER_PORT: u16 = 99;
+
+/// Where the repetitions of one message scatter: what a thousand senders have lost together they
+/// must not repeat together (ours).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scatter(u64);
+
+impl Scatter {
+    /// Of this host's message.
+    pub(crate) fn new(host: HostId, local: u64) -> Self {
+        Self(mix(mix(u64::from(host.0)) ^ local))
+    }
+
+    /// The first span as it is, each further one shortened by up to half.
+    pub(crate) fn scatter(self, span: Span, tries: u32) -> Span {
+        if tries == 0 {
+            return span;
+        }
+        Span(span.0 - mix(self.0 ^ u64::from(tries)) % (span.0 / 2 + 1))
+    }
+}

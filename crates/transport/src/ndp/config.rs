@@ -28,8 +28,8 @@ pub struct Config {
     pub min_rto: Span,
     /// The most that RTT and backing off (doubling at each timeout in a row) make of it.
     pub max_rto: Span,
-    /// Timeouts in a row after which the peer counts as silent.
-    pub max_timeouts: u32,
+    /// A peer that is not heard of for so long, while it should answer, counts as silent.
+    pub patience: Span,
     /// Questions in a row that a peer answers without a pull, at most (ours): after so many the
     /// message counts as forgotten.
     pub max_stalls: u32,
@@ -46,7 +46,8 @@ pub struct Config {
     /// Finished exchanges that are remembered. While there are so many, no new one begins: it
     /// could be an old one.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than a sender tries ([`Config::patience`]).
+    /// For how long they are remembered: longer than `patience`, and than any packet is on its
+    /// way besides.
     pub finished_for: Span,
     /// Control packets that wait for the link; more are lost.
     pub max_control: u32,
@@ -73,6 +74,9 @@ pub enum InvalidConfig {
     /// The least is above the most.
     #[error("min_rto is above max_rto")]
     Rto,
+    /// A peer would count as silent before it is asked again.
+    #[error("patience must be above max_rto")]
+    Patience,
     /// A copy of an old packet could begin a message anew.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
@@ -93,14 +97,14 @@ impl Config {
             pull_percent: 99,
             min_rto: Span::from_ms(5),
             max_rto: Span::from_ms(10),
-            max_timeouts: 8,
+            patience: Span::from_ms(160),
             max_stalls: 64,
             data_priority: 0,
             control_priority: 7,
             max_message_bytes: u32::MAX,
             max_exchanges: 1 << 20,
             max_finished: 1 << 20,
-            finished_for: Span::from_ms(160),
+            finished_for: Span::from_ms(200),
             max_control: 1 << 14,
             max_gaps: 1024,
         }
@@ -117,7 +121,6 @@ impl Config {
             initial_window: 12,
             min_rto: Span::from_ms(1),
             max_rto: Span::from_ms(8),
-            finished_for: Span::from_ms(128),
             ..Self::paper(link)
         }
     }
@@ -132,7 +135,6 @@ impl Config {
             ("max_payload", self.max_payload > 0),
             ("initial_window", self.initial_window > 0),
             ("min_rto", self.min_rto > Span::ZERO),
-            ("max_timeouts", self.max_timeouts > 0),
             ("max_stalls", self.max_stalls > 0),
             ("max_message_bytes", self.max_message_bytes > 0),
             ("max_exchanges", self.max_exchanges > 0),
@@ -158,8 +160,11 @@ impl Config {
         if self.min_rto > self.max_rto {
             return Err(InvalidConfig::Rto);
         }
-        if self.finished_for <= self.patience() {
-            return Err(InvalidConfig::FinishedFor(self.patience()));
+        if self.patience <= self.max_rto {
+            return Err(InvalidConfig::Patience);
+        }
+        if self.finished_for <= self.patience {
+            return Err(InvalidConfig::FinishedFor(self.patience));
         }
         Ok(())
     }
@@ -172,12 +177,6 @@ impl Config {
             header_bytes: self.header_bytes,
             sprays: self.spray,
         }
-    }
-
-    /// The time for which a sender tries at most, without hearing of its peer.
-    #[must_use]
-    pub const fn patience(&self) -> Span {
-        Span(self.max_rto.0.saturating_mul(self.max_timeouts as u64))
     }
 
     /// The time between two pulls (facts 4: the time of a full packet / 0.99).
@@ -222,9 +221,10 @@ mod tests {
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
         assert_eq!(wrong(|c| c.pull_percent = 101), "pull_percent must be 1 to 100, not 101");
         assert_eq!(wrong(|c| c.max_rto = Span::from_ms(4)), "min_rto is above max_rto");
+        assert_eq!(wrong(|c| c.patience = c.max_rto), "patience must be above max_rto");
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(80)),
-            "finished_for must be above 80 ms, the time for which a sender tries"
+            wrong(|c| c.finished_for = Span::from_ms(160)),
+            "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }
 }

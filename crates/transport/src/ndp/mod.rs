@@ -40,7 +40,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, List, SERVER_PORT, State};
+use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, List, SERVER_PORT, Scatter, State};
 pub use config::{Config, InvalidConfig};
 use receiver::Incoming;
 use sender::Outgoing;
@@ -207,7 +207,8 @@ impl Transport for Host {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
         let response_in = self.exchanges.check(&message, self.config.max_message_bytes)?;
         let mut outgoing = self.spare.pop().unwrap_or_default();
-        outgoing.reset(message.bytes as u32, &self.config);
+        let scatter = Scatter::new(self.id, message.id.0);
+        outgoing.reset(message.bytes as u32, scatter, &self.config);
         let state = State::Sending(outgoing);
         let slot = if let Some(slot) = response_in {
             self.exchanges.get_mut(slot).state = state;

@@ -35,7 +35,7 @@ impl Incoming {
     /// When its sender counts as gone. That cannot be as long as it waits for pulls.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
         let since = if self.owed > 0 { now } else { self.heard_at };
-        since.saturating_add(config.patience())
+        since.saturating_add(config.patience)
     }
 
     /// Whether the sender has something to send that is neither on its way nor about to be pulled.
@@ -178,7 +178,7 @@ impl Host {
             let state = State::Receiving(incoming);
             self.exchanges.insert(now, from, local, header.one_way, state)?
         };
-        self.timers.set(slot, now.saturating_add(self.config.patience()));
+        self.timers.set(slot, now.saturating_add(self.config.patience));
         Some(slot)
     }
 

@@ -9,7 +9,7 @@ use rackweave_wire::ndp::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Awaiting, Known, State};
+use crate::common::{Awaiting, Known, Scatter, State};
 
 /// In [`Outgoing::states`], instead of the time at which a packet was sent: it has arrived.
 const ARRIVED: Time = Time(u64::MAX);
@@ -21,6 +21,7 @@ const WAITS: Time = Time(u64::MAX - 1);
 pub(super) struct Outgoing {
     length: u32,
     packets: u32,
+    scatter: Scatter,
     /// The first packet that was never sent.
     next: u32,
     /// The first that has not arrived.
@@ -47,8 +48,12 @@ pub(super) struct Outgoing {
     /// Smoothed RTT and its mean deviation.
     srtt: Span,
     deviation: Span,
-    /// Timeouts since the peer was heard of.
-    tries: u32,
+    /// Packets that the receiver has answered for. It pulls once for each, unless all are on the way.
+    answers: u32,
+    /// When the peer was last heard of (at first: when it could first have been).
+    heard_at: Time,
+    /// Timeouts since a packet arrived: NACKs tell of too many senders, not of fewer.
+    doublings: u32,
     /// When the last of them was: packets sent later have a time of their own.
     round_at: Time,
     /// Questions that were asked since the last pull, and when there was last something new.
@@ -61,14 +66,14 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Makes this the state of a new message, keeping its memory.
-    pub(super) fn reset(&mut self, length: u32, config: &Config) {
+    pub(super) fn reset(&mut self, length: u32, scatter: Scatter, config: &Config) {
         let Self { mut states, mut sent, mut again, .. } = core::mem::take(self);
         states.clear();
         sent.clear();
         again.clear();
         let packets = config.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
-        *self = Self { length, packets, credit, states, sent, again, ..Self::default() };
+        *self = Self { length, packets, scatter, credit, states, sent, again, ..Self::default() };
     }
 
     /// Whether a packet may be sent.
@@ -84,6 +89,9 @@ impl Outgoing {
             return None;
         }
         self.credit -= 1;
+        if self.transmissions == 0 {
+            self.heard_at = now;
+        }
         self.transmissions = self.transmissions.saturating_add(1);
         let packet = if self.waiting > 0 { self.take_again(now)? } else { self.take_new(now) };
         self.sent.push_back((now, packet));
@@ -127,6 +135,8 @@ impl Outgoing {
             WAITS => self.waiting -= 1,
             sent => self.sample(now.since(sent)),
         }
+        self.answers = self.answers.saturating_add(1);
+        self.doublings = 0;
         if self.withheld > 0 {
             self.withheld -= 1;
             self.credit = self.credit.saturating_add(1);
@@ -146,6 +156,7 @@ impl Outgoing {
             *state = WAITS;
             self.again.push_back(packet);
             self.waiting += 1;
+            self.answers = self.answers.saturating_add(1);
             self.drop_old();
         }
     }
@@ -193,21 +204,24 @@ impl Outgoing {
     fn rto(&self, config: &Config, doublings: u32) -> Span {
         let measured = self.srtt.0.saturating_add(self.deviation.0.saturating_mul(4));
         let rto = measured.max(config.min_rto.0);
-        Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0))
+        let rto = Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0));
+        self.scatter.scatter(rto, doublings)
     }
 
     /// The time to wait for a pull before asking for it. Who shares the receiver with a thousand
     /// others gets one rarely (ours).
     fn ask_after(&self, config: &Config) -> Span {
         let rto = self.rto(config, 0).0.saturating_mul(1 << self.stalls.min(20));
-        Span(rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience().0 / 2))
+        let wait = rto.max(self.pull_gap.0.saturating_mul(2)).min(config.patience.0 / 4);
+        self.scatter.scatter(Span(wait), self.stalls)
     }
 
     /// When the packet sent at `at` counts as lost.
     #[inline]
     fn lost_at(&self, config: &Config, at: Time) -> Time {
         // The timeouts before the last one concern this packet if it was sent before that.
-        let doublings = if at < self.round_at { self.tries.saturating_sub(1) } else { self.tries };
+        let before = u32::from(at < self.round_at);
+        let doublings = self.doublings.saturating_sub(before);
         at.saturating_add(self.rto(config, doublings))
     }
 
@@ -223,11 +237,12 @@ impl Outgoing {
         }
     }
 
-    /// Everything that is overdue is to be sent again, unasked: no pull will come for it. One packet
-    /// may go at once, and a further one with each that arrives (ours): if headers were lost, there
-    /// are too many senders for all to send their windows again.
+    /// Everything that is overdue is to be sent again, unasked: no pull will come for it. But if
+    /// headers were lost, there are too many senders for all to send their windows again, so one
+    /// packet may go with each that arrives; and one at once, if no pull is to be expected (ours).
+    /// Without that, four thousand senders keep a receiver busy with headers alone.
     fn time_out(&mut self, now: Time, config: &Config) {
-        let (tries, round_at) = (self.tries, self.round_at);
+        let (doublings, round_at) = (self.doublings, self.round_at);
         while let Some(&(at, packet)) = self.sent.front()
             && self.lost_at(config, at) <= now
         {
@@ -240,14 +255,15 @@ impl Outgoing {
                 self.waiting += 1;
                 self.withheld = self.withheld.saturating_add(1);
                 // Packets sent before a timeout share it.
-                if self.tries == tries && at >= round_at {
-                    self.tries += 1;
+                if self.doublings == doublings && at >= round_at {
+                    self.doublings += 1;
                     self.round_at = now;
                 }
             }
         }
         self.drop_old();
-        if self.tries > tries || self.sent.is_empty() {
+        let new_round = self.doublings > doublings;
+        if (new_round || self.sent.is_empty()) && self.answers <= self.pulled {
             self.release_one();
         }
     }
@@ -327,7 +343,7 @@ impl Host {
         if *outgoing.incarnation.get_or_insert(incarnation) != incarnation {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
-        outgoing.tries = 0;
+        outgoing.heard_at = now;
         if let Some((offset, trimmed)) = piece {
             let packet = offset / self.config.max_payload;
             if trimmed {
@@ -364,7 +380,7 @@ impl Host {
             }
             State::Sending(_) => self.await_response(now, slot),
             // The answer to a question.
-            State::Awaiting(awaiting) => awaiting.tries = 0,
+            State::Awaiting(awaiting) => awaiting.heard_at = now,
             _ => {}
         }
     }
@@ -375,7 +391,7 @@ impl Host {
         self.leave_lists(slot);
         self.timers.set(slot, ask_at);
         let exchange = self.exchanges.get_mut(slot);
-        let awaiting = State::Awaiting(Awaiting { ask_at, tries: 0 });
+        let awaiting = State::Awaiting(Awaiting { ask_at, heard_at: now });
         let (peer, id) = (exchange.peer, MessageId(exchange.local));
         let state = core::mem::replace(&mut exchange.state, awaiting);
         self.recycle(state);
@@ -396,21 +412,22 @@ impl Host {
         let config = &self.config;
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
+        if now.since(outgoing.heard_at) >= config.patience {
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
         if outgoing.sent.is_empty() {
-            // Nothing is on the way, and nothing may be sent: a pull was lost, or has many before
-            // it. The receiver says its number again (ours).
-            outgoing.tries += 1;
-            outgoing.stalls += 1;
+            // Nothing is on the way, and nothing may be sent: the receiver takes lost packets for
+            // packets on their way, or a pull was lost, or it has many before it. One of the former
+            // may go; else the receiver says its number of pulls again (ours).
             outgoing.quiet_since = now;
+            outgoing.stalls += 1;
             outgoing.release_one();
             if outgoing.is_ready() {
-                self.ready.push_back(slot);
+                self.timers.remove(slot);
+                return self.ready.push_back(slot);
             }
             if outgoing.stalls > config.max_stalls {
                 return self.fail(now, slot, FailReason::PeerForgot);
-            }
-            if outgoing.tries > config.max_timeouts {
-                return self.fail(now, slot, FailReason::PeerSilent);
             }
             let deadline = after(now, outgoing.deadline(config));
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
@@ -418,9 +435,6 @@ impl Host {
             return self.send_control(peer, id, one_way, Body::Ask);
         }
         outgoing.time_out(now, config);
-        if outgoing.tries > config.max_timeouts {
-            return self.fail(now, slot, FailReason::PeerSilent);
-        }
         let deadline = outgoing.deadline(config);
         let ready = outgoing.is_ready();
         if deadline == Time::MAX {
@@ -435,12 +449,11 @@ impl Host {
 
     /// The timer of a client that waits for its response.
     pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let (interval, max) = (self.config.max_rto, self.config.max_timeouts);
+        let (interval, patience) = (self.config.max_rto, self.config.patience);
         let exchange = self.exchanges.get_mut(slot);
         let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.tries += 1;
         awaiting.ask_at = now.saturating_add(interval);
-        if awaiting.tries > max {
+        if now.since(awaiting.heard_at) >= patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);

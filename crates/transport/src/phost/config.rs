@@ -58,8 +58,8 @@ pub struct Config {
     pub min_rts_interval: Span,
     /// ... up to this.
     pub max_rts_interval: Span,
-    /// So many unanswered, and the peer counts as silent.
-    pub max_tries: u32,
+    /// A peer that is not heard of for so long, while it should answer, counts as silent.
+    pub patience: Span,
 
     /// The longest message, in bytes.
     pub max_message_bytes: u32,
@@ -69,7 +69,8 @@ pub struct Config {
     /// Finished exchanges that are remembered. While there are so many, no new one begins: it
     /// could be an old one.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than a sender tries ([`Config::patience`]).
+    /// For how long they are remembered: longer than `patience`, and than any packet is on its
+    /// way besides.
     pub finished_for: Span,
     /// Control packets that wait for the link; more are lost.
     pub max_control: u32,
@@ -93,6 +94,9 @@ pub enum InvalidConfig {
     /// The least is above the most.
     #[error("min_rts_interval is above max_rts_interval")]
     Interval,
+    /// A peer would count as silent before it is asked again.
+    #[error("patience must be above max_rts_interval")]
+    Patience,
     /// A copy of an old packet could begin a message anew.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
@@ -121,11 +125,11 @@ impl Config {
             long_priority: 5,
             min_rts_interval: Span::from_ms(1),
             max_rts_interval: Span::from_ms(8),
-            max_tries: 8,
+            patience: Span::from_ms(160),
             max_message_bytes: u32::MAX,
             max_exchanges: 1 << 20,
             max_finished: 1 << 20,
-            finished_for: Span::from_ms(128),
+            finished_for: Span::from_ms(200),
             max_control: 1 << 14,
             max_gaps: 1024,
         }
@@ -178,7 +182,6 @@ impl Config {
             ("window_timeout", self.window_timeout > Span::ZERO),
             ("resend_after", self.resend_after > Span::ZERO),
             ("min_rts_interval", self.min_rts_interval > Span::ZERO),
-            ("max_tries", self.max_tries > 0),
             ("max_message_bytes", self.max_message_bytes > 0),
             ("max_exchanges", self.max_exchanges > 0),
             ("max_finished", self.max_finished > 0),
@@ -200,8 +203,11 @@ impl Config {
         if self.min_rts_interval > self.max_rts_interval {
             return Err(InvalidConfig::Interval);
         }
-        if self.finished_for <= self.patience() {
-            return Err(InvalidConfig::FinishedFor(self.patience()));
+        if self.patience <= self.max_rts_interval {
+            return Err(InvalidConfig::Patience);
+        }
+        if self.finished_for <= self.patience {
+            return Err(InvalidConfig::FinishedFor(self.patience));
         }
         Ok(())
     }
@@ -214,12 +220,6 @@ impl Config {
             header_bytes: self.header_bytes,
             sprays: self.spray,
         }
-    }
-
-    /// The time for which a sender tries at most, without hearing of its peer.
-    #[must_use]
-    pub const fn patience(&self) -> Span {
-        Span(self.max_rts_interval.0.saturating_mul(self.max_tries as u64))
     }
 
     /// The time to wait for an answer after `tries` requests.
@@ -277,8 +277,12 @@ mod tests {
             "min_rts_interval is above max_rts_interval"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(64)),
-            "finished_for must be above 64 ms, the time for which a sender tries"
+            wrong(|c| c.patience = c.max_rts_interval),
+            "patience must be above max_rts_interval"
+        );
+        assert_eq!(
+            wrong(|c| c.finished_for = Span::from_ms(160)),
+            "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }
 }

@@ -36,7 +36,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
-use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, SERVER_PORT, State};
+use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, SERVER_PORT, Scatter, State};
 pub use config::{Config, InvalidConfig, TokenOrder};
 use receiver::Incoming;
 use sender::Outgoing;
@@ -188,7 +188,8 @@ impl Transport for Host {
 
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
         let response_in = self.exchanges.check(&message, self.config.max_message_bytes)?;
-        let outgoing = Outgoing::new(now, message.bytes as u32, &self.config);
+        let scatter = Scatter::new(self.id, message.id.0);
+        let outgoing = Outgoing::new(now, message.bytes as u32, scatter, &self.config);
         let (rts, left, deadline) =
             (outgoing.rts(), outgoing.left(), outgoing.deadline(&self.config));
         let (id, one_way) = (message.id.0, message.kind == Kind::OneWay);

@@ -53,7 +53,7 @@ impl Incoming {
 
     /// When something has to be done about it.
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        self.resume_at(config).min(self.heard_at.saturating_add(config.patience()))
+        self.resume_at(config).min(self.heard_at.saturating_add(config.patience))
     }
 
     /// The end of its pause.
@@ -313,7 +313,7 @@ impl Host {
     /// When the sender of this message has been silent for too long.
     pub(super) fn forget_at(&self, slot: u32) -> Time {
         match &self.exchanges.get(slot).state {
-            State::Receiving(incoming) => incoming.heard_at.saturating_add(self.config.patience()),
+            State::Receiving(incoming) => incoming.heard_at.saturating_add(self.config.patience),
             _ => Time::MAX,
         }
     }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
+use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Awaiting, Known, State};
+use crate::common::{Awaiting, Known, Scatter, State};
 
 /// Tokens of a message that wait to be used: they expire before an honest receiver sends so many.
 const MAX_TOKENS: usize = 64;
@@ -26,6 +26,7 @@ struct Token {
 pub(super) struct Outgoing {
     length: u32,
     packets: u32,
+    scatter: Scatter,
     /// Packets that need no token, and the first of them that was not sent.
     free: u32,
     next_free: u32,
@@ -33,19 +34,23 @@ pub(super) struct Outgoing {
     tokens: VecDeque<Token>,
     /// One past the last packet that was sent.
     sent: u32,
-    /// When the peer was last heard of or asked.
-    pub(super) quiet_since: Time,
-    /// Requests since it was heard of.
-    tries: u32,
+    /// When the peer was last heard of, and when it was or asked.
+    heard_at: Time,
+    quiet_since: Time,
+    /// Requests since the last token, when that was, and how long after the one before.
+    doublings: u32,
+    token_at: Time,
+    token_gap: Span,
 }
 
 impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, config: &Config) -> Self {
+    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
         let packets = config.packets(length);
         let free = packets.min(u32::from(config.free_tokens));
         Self {
             length,
             packets,
+            scatter,
             free,
             next_free: 0,
             // Facts 4: "initial tokens expire at 8 + 1.5".
@@ -55,7 +60,10 @@ impl Outgoing {
             tokens: VecDeque::new(),
             sent: 0,
             quiet_since: now,
-            tries: 0,
+            heard_at: now,
+            doublings: 0,
+            token_at: now,
+            token_gap: Span::ZERO,
         }
     }
 
@@ -90,7 +98,11 @@ impl Outgoing {
     }
 
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        self.quiet_since.saturating_add(config.rts_interval(self.tries))
+        // Who shares the receiver with a thousand others gets a token rarely (ours).
+        let interval =
+            config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
+        let interval = Span(interval.min(config.patience.0 / 4));
+        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
     }
 
     #[cfg(test)]
@@ -154,7 +166,10 @@ impl Host {
         if packet >= outgoing.packets {
             return;
         }
-        (outgoing.tries, outgoing.quiet_since) = (0, now);
+        (outgoing.heard_at, outgoing.quiet_since) = (now, now);
+        outgoing.doublings = 0;
+        outgoing.token_gap = now.since(outgoing.token_at);
+        outgoing.token_at = now;
         if outgoing.tokens.len() < MAX_TOKENS {
             let expires = now.saturating_add(self.config.token_expiry);
             outgoing.tokens.push_back(Token { packet, number, expires });
@@ -166,8 +181,8 @@ impl Host {
     pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         match &mut self.exchanges.get_mut(slot).state {
-            State::Sending(outgoing) => (outgoing.tries, outgoing.quiet_since) = (0, now),
-            State::Awaiting(awaiting) => awaiting.tries = 0,
+            State::Sending(outgoing) => (outgoing.heard_at, outgoing.quiet_since) = (now, now),
+            State::Awaiting(awaiting) => awaiting.heard_at = now,
             _ => {}
         }
     }
@@ -182,7 +197,7 @@ impl Host {
             self.remove(now, slot, !is_client);
         } else {
             let ask_at = now.saturating_add(self.config.max_rts_interval);
-            exchange.state = State::Awaiting(Awaiting { ask_at, tries: 0 });
+            exchange.state = State::Awaiting(Awaiting { ask_at, heard_at: now });
             self.leave_lists(slot);
             self.timers.set(slot, ask_at);
         }
@@ -202,9 +217,9 @@ impl Host {
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        outgoing.tries += 1;
+        outgoing.doublings += 1;
         outgoing.quiet_since = now;
-        if outgoing.tries > self.config.max_tries {
+        if now.since(outgoing.heard_at) >= self.config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
@@ -215,12 +230,11 @@ impl Host {
 
     /// The timer of a client that waits for its response.
     pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let (interval, max) = (self.config.max_rts_interval, self.config.max_tries);
+        let (interval, patience) = (self.config.max_rts_interval, self.config.patience);
         let exchange = self.exchanges.get_mut(slot);
         let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.tries += 1;
         awaiting.ask_at = now.saturating_add(interval);
-        if awaiting.tries > max {
+        if now.since(awaiting.heard_at) >= patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);

@@ -171,12 +171,12 @@ fn a_peer_that_never_answers_is_silent() {
     let mut network = network(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(100))));
+    assert!(network.run_until(at(MS(200))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and one packet at each timeout but the last.
-    assert_eq!(trace(&mut network).len(), 3 + 8);
-    let patience = small().patience();
-    assert!(network.hosts[0].exchanges_under_way() == 0 && patience == MS(80));
+    // The first window, and one packet at each timeout but the last: after 5 to 10 ms each.
+    let packets = trace(&mut network).len();
+    assert!((3 + 16..3 + 32).contains(&packets), "{packets}");
+    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
 }
 
 #[test]

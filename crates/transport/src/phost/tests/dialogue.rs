@@ -190,8 +190,9 @@ fn a_peer_that_never_answers_is_silent() {
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(200))));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The free packets, and nine requests.
-    assert_eq!(trace(&mut network).len(), 2 + 9);
+    // The free packets, and requests after 1, 2, 4 and then up to 8 ms.
+    let packets = trace(&mut network).len();
+    assert!((2 + 20..2 + 45).contains(&packets), "{packets}");
 }
 
 #[test]
