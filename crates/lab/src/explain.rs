@@ -291,6 +291,12 @@ fn per_data_packet(transport: &TransportConfig) -> Reverse {
         TransportConfig::Homa(config) => {
             Reverse { free_bytes: u64::from(config.unscheduled_bytes), packets: 1.0 }
         }
+        // Each packet has its ACK, and beyond the window a pull besides.
+        TransportConfig::Ndp(_) => Reverse { free_bytes: 0, packets: 2.0 },
+        TransportConfig::PHost(config) => {
+            let free_bytes = u64::from(config.free_tokens) * u64::from(config.max_payload);
+            Reverse { free_bytes, packets: 1.0 }
+        }
         // Every message is acknowledged, and of a long one every second segment.
         TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
     }

@@ -66,7 +66,7 @@ fn a_transports_own_table_holds_where_it_is_chosen() {
     let min_rto = |point: usize| match &parse(&text, &[]).points[point].config.streams[0].transport
     {
         TransportConfig::Tcp(config) => config.min_rto,
-        TransportConfig::Homa(_) => panic!("not TCP"),
+        other => panic!("not TCP: {other:?}"),
     };
     assert_eq!(min_rto(0), Span::from_ms(5));
     assert_eq!(min_rto(1), Span::from_ms(1));

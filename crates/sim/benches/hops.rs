@@ -10,9 +10,10 @@ use std::sync::Arc;
 use rackweave_core::{HostId, Pool, Rate, Span};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
+    TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, phost, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -115,12 +116,22 @@ const TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 3] = ["homa", "dctcp", "tcp"];
+const TRANSPORTS: [&str; 5] = ["homa", "dctcp", "tcp", "ndp", "phost"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
+        "ndp" => {
+            // htsim's 15 packets are a round trip on this fabric without any queue: twice that.
+            let config = ndp::Config { initial_window: 30, ..ndp::Config::paper(LINK) };
+            TransportConfig::Ndp(Arc::new(config))
+        }
+        "phost" => {
+            let config = phost::Config::paper(LINK);
+            let rtt = fabric.base_rtt(config.framing(), 84);
+            TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+        }
         _ => {
             let framing = homa::Config::sigcomm18(LINK, 10_000).framing();
             let rtt_bytes = LINK.bytes_in(fabric.base_rtt(framing, 86)) as u32;
@@ -132,7 +143,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
     }
 }
 
-fn fabric(topology: Topology) -> FabricConfig {
+/// As in htsim: a data queue of 15 packets, and twice its bytes for headers.
+const NDP_QUEUES: TrimConfig =
+    TrimConfig { data_queue_bytes: 15 * 1538, header_queue_bytes: 2 * 15 * 1538 };
+
+fn fabric(topology: Topology, name: &str) -> FabricConfig {
     FabricConfig {
         topology,
         host_link_delay: Span::ZERO,
@@ -143,7 +158,7 @@ fn fabric(topology: Topology) -> FabricConfig {
             latency: Span::from_ns(250),
             buffer: BufferConfig::PerPort { bytes: 500_000 },
             ecn_threshold_bytes: Some(65 * 1538),
-            trim: None,
+            trim: (name == "ndp").then_some(NDP_QUEUES),
             routing: Routing::Transport,
         },
     }
@@ -151,7 +166,7 @@ fn fabric(topology: Topology) -> FabricConfig {
 
 /// Runs one case and prints its line.
 fn measure(traffic: &Traffic, name: &str) {
-    let fabric_config = fabric(traffic.topology);
+    let fabric_config = fabric(traffic.topology, name);
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
     let pattern = (traffic.pattern)();
     let transport = transport(name, &fabric, &pattern);

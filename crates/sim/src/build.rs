@@ -89,7 +89,9 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
             bytes_per_grant: u64::from(config.max_payload),
             wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
         }),
-        TransportConfig::Tcp(_) => None,
+        // Nor for each packet of the others (NDP's pulls and acknowledgements, pHost's tokens):
+        // their load counts data.
+        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => None,
     };
     let exchange = stream.workload.exchange;
     let extra = |size: u64| {

@@ -3,8 +3,11 @@
 //! Each implements [`rackweave_core::Transport`]; [`Machine`] is any of them, for hosts on which
 //! they run side by side.
 
+mod common;
 pub mod homa;
 mod machine;
+pub mod ndp;
+pub mod phost;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

@@ -7,7 +7,7 @@ use rackweave_core::{
 };
 use rackweave_wire::Header;
 
-use crate::{homa, tcp};
+use crate::{homa, ndp, phost, tcp};
 
 /// Which transport, and its parameters. Hosts share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +16,10 @@ pub enum TransportConfig {
     Homa(Arc<homa::Config>),
     /// TCP (NewReno or CUBIC) and DCTCP.
     Tcp(Arc<tcp::Config>),
+    /// NDP.
+    Ndp(Arc<ndp::Config>),
+    /// pHost.
+    PHost(Arc<phost::Config>),
 }
 
 impl TransportConfig {
@@ -25,6 +29,8 @@ impl TransportConfig {
         match self {
             Self::Homa(config) => Machine::Homa(homa::Host::new(host, Arc::clone(config))),
             Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
+            Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
+            Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
         }
     }
 
@@ -34,6 +40,8 @@ impl TransportConfig {
         match self {
             Self::Homa(config) => config.framing(),
             Self::Tcp(config) => config.framing(),
+            Self::Ndp(config) => config.framing(),
+            Self::PHost(config) => config.framing(),
         }
     }
 }
@@ -45,6 +53,10 @@ pub enum Machine {
     Homa(homa::Host),
     /// TCP and DCTCP.
     Tcp(tcp::Host),
+    /// NDP.
+    Ndp(ndp::Host),
+    /// pHost.
+    PHost(phost::Host),
 }
 
 /// Calls the same method of whichever machine it is.
@@ -53,6 +65,8 @@ macro_rules! each {
         match $self {
             Machine::Homa($machine) => $call,
             Machine::Tcp($machine) => $call,
+            Machine::Ndp($machine) => $call,
+            Machine::PHost($machine) => $call,
         }
     };
 }
@@ -75,6 +89,12 @@ impl Transport for Machine {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             (Self::Tcp(machine), Header::Tcp(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::Ndp(machine), Header::Ndp(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::PHost(machine), Header::PHost(header)) => {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use rackweave_core::{Ecn, Kind, Packet};
 
-use crate::{Header, homa, tcp};
+use crate::{Header, homa, ndp, phost, tcp};
 
 /// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
 /// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
@@ -20,6 +20,8 @@ impl fmt::Display for Line<'_> {
         match &packet.header {
             Header::Homa(header) => write_homa(f, header)?,
             Header::Tcp(header) => write_tcp(f, header)?,
+            Header::Ndp(header) => write_ndp(f, header)?,
+            Header::PHost(header) => write_phost(f, header)?,
         }
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
@@ -146,6 +148,63 @@ fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt::Result {
     }
 }
 
+fn write_ndp(f: &mut fmt::Formatter<'_>, header: &ndp::Header) -> fmt::Result {
+    use ndp::Body;
+    let name = match header.body {
+        Body::Data { .. } => "DATA",
+        Body::Ack { .. } => "ACK",
+        Body::Nack { .. } => "NACK",
+        Body::Pull { .. } => "PULL",
+        Body::Ask => "ASK",
+        Body::Unknown => "UNKNOWN",
+    };
+    write!(f, "ndp {name} id {}", header.id.get())?;
+    if header.one_way {
+        f.write_str(" one-way")?;
+    }
+    match header.body {
+        Body::Data { message_length, offset, len, window } => {
+            let end = u64::from(offset) + u64::from(len);
+            write!(f, " [{offset}..{end}) of {message_length} window {window}")
+        }
+        Body::Ack { offset, pull, incarnation, complete } => {
+            write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")?;
+            f.write_str(if complete { " complete" } else { "" })
+        }
+        Body::Nack { offset, pull, incarnation } => {
+            write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")
+        }
+        Body::Pull { pull, incarnation } => write!(f, " {pull} incarnation {incarnation:#06x}"),
+        Body::Ask | Body::Unknown => Ok(()),
+    }
+}
+
+fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Result {
+    use phost::Body;
+    let name = match header.body {
+        Body::Rts { .. } => "RTS",
+        Body::Token { .. } => "TOKEN",
+        Body::Data { .. } => "DATA",
+        Body::Ack => "ACK",
+        Body::Busy => "BUSY",
+        Body::Unknown => "UNKNOWN",
+        Body::Ask => "ASK",
+    };
+    write!(f, "phost {name} id {}", header.id.get())?;
+    if header.one_way {
+        f.write_str(" one-way")?;
+    }
+    match header.body {
+        Body::Rts { message_length, free } => write!(f, " of {message_length} free {free}"),
+        Body::Token { packet, number } => write!(f, " {number} for packet {packet}"),
+        Body::Data { message_length, offset, len, free, token } => {
+            let end = u64::from(offset) + u64::from(len);
+            write!(f, " [{offset}..{end}) of {message_length} free {free} token {token}")
+        }
+        Body::Ack | Body::Busy | Body::Unknown | Body::Ask => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +310,52 @@ mod tests {
         ] {
             let text = line(header, 0, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 tcp {expected} prio 0"));
+        }
+    }
+
+    #[test]
+    fn ndp_packets() {
+        use ndp::Body;
+        let (offset, pull, incarnation) = (1436, 9, 0xbeef);
+        let data = Body::Data { message_length: 10_000, offset, len: 1436, window: 7 };
+        let ack = |complete| Body::Ack { offset, pull, incarnation, complete };
+        for (body, one_way, expected) in [
+            (data, true, "DATA id 42 one-way [1436..2872) of 10000 window 7"),
+            (ack(false), false, "ACK id 42 1436 pull 9 incarnation 0xbeef"),
+            (ack(true), false, "ACK id 42 1436 pull 9 incarnation 0xbeef complete"),
+            (
+                Body::Nack { offset, pull, incarnation },
+                false,
+                "NACK id 42 1436 pull 9 incarnation 0xbeef",
+            ),
+            (Body::Pull { pull, incarnation }, false, "PULL id 42 9 incarnation 0xbeef"),
+            (Body::Ask, false, "ASK id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+        ] {
+            let text = line(ndp::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 ndp {expected} prio 7"));
+        }
+    }
+
+    #[test]
+    fn phost_packets() {
+        use phost::Body;
+        let (message_length, offset, len, free, token) = (20_000, 1460, 1460, 8, 1);
+        for (body, one_way, expected) in [
+            (Body::Rts { message_length, free }, false, "RTS id 42 of 20000 free 8"),
+            (Body::Token { packet: 9, number: 11 }, false, "TOKEN id 42 11 for packet 9"),
+            (
+                Body::Data { message_length, offset, len, free, token },
+                true,
+                "DATA id 42 one-way [1460..2920) of 20000 free 8 token 1",
+            ),
+            (Body::Ack, false, "ACK id 42"),
+            (Body::Busy, false, "BUSY id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+            (Body::Ask, false, "ASK id 42"),
+        ] {
+            let text = line(phost::Header { id: Id64::new(42), one_way, body }, 6, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 phost {expected} prio 6"));
         }
     }
 

@@ -71,6 +71,8 @@ pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     let header_bytes = match header {
         Header::Homa(header) => header.header_bytes(layout),
         Header::Tcp(header) => header.counted_bytes(),
+        Header::Ndp(header) => header.header_bytes(),
+        Header::PHost(header) => header.header_bytes(),
     };
     IPV4 + header_bytes + header.payload_bytes()
 }

@@ -1,6 +1,6 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
-//! - [`homa`], [`tcp`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`]: the headers of one protocol each, `encode` and `decode`.
 //! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
@@ -11,7 +11,9 @@ pub mod dump;
 pub mod frame;
 pub mod homa;
 mod malformed;
+pub mod ndp;
 pub mod pcapng;
+pub mod phost;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};
@@ -25,6 +27,10 @@ pub enum Header {
     Homa(homa::Header),
     /// TCP and DCTCP.
     Tcp(tcp::Header),
+    /// NDP.
+    Ndp(ndp::Header),
+    /// pHost.
+    PHost(phost::Header),
 }
 
 /// TCP's IP protocol number.
@@ -37,6 +43,8 @@ impl Header {
         match self {
             Self::Homa(_) => layout.ip_protocol(),
             Self::Tcp(_) => IP_PROTOCOL_TCP,
+            Self::Ndp(_) => ndp::IP_PROTOCOL,
+            Self::PHost(_) => phost::IP_PROTOCOL,
         }
     }
 
@@ -46,6 +54,8 @@ impl Header {
         match self {
             Self::Homa(header) => header.header_bytes(layout),
             Self::Tcp(header) => header.header_bytes(),
+            Self::Ndp(header) => header.header_bytes(),
+            Self::PHost(header) => header.header_bytes(),
         }
     }
 
@@ -54,6 +64,8 @@ impl Header {
         match self {
             Self::Homa(header) => header.encode(layout, ports, out),
             Self::Tcp(header) => header.encode(ports, out),
+            Self::Ndp(header) => header.encode(ports, out),
+            Self::PHost(header) => header.encode(ports, out),
         }
     }
 
@@ -73,11 +85,21 @@ impl Header {
                 return Ok((Self::Homa(header), ports));
             }
         }
-        if ip_protocol == IP_PROTOCOL_TCP {
-            let (header, ports) = tcp::Header::decode(bytes, l4_bytes)?;
-            return Ok((Self::Tcp(header), ports));
+        match ip_protocol {
+            IP_PROTOCOL_TCP => {
+                let (header, ports) = tcp::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::Tcp(header), ports))
+            }
+            ndp::IP_PROTOCOL => {
+                let (header, ports) = ndp::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::Ndp(header), ports))
+            }
+            phost::IP_PROTOCOL => {
+                let (header, ports) = phost::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::PHost(header), ports))
+            }
+            other => Err(Malformed::Protocol(other)),
         }
-        Err(Malformed::Protocol(ip_protocol))
     }
 }
 
@@ -87,6 +109,8 @@ impl HeaderTrait for Header {
         match self {
             Self::Homa(header) => header.payload(),
             Self::Tcp(header) => header.payload(),
+            Self::Ndp(header) => header.payload(),
+            Self::PHost(header) => header.payload(),
         }
     }
 }
@@ -102,6 +126,20 @@ impl From<tcp::Header> for Header {
     #[inline]
     fn from(header: tcp::Header) -> Self {
         Self::Tcp(header)
+    }
+}
+
+impl From<ndp::Header> for Header {
+    #[inline]
+    fn from(header: ndp::Header) -> Self {
+        Self::Ndp(header)
+    }
+}
+
+impl From<phost::Header> for Header {
+    #[inline]
+    fn from(header: phost::Header) -> Self {
+        Self::PHost(header)
     }
 }
 

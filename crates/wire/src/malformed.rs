@@ -45,6 +45,12 @@ pub enum Malformed {
     /// No such Homa packet.
     #[error("Homa packet type {0:#04x} is not known")]
     HomaType(u8),
+    /// No such NDP packet.
+    #[error("NDP packet type {0} is not known")]
+    NdpType(u8),
+    /// No such pHost packet.
+    #[error("pHost packet type {0} is not known")]
+    PHostType(u8),
     /// An ACK has room for five.
     #[error("an ACK that claims {0} entries, but has room for 5")]
     AckCount(u16),

@@ -33,6 +33,16 @@ fn tcp() {
 }
 
 #[test]
+fn ndp() {
+    replay("decode_ndp", checks::ndp);
+}
+
+#[test]
+fn phost() {
+    replay("decode_phost", checks::phost);
+}
+
+#[test]
 fn frames() {
     replay("decode_frame", checks::frame);
 }

@@ -5,19 +5,17 @@ mod strategies;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rackweave_core::Packet;
+use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Malformed, Ports, frame, homa, tcp};
-use strategies::{headers, homa_headers, layouts, packets, ports, tcp_headers};
+use rackweave_wire::{Header, Malformed, Ports, frame, homa, ndp, phost, tcp};
+use strategies::{
+    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, ports, tcp_headers,
+};
 
 fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     header.encode(layout, ports, &mut bytes);
-    let payload = match header {
-        Header::Homa(header) => header.payload(),
-        Header::Tcp(header) => header.payload(),
-    };
-    let l4_bytes = bytes.len() + payload.map_or(0, |slice| slice.len as usize);
+    let l4_bytes = bytes.len() + header.payload_bytes() as usize;
     (bytes, l4_bytes)
 }
 
@@ -56,8 +54,10 @@ proptest! {
     fn decoders_survive_any_bytes(bytes in vec(any::<u8>(), 0..120), l4_bytes in any::<usize>()) {
         checks::homa(&bytes);
         checks::tcp(&bytes);
+        checks::ndp(&bytes);
+        checks::phost(&bytes);
         checks::frame(&bytes);
-        for protocol in [Layout::Head.ip_protocol(), Layout::Talk.ip_protocol(), 6] {
+        for protocol in [146, 253, 6, 254, 252] {
             // Most are refused; none may panic, whatever IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
@@ -74,6 +74,8 @@ proptest! {
         match packet.header {
             Header::Homa(_) => checks::homa(l4),
             Header::Tcp(_) => checks::tcp(l4),
+            Header::Ndp(_) => checks::ndp(l4),
+            Header::PHost(_) => checks::phost(l4),
         }
     }
 
@@ -112,6 +114,26 @@ proptest! {
         for cut in 0..bytes.len() {
             for claimed in [cut, l4_bytes] {
                 prop_assert!(tcp::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
+            }
+        }
+    }
+
+    #[test]
+    fn an_ndp_header_cut_anywhere_is_refused(header in ndp_headers(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header.into(), Layout::Head, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                prop_assert!(ndp::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_phost_header_cut_anywhere_is_refused(header in phost_headers(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header.into(), Layout::Head, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                prop_assert!(phost::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
             }
         }
     }

@@ -60,6 +60,8 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
             Name::Dctcp.as_str()
         }
         TransportConfig::Tcp(_) => Name::Tcp.as_str(),
+        TransportConfig::Ndp(_) => "ndp",
+        TransportConfig::PHost(_) => "phost",
     }
 }
 

@@ -27,7 +27,7 @@ pub mod config;
 pub mod cutoffs;
 mod grants;
 mod peer;
-mod ranges;
+pub(crate) mod ranges;
 mod receiver;
 mod rpc;
 mod sender;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 ///
 /// In the common case, packets in order, it is one number.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Received {
+pub(crate) struct Received {
     prefix: u32,
     /// Sorted, disjoint, not touching each other nor the prefix.
     later: SmallVec<[(u32, u32); 3]>,
@@ -18,7 +18,7 @@ impl Received {
     /// A range that would make more than `max_ranges` separate ones is not taken (0): what a peer
     /// sends must not make the state grow without limit.
     #[inline]
-    pub(super) fn insert(&mut self, start: u32, end: u32, max_ranges: usize) -> u32 {
+    pub(crate) fn insert(&mut self, start: u32, end: u32, max_ranges: usize) -> u32 {
         if start <= self.prefix && self.later.is_empty() {
             let fresh = end.saturating_sub(self.prefix);
             self.prefix += fresh;
@@ -62,8 +62,24 @@ impl Received {
         fresh
     }
 
+    /// Whether this one has arrived.
+    #[inline]
+    pub(crate) fn contains(&self, at: u32) -> bool {
+        at < self.prefix || {
+            let after = self.later.partition_point(|&(from, _)| from <= at);
+            after > 0 && at < self.later[after - 1].1
+        }
+    }
+
+    /// The first one from `start` on that has not arrived.
+    pub(crate) fn first_missing(&self, start: u32) -> u32 {
+        let start = start.max(self.prefix);
+        let after = self.later.partition_point(|&(from, _)| from <= start);
+        if after > 0 { start.max(self.later[after - 1].1) } else { start }
+    }
+
     /// Gaps below `limit`, lowest first.
-    pub(super) fn gaps(&self, limit: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(crate) fn gaps(&self, limit: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let starts = core::iter::once(self.prefix).chain(self.later.iter().map(|&(_, to)| to));
         let ends = self.later.iter().map(|&(from, _)| from).chain(core::iter::once(u32::MAX));
         starts
@@ -73,7 +89,7 @@ impl Received {
     }
 
     /// The first gap below `limit`.
-    pub(super) fn first_gap(&self, limit: u32) -> Option<(u32, u32)> {
+    pub(crate) fn first_gap(&self, limit: u32) -> Option<(u32, u32)> {
         self.gaps(limit).next()
     }
 }
@@ -131,6 +147,11 @@ mod tests {
                 let fresh = slots.iter().filter(|known| !**known).count() as u32;
                 slots.fill(true);
                 assert_eq!(received.insert(start, end, usize::MAX), fresh);
+                for (at, known) in bitmap.iter().enumerate() {
+                    assert_eq!(received.contains(at as u32), *known);
+                    let missing = (at..).find(|at| !bitmap.get(*at).unwrap_or(&false)).unwrap();
+                    assert_eq!(received.first_missing(at as u32), missing as u32);
+                }
                 let missing: u32 = received.gaps(64).map(|(from, to)| to - from).sum();
                 assert_eq!(missing as usize, bitmap.iter().filter(|known| !**known).count());
             }

@@ -3,7 +3,7 @@
 
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, frame, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -23,6 +23,18 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         header.encode(PORTS, &mut bytes);
         seeds.push(("decode_tcp", name.to_owned(), bytes));
         seeds.push(("decode_frame", format!("tcp_{name}"), framed(header, Layout::Head)));
+    }
+    for (name, header) in ndp_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_ndp", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("ndp_{name}"), framed(header, Layout::Head)));
+    }
+    for (name, header) in phost_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_phost", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("phost_{name}"), framed(header, Layout::Head)));
     }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
@@ -97,6 +109,42 @@ fn tcp_headers() -> Vec<(&'static str, tcp::Header)> {
     ]
 }
 
+fn ndp_headers() -> Vec<(&'static str, ndp::Header)> {
+    use ndp::Body;
+    let header = |body| ndp::Header { id: Id64::new(42), one_way: false, body };
+    let data = Body::Data { message_length: 10_000, offset: 1436, len: 1436, window: 7 };
+    let (offset, pull, incarnation) = (1436, 3, 0xbeef);
+    let ack = |complete| Body::Ack { offset, pull, incarnation, complete };
+    vec![
+        ("data", header(data)),
+        ("data_one_way", ndp::Header { one_way: true, ..header(data) }),
+        ("ack", header(ack(false))),
+        ("ack_complete", header(ack(true))),
+        ("nack", header(Body::Nack { offset, pull, incarnation })),
+        ("pull", header(Body::Pull { pull, incarnation })),
+        ("ask", header(Body::Ask)),
+        ("unknown", header(Body::Unknown)),
+    ]
+}
+
+fn phost_headers() -> Vec<(&'static str, phost::Header)> {
+    use phost::Body;
+    let header = |body| phost::Header { id: Id64::new(42), one_way: false, body };
+    let (message_length, free) = (20_000, 8);
+    let rts = Body::Rts { message_length, free };
+    let data = Body::Data { message_length, offset: 1460, len: 1460, free, token: 1 };
+    vec![
+        ("rts", header(rts)),
+        ("rts_one_way", phost::Header { one_way: true, ..header(rts) }),
+        ("token", header(Body::Token { packet: 9, number: 11 })),
+        ("data", header(data)),
+        ("ack", header(Body::Ack)),
+        ("busy", header(Body::Busy)),
+        ("unknown", header(Body::Unknown)),
+        ("ask", header(Body::Ask)),
+    ]
+}
+
 fn framed(header: impl Into<Header>, layout: Layout) -> Vec<u8> {
     let header = header.into();
     let bytes = frame::counted_ip_bytes(&header, layout);
@@ -133,6 +181,10 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     };
     let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
     let good_frame = framed(header, Layout::Head);
+    let mut ndp = Vec::new();
+    ndp_headers()[0].1.encode(PORTS, &mut ndp);
+    let mut phost = Vec::new();
+    phost_headers()[0].1.encode(PORTS, &mut phost);
     vec![
         ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
         ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),
@@ -147,6 +199,12 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("decode_tcp", "mapping_too_short", tcp(&[253, 4, 0x52, 0x57])),
         ("decode_tcp", "data_offset_zero", changed(tcp(&[]), 12, 0)),
         ("decode_tcp", "data_offset_beyond_segment", changed(tcp(&[]), 12, 0xf0)),
+        ("decode_ndp", "type_zero", changed(ndp.clone(), 4, 0)),
+        ("decode_ndp", "cut_in_data_header", ndp[..23].to_vec()),
+        ("decode_ndp", "cut_in_common_header", ndp[..15].to_vec()),
+        ("decode_phost", "type_zero", changed(phost.clone(), 4, 0)),
+        ("decode_phost", "cut_in_rts", phost[..19].to_vec()),
+        ("decode_phost", "cut_in_common_header", phost[..15].to_vec()),
         ("decode_frame", "ethertype_ipv6", changed(good_frame.clone(), 12, 0x86)),
         ("decode_frame", "checksum", changed(good_frame.clone(), 24, 0)),
         ("decode_frame", "fragment", changed(good_frame.clone(), 20, 0x20)),

@@ -4,7 +4,7 @@ use proptest::array::{uniform3, uniform7};
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Id64, Ports, frame, homa, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, tcp};
 
 pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
     prop_oneof![Just(Layout::Head), Just(Layout::Talk)]
@@ -85,10 +85,61 @@ pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
         .prop_map(|((seq, ack, window, flags), body)| tcp::Header { seq, ack, window, flags, body })
 }
 
+pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
+    let data = (any::<(u32, u32, u16)>(), 0..=65_000_u16).prop_map(
+        |((message_length, offset, window), len)| ndp::Body::Data {
+            message_length,
+            offset,
+            len,
+            window,
+        },
+    );
+    let ack = any::<(u32, u32, u16, bool)>().prop_map(|(offset, pull, incarnation, complete)| {
+        ndp::Body::Ack { offset, pull, incarnation, complete }
+    });
+    let nack = any::<(u32, u32, u16)>().prop_map(|(offset, pull, incarnation)| ndp::Body::Nack {
+        offset,
+        pull,
+        incarnation,
+    });
+    let pull =
+        any::<(u32, u16)>().prop_map(|(pull, incarnation)| ndp::Body::Pull { pull, incarnation });
+    let body = prop_oneof![data, ack, nack, pull, Just(ndp::Body::Ask), Just(ndp::Body::Unknown)];
+    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| ndp::Header { id, one_way, body })
+}
+
+pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
+    let rts = any::<(u32, u16)>()
+        .prop_map(|(message_length, free)| phost::Body::Rts { message_length, free });
+    let token =
+        any::<(u32, u32)>().prop_map(|(packet, number)| phost::Body::Token { packet, number });
+    let data = (any::<(u32, u32, u16, u32)>(), 0..=65_000_u16).prop_map(
+        |((message_length, offset, free, token), len)| phost::Body::Data {
+            message_length,
+            offset,
+            len,
+            free,
+            token,
+        },
+    );
+    let body = prop_oneof![
+        rts,
+        token,
+        data,
+        Just(phost::Body::Ack),
+        Just(phost::Body::Busy),
+        Just(phost::Body::Unknown),
+        Just(phost::Body::Ask),
+    ];
+    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| phost::Header { id, one_way, body })
+}
+
 pub(crate) fn headers() -> impl Strategy<Value = Header> {
     prop_oneof![
-        homa_headers().prop_map(Header::Homa), //
-        tcp_headers().prop_map(Header::Tcp)
+        homa_headers().prop_map(Header::Homa),
+        tcp_headers().prop_map(Header::Tcp),
+        ndp_headers().prop_map(Header::Ndp),
+        phost_headers().prop_map(Header::PHost),
     ]
 }
 

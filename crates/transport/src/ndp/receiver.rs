@@ -1,0 +1,275 @@
+//! The receiver: arriving packets, their answers, and the pacer of pulls.
+
+use rackweave_core::rng::mix;
+use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
+use rackweave_wire::ndp::{Body, Header};
+
+use super::{Config, ExchangeState, Host};
+use crate::common::{Known, State};
+use crate::homa::ranges::Received;
+
+/// Pulls that a driver that comes late may send at once.
+const CATCH_UP: u64 = 8;
+
+/// A message on its way in, in packets.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    length: u32,
+    /// Packets that have not arrived.
+    missing: u32,
+    received: Received,
+    /// Packets that its sender sends without being pulled.
+    window: u32,
+    /// Packets that came, whole or not, old or new.
+    arrivals: u32,
+    /// Pulls that were sent.
+    pulls: u32,
+    /// Pulls that wait for their turn.
+    owed: u32,
+    incarnation: u16,
+    /// When the sender was last heard of, or pulled.
+    heard_at: Time,
+}
+
+impl Incoming {
+    /// When its sender counts as gone. That cannot be as long as it waits for pulls.
+    pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
+        let since = if self.owed > 0 { now } else { self.heard_at };
+        since.saturating_add(config.patience)
+    }
+
+    /// Whether the sender has something to send that is neither on its way nor about to be pulled.
+    ///
+    /// In the paper each ACK and NACK brings a pull, and the pulls of a message are taken back once
+    /// its last packet has arrived, because they would be in vain (facts 4). The receiver can
+    /// know that sooner (ours): there are as many packets on the way as were sent unasked or pulled
+    /// and have not come. A lost one counts as on its way until it is sent again, unasked.
+    #[inline]
+    const fn wants_pull(&self) -> bool {
+        let asked = self.window.saturating_add(self.pulls);
+        let on_the_way = asked.saturating_sub(self.arrivals);
+        self.missing > on_the_way.saturating_add(self.owed)
+    }
+}
+
+impl Host {
+    /// DATA, trimmed or whole.
+    pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = &packet.header;
+        let Body::Data { message_length, offset, len, window } = header.body else {
+            return Placement::Discard;
+        };
+        let max_payload = self.config.max_payload;
+        let whole = offset % max_payload == 0
+            && offset < message_length
+            && u32::from(len) == max_payload.min(message_length - offset);
+        if !whole || message_length > self.config.max_message_bytes {
+            return Placement::Discard;
+        }
+        let Some(slot) = self.receiving_slot(now, packet.src, header, message_length, window)
+        else {
+            return Placement::Discard;
+        };
+        let (number, trimmed) = (offset / max_payload, packet.is_trimmed());
+        let max_gaps = usize::from(self.config.max_gaps);
+        let exchange = self.exchanges.get_mut(slot);
+        let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
+        let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
+        if incoming.length != message_length {
+            return Placement::Discard;
+        }
+        incoming.heard_at = now;
+        incoming.arrivals = incoming.arrivals.saturating_add(1);
+        let fresh =
+            if trimmed { 0 } else { incoming.received.insert(number, number + 1, max_gaps) };
+        incoming.missing -= fresh;
+        if incoming.missing == 0 {
+            let incarnation = incoming.incarnation;
+            self.arrived(now, slot);
+            self.send_complete(peer, id.0, one_way, offset, incarnation);
+        } else {
+            if incoming.wants_pull() {
+                // The pull goes with the answer if none has gone for long enough, else it waits
+                // (htsim; the paper sends both on their own).
+                if self.pulls.is_empty() && now >= self.next_pull_at {
+                    incoming.pulls = incoming.pulls.saturating_add(1);
+                    self.next_pull_at = now.saturating_add(self.pull_spacing);
+                } else {
+                    incoming.owed += 1;
+                    self.pulls.push_back(slot);
+                }
+            }
+            let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
+            let known = fresh > 0 || incoming.received.contains(number);
+            let body = if known {
+                Body::Ack { offset, pull, incarnation, complete: false }
+            } else {
+                Body::Nack { offset, pull, incarnation }
+            };
+            self.send_control(peer, id.0, one_way, body);
+        }
+        if fresh == 0 {
+            return Placement::Discard;
+        }
+        Placement::Store(Slice { message: id, offset, len: u32::from(len) })
+    }
+
+    /// The exchange that receives this message; begins it if it is new.
+    #[inline]
+    fn receiving_slot(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        length: u32,
+        window: u16,
+    ) -> Option<u32> {
+        let id = header.id.get();
+        let local = id ^ 1;
+        let is_client = local & 1 == 0;
+        let known = self.exchanges.find(from, local);
+        if let Known::Slot(slot) = known
+            && let State::Receiving(_) = self.exchanges.get(slot).state
+        {
+            return Some(slot);
+        }
+        let Body::Data { offset, .. } = header.body else { return None };
+        match known {
+            Known::Slot(slot) => match self.exchanges.get(slot).state {
+                State::Sending(_) | State::Awaiting(_) if is_client => {
+                    if self.exchanges.get(slot).one_way {
+                        return None;
+                    }
+                }
+                // The server has the request, and its client does not know it yet.
+                _ => {
+                    self.send_complete(from, id, header.one_way, offset, 0);
+                    return None;
+                }
+            },
+            Known::Finished => {
+                self.send_complete(from, id, header.one_way, offset, 0);
+                return None;
+            }
+            // A response to no request (any more).
+            Known::No if is_client => {
+                self.send_control(from, id, header.one_way, Body::Unknown);
+                return None;
+            }
+            Known::No => {}
+        }
+        let packets = self.config.packets(length);
+        let incoming = Incoming {
+            length,
+            missing: packets,
+            received: Received::default(),
+            window: packets.min(u32::from(window)),
+            arrivals: 0,
+            pulls: 0,
+            owed: 0,
+            // Another one begins at another time.
+            incarnation: mix(now.0) as u16,
+            heard_at: now,
+        };
+        let slot = if let Known::Slot(slot) = known {
+            self.response_begins(slot, State::Receiving(incoming));
+            slot
+        } else {
+            let state = State::Receiving(incoming);
+            self.exchanges.insert(now, from, local, header.one_way, state)?
+        };
+        self.timers.set(slot, now.saturating_add(self.config.patience));
+        Some(slot)
+    }
+
+    /// The first packet of a response: so the request has arrived.
+    fn response_begins(&mut self, slot: u32, state: ExchangeState) {
+        self.leave_lists(slot);
+        let exchange = self.exchanges.get_mut(slot);
+        let id = MessageId(exchange.local);
+        let peer = exchange.peer;
+        let before = core::mem::replace(&mut exchange.state, state);
+        if let State::Sending(_) = before {
+            self.events.push_back(Event::Sent { peer, id });
+        }
+        self.recycle(before);
+    }
+
+    /// The last packet of a message has arrived.
+    fn arrived(&mut self, now: Time, slot: u32) {
+        let exchange = self.exchanges.get(slot);
+        let State::Receiving(incoming) = &exchange.state else { return };
+        let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
+        let bytes = u64::from(incoming.length);
+        self.events.push_back(Event::Delivered { peer, id, bytes, kind });
+        if kind == Kind::Request {
+            self.leave_lists(slot);
+            self.exchanges.get_mut(slot).state = State::InService;
+        } else {
+            self.remove(now, slot, true);
+        }
+    }
+
+    fn send_complete(
+        &mut self,
+        peer: HostId,
+        id: u64,
+        one_way: bool,
+        offset: u32,
+        incarnation: u16,
+    ) {
+        let body = Body::Ack { offset, pull: 0, incarnation, complete: true };
+        self.send_control(peer, id, one_way, body);
+    }
+
+    /// ASK: how does the message stand?
+    pub(super) fn handle_ask(&mut self, now: Time, from: HostId, id: u64, one_way: bool) {
+        let local = id ^ 1;
+        let is_client = local & 1 == 0;
+        let slot = match self.exchanges.find(from, local) {
+            Known::Slot(slot) => slot,
+            // Of a request the client wants more than that it has arrived: its response, which it
+            // cannot have any more.
+            Known::Finished if one_way || is_client => {
+                return self.send_complete(from, id, one_way, 0, 0);
+            }
+            Known::Finished | Known::No => {
+                return self.send_control(from, id, one_way, Body::Unknown);
+            }
+        };
+        match &mut self.exchanges.get_mut(slot).state {
+            State::Receiving(incoming) => {
+                incoming.heard_at = now;
+                let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
+                self.send_control(from, id, one_way, Body::Pull { pull, incarnation });
+            }
+            State::InService | State::Sending(_) if !is_client => {
+                self.send_complete(from, id, one_way, 0, 0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends the pulls that are due: one at a time for the whole host, fair between its messages
+    /// (facts 4).
+    pub(super) fn pace_pulls(&mut self, now: Time) {
+        let spacing = self.pull_spacing;
+        let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
+        self.next_pull_at = self.next_pull_at.max(earliest);
+        while self.next_pull_at <= now {
+            let Some(slot) = self.pulls.pop_front() else { return };
+            let exchange = self.exchanges.get_mut(slot);
+            let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
+            let State::Receiving(incoming) = &mut exchange.state else { continue };
+            incoming.owed -= 1;
+            incoming.heard_at = now;
+            incoming.pulls = incoming.pulls.saturating_add(1);
+            let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
+            if incoming.owed > 0 {
+                self.pulls.push_back(slot);
+            }
+            self.next_pull_at = self.next_pull_at.saturating_add(spacing);
+            self.send_control(peer, id.0, one_way, Body::Pull { pull, incarnation });
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Dialogues as traces: who says what to whom, in which order.
+
+use rackweave_core::{Kind, Span};
+
+use super::{Config, LINK, at, events, id, network, submit, trace};
+use crate::testkit::Network;
+
+/// A window of three packets, so that pulls are soon seen.
+fn small() -> Config {
+    Config { initial_window: 3, ..Config::paper(LINK) }
+}
+
+const US: fn(u64) -> Span = Span::from_us;
+const MS: fn(u64) -> Span = Span::from_ms;
+
+/// Loses what hosts send while `f` runs.
+fn lost<T>(network: &mut Network<super::Host>, f: impl FnOnce(&mut Network<super::Host>) -> T) {
+    network.faults.loss = 1.0;
+    f(network);
+    network.faults.loss = 0.0;
+}
+
+#[test]
+fn a_short_request() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(10)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +100 of 100",
+            "h1>h0 p7 ACK 1 complete",
+            "h1>h0 p0 DATA 1r 0 +100 of 100",
+            "h0>h1 p7 ACK 1r complete",
+        ]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 100 bytes from h0",
+            "h0: 1 sent to h1",
+            "h0: Response 1r of 100 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
+}
+
+#[test]
+fn a_pulled_message() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 6 * 1_436, Kind::OneWay);
+    network.run_until(at(MS(1)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1436 of 8616",
+            "h0>h1 p0 DATA 1 1 +1436 of 8616",
+            // The first pull goes with its acknowledgement; the next ones are paced.
+            "h1>h0 p7 ACK 1 0 pull 1",
+            "h0>h1 p0 DATA 1 2 +1436 of 8616",
+            "h1>h0 p7 ACK 1 1 pull 1",
+            "h1>h0 p7 PULL 1 2",
+            "h0>h1 p0 DATA 1 3 +1436 of 8616",
+            "h1>h0 p7 ACK 1 2 pull 2",
+            "h1>h0 p7 PULL 1 3",
+            "h0>h1 p0 DATA 1 4 +1436 of 8616",
+            "h1>h0 p7 ACK 1 3 pull 3",
+            "h0>h1 p0 DATA 1 5 +1436 of 8616",
+            // Everything is on its way: no further pulls.
+            "h1>h0 p7 ACK 1 4 pull 3",
+            "h1>h0 p7 ACK 1 complete",
+        ]
+    );
+}
+
+#[test]
+fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
+    let mut network = network(&small(), 2, US(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
+    network.run_until(at(US(10)));
+    network.set_down(1, false);
+    let mut sent: Vec<_> = network.packets.drain(..).map(|(_, packet)| packet).collect();
+    sent[0].trim();
+    for packet in sent {
+        network.inject(packet);
+    }
+    network.run_until(at(MS(1)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h1>h0 p7 NACK 1 0 pull 1",
+            "h1>h0 p7 ACK 1 1 pull 1",
+            "h1>h0 p7 ACK 1 2 pull 1",
+            "h0>h1 p0 DATA 1 0 +1436 of 7180",
+            "h1>h0 p7 PULL 1 2",
+            "h0>h1 p0 DATA 1 3 +1436 of 7180",
+            "h1>h0 p7 PULL 1 3",
+            "h1>h0 p7 ACK 1 0 pull 3",
+            "h0>h1 p0 DATA 1 4 +1436 of 7180",
+            "h1>h0 p7 ACK 1 3 pull 3",
+            "h1>h0 p7 ACK 1 complete",
+        ]
+    );
+}
+
+#[test]
+fn a_lost_packet_is_sent_again_after_the_timeout() {
+    let mut network = network(&small(), 2, US(1));
+    lost(&mut network, |network| submit(network, 0, 1, 1, 2 * 1_436, Kind::OneWay));
+    network.run_until(at(Span::from_us(4_999)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1436 of 2872",
+            "h0>h1 p0 DATA 1 1 +1436 of 2872",
+            "h1>h0 p7 ACK 1 1 pull 0"
+        ]
+    );
+    network.run_until(at(MS(6)));
+    assert_eq!(trace(&mut network), ["h0>h1 p0 DATA 1 0 +1436 of 2872", "h1>h0 p7 ACK 1 complete"]);
+}
+
+#[test]
+fn a_lost_last_acknowledgement_is_repeated() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
+    lost(&mut network, |network| network.run_until(at(US(3))));
+    network.run_until(at(MS(20)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +100 of 100",
+            "h1>h0 p7 ACK 1 complete",
+            "h0>h1 p0 DATA 1 0 +100 of 100",
+            "h1>h0 p7 ACK 1 complete",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
+}
+
+#[test]
+fn a_lost_pull_is_asked_for() {
+    let config = Config { initial_window: 1, ..Config::paper(LINK) };
+    let mut network = network(&config, 2, US(1));
+    // Two messages: the second one's pull must wait for the first one's, and is lost.
+    submit(&mut network, 0, 1, 1, 2 * 1_436, Kind::OneWay);
+    submit(&mut network, 0, 1, 2, 2 * 1_436, Kind::OneWay);
+    network.lose = Some(|packet| {
+        matches!(packet.header.body, super::Body::Pull { pull: 1, .. })
+            && packet.header.id.get() == 4
+    });
+    network.run_until(at(MS(4)));
+    network.lose = None;
+    network.run_until(at(MS(10)));
+    let trace = trace(&mut network);
+    let asked = trace.iter().position(|line| line.contains("ASK")).expect("asked");
+    assert_eq!(
+        trace[asked..],
+        [
+            "h0>h1 p7 ASK 2",
+            "h1>h0 p7 PULL 2 1",
+            "h0>h1 p0 DATA 2 1 +1436 of 2872",
+            "h1>h0 p7 ACK 2 complete",
+        ]
+    );
+}
+
+#[test]
+fn a_peer_that_never_answers_is_silent() {
+    let mut network = network(&small(), 2, US(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
+    assert!(network.run_until(at(MS(200))));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
+    // The first window, and one packet at each timeout but the last: after 5 to 10 ms each.
+    let packets = trace(&mut network).len();
+    assert!((3 + 16..3 + 32).contains(&packets), "{packets}");
+    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
+}
+
+#[test]
+fn a_receiver_that_restarts_has_lost_the_message() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
+    network.run_until(at(US(20)));
+    network.restart(1, super::Host::new(super::HostId(1), small().into()));
+    network.run_until(at(MS(1)));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
+    assert!(network.run_until(at(MS(300))));
+    assert!(network.hosts.iter().all(super::Host::is_idle), "its half of the message too");
+}
+
+#[test]
+fn a_client_notices_that_its_server_forgot_the_request() {
+    let mut network = network(&small(), 2, US(1));
+    network.respond = None;
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(25)));
+    // Alive, and busy.
+    assert_eq!(
+        trace(&mut network)[2..],
+        ["h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete", "h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete"]
+    );
+    network.restart(1, super::Host::new(super::HostId(1), small().into()));
+    network.events.clear();
+    network.run_until(at(MS(50)));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
+    submit(&mut network, 0, 1, 2, 100, Kind::Request);
+    network.run_until(at(MS(51)));
+    network.set_down(1, true);
+    network.events.clear();
+    assert!(network.run_until(at(MS(2_000))));
+    assert_eq!(events(&mut network), ["h0: 2 with h1 failed: peer silent"]);
+}
+
+#[test]
+fn what_is_cancelled_is_forgotten() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
+    network.run_until(at(US(20)));
+    network.cancel(0, 1, id(1));
+    network.run_until(at(MS(1)));
+    assert!(network.hosts[0].is_idle());
+    submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
+    network.run_until(network.now() + US(20));
+    network.cancel(1, 0, id(2));
+    // It counts as received: nobody wants it.
+    network.run_until(at(MS(3)));
+    assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
+    assert!(network.run_until(at(MS(400))));
+    assert!(network.hosts.iter().all(super::Host::is_idle));
+}

@@ -1,0 +1,360 @@
+//! The receiver: requests, arriving packets, and who gets the next token.
+
+use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
+use rackweave_wire::phost::{Body, Header};
+
+use super::config::{Config, TokenOrder};
+use super::{ExchangeState, Host};
+use crate::common::{Known, State};
+use crate::homa::ranges::Received;
+
+/// Tokens that a driver that comes late may send at once.
+const CATCH_UP: u64 = 8;
+
+/// Why a message gets no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// It does get some.
+    No,
+    /// Its sender has not used the last ones (the paper: it is downgraded).
+    Unused,
+    /// Each of its missing packets has had one.
+    AllSent,
+}
+
+/// A message on its way in, in packets.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    length: u32,
+    packets: u32,
+    /// Packets that have not arrived.
+    missing: u32,
+    received: Received,
+    /// The next packet that gets a token is this one or the first missing one after it.
+    cursor: u32,
+    /// The number of the next token.
+    next_number: u32,
+    /// One past the highest number that came with a packet.
+    used: u32,
+    /// When the last token was sent (the free ones count).
+    last_token_at: Time,
+    pause: Pause,
+    /// The order in which it had its last token, for round robin.
+    turn: u64,
+    /// When the sender was last heard of.
+    heard_at: Time,
+}
+
+impl Incoming {
+    /// Tokens that are not known to have been used.
+    const fn unused(&self) -> u32 {
+        self.next_number.saturating_sub(self.used)
+    }
+
+    /// When something has to be done about it.
+    pub(super) fn deadline(&self, config: &Config) -> Time {
+        self.resume_at(config).min(self.heard_at.saturating_add(config.patience))
+    }
+
+    /// The end of its pause.
+    fn resume_at(&self, config: &Config) -> Time {
+        match self.pause {
+            Pause::No => Time::MAX,
+            Pause::Unused => self.last_token_at.saturating_add(config.window_timeout),
+            Pause::AllSent => self.last_token_at.saturating_add(config.resend_after),
+        }
+    }
+
+    /// The packet that gets the next token, unless there is to be a pause.
+    fn next_packet(&mut self, now: Time, config: &Config) -> Option<u32> {
+        if self.unused() > config.token_window {
+            self.pause = Pause::Unused;
+            if now < self.resume_at(config) {
+                return None;
+            }
+            // Room for one token, to see whether the sender uses it (facts 4: "then gap is
+            // relaxed").
+            self.used = self.next_number.saturating_sub(config.token_window);
+        }
+        let mut packet = self.received.first_missing(self.cursor);
+        if packet >= self.packets {
+            self.pause = Pause::AllSent;
+            if now < self.resume_at(config) {
+                return None;
+            }
+            packet = self.received.first_missing(0);
+        }
+        self.pause = Pause::No;
+        self.cursor = packet + 1;
+        Some(packet)
+    }
+
+    /// Its place among those that wait for tokens.
+    const fn key(&self, birth: u64, order: TokenOrder) -> (u64, u64) {
+        match order {
+            TokenOrder::Srpt => (self.missing as u64, birth),
+            TokenOrder::RoundRobin => (self.turn, birth),
+        }
+    }
+}
+
+impl Host {
+    /// RTS: a message is there, or its sender wants to know how it stands.
+    pub(super) fn handle_rts(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        length: u32,
+        free: u16,
+    ) {
+        if length == 0 || length > self.config.max_message_bytes {
+            return;
+        }
+        let Some((slot, new)) = self.receiving_slot(now, from, header, length, free) else {
+            return;
+        };
+        let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
+        incoming.heard_at = now;
+        if !new && incoming.length == length {
+            self.send_control(from, header.id.get(), header.one_way, Body::Busy);
+        }
+        self.pace_tokens(now);
+    }
+
+    /// DATA.
+    pub(super) fn handle_data(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = &packet.header;
+        let Body::Data { message_length, offset, len, free, token } = header.body else {
+            return Placement::Discard;
+        };
+        let max_payload = self.config.max_payload;
+        let whole = offset % max_payload == 0
+            && offset < message_length
+            && u32::from(len) == max_payload.min(message_length - offset);
+        if !whole || message_length > self.config.max_message_bytes || packet.is_trimmed() {
+            return Placement::Discard;
+        }
+        let from = packet.src;
+        let slot = self.receiving_slot(now, from, header, message_length, free);
+        let Some((slot, _)) = slot else { return Placement::Discard };
+        let (number, max_gaps) = (offset / max_payload, usize::from(self.config.max_gaps));
+        let (window, order) = (self.config.token_window, self.config.order);
+        let exchange = self.exchanges.get_mut(slot);
+        let (id, birth) = (exchange.arriving(), exchange.birth);
+        let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
+        if incoming.length != message_length {
+            return Placement::Discard;
+        }
+        incoming.heard_at = now;
+        // Numbers that were not given out are nobody's.
+        if token < incoming.next_number {
+            incoming.used = incoming.used.max(token + 1);
+        }
+        let fresh = incoming.received.insert(number, number + 1, max_gaps);
+        incoming.missing -= fresh;
+        if incoming.missing == 0 {
+            self.arrived(now, slot);
+        } else {
+            let key = incoming.key(birth, order);
+            match incoming.pause {
+                Pause::Unused if incoming.unused() <= window => self.resume(now, slot),
+                Pause::No => self.waiting.set(slot, key),
+                Pause::Unused | Pause::AllSent => {}
+            }
+        }
+        self.pace_tokens(now);
+        if fresh == 0 {
+            return Placement::Discard;
+        }
+        Placement::Store(Slice { message: id, offset, len: u32::from(len) })
+    }
+
+    /// The exchange that receives this message, and whether it is new: then it begins.
+    #[inline]
+    fn receiving_slot(
+        &mut self,
+        now: Time,
+        from: HostId,
+        header: &Header,
+        length: u32,
+        free: u16,
+    ) -> Option<(u32, bool)> {
+        let (id, one_way) = (header.id.get(), header.one_way);
+        let local = id ^ 1;
+        let is_client = local & 1 == 0;
+        let known = self.exchanges.find(from, local);
+        if let Known::Slot(slot) = known
+            && let State::Receiving(_) = self.exchanges.get(slot).state
+        {
+            return Some((slot, false));
+        }
+        match known {
+            Known::Slot(slot) => match self.exchanges.get(slot).state {
+                State::Sending(_) | State::Awaiting(_) if is_client => {
+                    if self.exchanges.get(slot).one_way {
+                        return None;
+                    }
+                }
+                // The server has the request, and its client does not know it yet.
+                _ => {
+                    self.send_control(from, id, one_way, Body::Ack);
+                    return None;
+                }
+            },
+            Known::Finished => {
+                self.send_control(from, id, one_way, Body::Ack);
+                return None;
+            }
+            // A response to no request (any more).
+            Known::No if is_client => {
+                self.send_control(from, id, one_way, Body::Unknown);
+                return None;
+            }
+            Known::No => {}
+        }
+        let packets = self.config.packets(length);
+        let free = packets.min(u32::from(free));
+        let incoming = Incoming {
+            length,
+            packets,
+            missing: packets,
+            received: Received::default(),
+            cursor: free,
+            next_number: free,
+            used: 0,
+            // The last free packet takes its time to come.
+            last_token_at: now.saturating_add(self.config.span_of(free)),
+            pause: Pause::AllSent,
+            turn: 0,
+            heard_at: now,
+        };
+        let slot = if let Known::Slot(slot) = known {
+            self.response_begins(slot, State::Receiving(incoming));
+            slot
+        } else {
+            self.exchanges.insert(now, from, local, one_way, State::Receiving(incoming))?
+        };
+        if free < packets {
+            self.resume(now, slot);
+        }
+        // Facts 4: "receiver holds back tokens for the size of the free window when a RTS arrives".
+        // Several that arrive together share the pause (ours: most of an incast's are lost).
+        let pause = self.config.span_of(free).0.saturating_sub(self.config.token_lead.0);
+        self.next_token_at = self.next_token_at.max(now.saturating_add(Span(pause)));
+        self.arm(slot);
+        Some((slot, true))
+    }
+
+    /// The first packet of a response: so the request has arrived.
+    fn response_begins(&mut self, slot: u32, state: ExchangeState) {
+        self.leave_lists(slot);
+        let exchange = self.exchanges.get_mut(slot);
+        let (peer, id) = (exchange.peer, MessageId(exchange.local));
+        if let State::Sending(_) = core::mem::replace(&mut exchange.state, state) {
+            self.events.push_back(Event::Sent { peer, id });
+        }
+    }
+
+    /// The last packet of a message has arrived.
+    fn arrived(&mut self, now: Time, slot: u32) {
+        let exchange = self.exchanges.get(slot);
+        let State::Receiving(incoming) = &exchange.state else { return };
+        let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
+        let (bytes, one_way) = (u64::from(incoming.length), exchange.one_way);
+        self.events.push_back(Event::Delivered { peer, id, bytes, kind });
+        if kind == Kind::Request {
+            self.leave_lists(slot);
+            self.exchanges.get_mut(slot).state = State::InService;
+        } else {
+            self.remove(now, slot, true);
+        }
+        self.send_control(peer, id.0, one_way, Body::Ack);
+    }
+
+    /// ASK: is there still a response to come?
+    pub(super) fn handle_ask(&mut self, from: HostId, id: u64) {
+        let local = id ^ 1;
+        let known = self.exchanges.find(from, local);
+        // The server's side of a request.
+        if local & 1 == 1 {
+            let busy = matches!(known, Known::Slot(_));
+            self.send_control(from, id, false, if busy { Body::Busy } else { Body::Unknown });
+        }
+    }
+
+    /// The message is to get tokens (again).
+    fn resume(&mut self, now: Time, slot: u32) {
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Receiving(incoming) = &mut exchange.state else { return };
+        incoming.pause = Pause::No;
+        let key = incoming.key(exchange.birth, self.config.order);
+        if self.waiting.is_empty() {
+            // What was not sent while nobody waited is not made up for.
+            self.next_token_at = self.next_token_at.max(now);
+        }
+        self.waiting.set(slot, key);
+    }
+
+    /// Makes sure that the message comes up no later than at its deadline.
+    fn arm(&mut self, slot: u32) {
+        if let State::Receiving(incoming) = &self.exchanges.get(slot).state {
+            self.timers.set_earlier(slot, incoming.deadline(&self.config));
+        }
+    }
+
+    /// The end of a pause.
+    pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
+        self.resume(now, slot);
+        let forget_at = self.forget_at(slot);
+        self.timers.set(slot, forget_at);
+    }
+
+    /// When the sender of this message has been silent for too long.
+    pub(super) fn forget_at(&self, slot: u32) -> Time {
+        match &self.exchanges.get(slot).state {
+            State::Receiving(incoming) => incoming.heard_at.saturating_add(self.config.patience),
+            _ => Time::MAX,
+        }
+    }
+
+    /// Sends the tokens that are due.
+    #[inline]
+    pub(super) fn pace_tokens(&mut self, now: Time) {
+        let spacing = self.config.token_spacing;
+        let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
+        while self.next_token_at <= now {
+            if !self.next_token(now) {
+                return;
+            }
+            self.next_token_at = self.next_token_at.max(earliest).saturating_add(spacing);
+        }
+    }
+
+    /// Sends a token to the first message that may have one; whether there was any.
+    fn next_token(&mut self, now: Time) -> bool {
+        while let Some((_, slot)) = self.waiting.first() {
+            let exchange = self.exchanges.get_mut(slot);
+            let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
+            let birth = exchange.birth;
+            let State::Receiving(incoming) = &mut exchange.state else {
+                self.waiting.remove(slot);
+                continue;
+            };
+            let Some(packet) = incoming.next_packet(now, &self.config) else {
+                self.waiting.remove(slot);
+                self.arm(slot);
+                continue;
+            };
+            let number = incoming.next_number;
+            incoming.next_number = number.saturating_add(1);
+            incoming.last_token_at = now;
+            self.turns += 1;
+            incoming.turn = self.turns;
+            self.waiting.set(slot, incoming.key(birth, self.config.order));
+            self.send_control(peer, id.0, one_way, Body::Token { packet, number });
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,244 @@
+//! The sender: which message's token is used next, and the packets that it receives.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Span, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::phost::{Body, Header};
+
+use super::Host;
+use super::config::Config;
+use crate::common::{Awaiting, Known, Scatter, State};
+
+/// Tokens of a message that wait to be used: they expire before an honest receiver sends so many.
+const MAX_TOKENS: usize = 64;
+
+/// Permission to send one packet.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    packet: u32,
+    number: u32,
+    expires: Time,
+}
+
+/// A message on its way out, in packets.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    length: u32,
+    packets: u32,
+    scatter: Scatter,
+    /// Packets that need no token, and the first of them that was not sent.
+    free: u32,
+    next_free: u32,
+    free_until: Time,
+    tokens: VecDeque<Token>,
+    /// One past the last packet that was sent.
+    sent: u32,
+    /// When the peer was last heard of, and when it was or asked.
+    heard_at: Time,
+    quiet_since: Time,
+    /// Requests since the last token, when that was, and how long after the one before.
+    doublings: u32,
+    token_at: Time,
+    token_gap: Span,
+}
+
+impl Outgoing {
+    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+        let packets = config.packets(length);
+        let free = packets.min(u32::from(config.free_tokens));
+        Self {
+            length,
+            packets,
+            scatter,
+            free,
+            next_free: 0,
+            // Facts 4: "initial tokens expire at 8 + 1.5".
+            free_until: now
+                .saturating_add(config.span_of(u32::from(config.free_tokens)))
+                .saturating_add(config.token_expiry),
+            tokens: VecDeque::new(),
+            sent: 0,
+            quiet_since: now,
+            heard_at: now,
+            doublings: 0,
+            token_at: now,
+            token_gap: Span::ZERO,
+        }
+    }
+
+    /// Packets that were never sent: what the shortest message is found by. (A packet that is sent
+    /// again does not count: ours.)
+    pub(super) const fn left(&self) -> u32 {
+        self.packets - self.sent
+    }
+
+    /// The packet to be sent now, and the number of its token.
+    #[inline]
+    fn take(&mut self, now: Time) -> Option<(u32, u32)> {
+        let (packet, number) = if self.next_free < self.free && now <= self.free_until {
+            // The oldest first, as for all tokens.
+            self.next_free += 1;
+            (self.next_free - 1, self.next_free - 1)
+        } else {
+            let token = loop {
+                let token = self.tokens.pop_front()?;
+                if token.expires >= now {
+                    break token;
+                }
+            };
+            (token.packet, token.number)
+        };
+        self.sent = self.sent.max(packet + 1);
+        Some((packet, number))
+    }
+
+    pub(super) fn rts(&self) -> Body {
+        Body::Rts { message_length: self.length, free: self.free as u16 }
+    }
+
+    pub(super) fn deadline(&self, config: &Config) -> Time {
+        // Who shares the receiver with a thousand others gets a token rarely (ours).
+        let interval =
+            config.rts_interval(self.doublings).0.max(self.token_gap.0.saturating_mul(2));
+        let interval = Span(interval.min(config.patience.0 / 4));
+        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+}
+
+impl Host {
+    /// The next packet: of the message with the fewest left, among those with a valid token.
+    #[inline]
+    pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
+        while let Some((_, slot)) = self.ready.first() {
+            let exchange = self.exchanges.get_mut(slot);
+            let State::Sending(outgoing) = &mut exchange.state else {
+                self.ready.remove(slot);
+                continue;
+            };
+            let Some((packet, token)) = outgoing.take(now) else {
+                self.ready.remove(slot);
+                continue;
+            };
+            self.ready.set(slot, (outgoing.left(), exchange.birth));
+            let offset = packet * self.config.max_payload;
+            let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+            let (message_length, free) = (outgoing.length, outgoing.free as u16);
+            let priority = if outgoing.packets <= outgoing.free {
+                self.config.short_priority
+            } else {
+                self.config.long_priority
+            };
+            let body = Body::Data { message_length, offset, len, free, token };
+            let id = Id64::new(exchange.local);
+            let header = Header { id, one_way: exchange.one_way, body };
+            let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
+            return Some(self.packet(peer, bytes, priority, header));
+        }
+        None
+    }
+
+    fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
+        match self.exchanges.find(from, id) {
+            Known::Slot(slot) => Some(slot),
+            Known::No | Known::Finished => None,
+        }
+    }
+
+    /// TOKEN.
+    #[inline]
+    pub(super) fn handle_token(
+        &mut self,
+        now: Time,
+        from: HostId,
+        id: u64,
+        packet: u32,
+        number: u32,
+    ) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Sending(outgoing) = &mut exchange.state else { return };
+        if packet >= outgoing.packets {
+            return;
+        }
+        (outgoing.heard_at, outgoing.quiet_since) = (now, now);
+        outgoing.doublings = 0;
+        outgoing.token_gap = now.since(outgoing.token_at);
+        outgoing.token_at = now;
+        if outgoing.tokens.len() < MAX_TOKENS {
+            let expires = now.saturating_add(self.config.token_expiry);
+            outgoing.tokens.push_back(Token { packet, number, expires });
+            self.ready.set(slot, (outgoing.left(), exchange.birth));
+        }
+    }
+
+    /// BUSY: the peer is alive and knows the message.
+    pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        match &mut self.exchanges.get_mut(slot).state {
+            State::Sending(outgoing) => (outgoing.heard_at, outgoing.quiet_since) = (now, now),
+            State::Awaiting(awaiting) => awaiting.heard_at = now,
+            _ => {}
+        }
+    }
+
+    /// ACK: the whole message has arrived.
+    pub(super) fn handle_ack(&mut self, now: Time, from: HostId, id: u64) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let exchange = self.exchanges.get_mut(slot);
+        let (one_way, is_client) = (exchange.one_way, exchange.is_client());
+        let State::Sending(_) = exchange.state else { return };
+        if one_way || !is_client {
+            self.remove(now, slot, !is_client);
+        } else {
+            let ask_at = now.saturating_add(self.config.max_rts_interval);
+            exchange.state = State::Awaiting(Awaiting { ask_at, heard_at: now });
+            self.leave_lists(slot);
+            self.timers.set(slot, ask_at);
+        }
+        self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
+    }
+
+    /// The peer does not know the message.
+    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+        if let Some(slot) = self.outgoing_slot(from, id)
+            && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
+        {
+            self.fail(now, slot, FailReason::PeerForgot);
+        }
+    }
+
+    /// Nothing was heard of a message's receiver for too long.
+    pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Sending(outgoing) = &mut exchange.state else { return };
+        outgoing.doublings += 1;
+        outgoing.quiet_since = now;
+        if now.since(outgoing.heard_at) >= self.config.patience {
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
+        let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
+        let (rts, deadline) = (outgoing.rts(), outgoing.deadline(&self.config));
+        self.timers.set(slot, deadline);
+        self.send_control(peer, id, one_way, rts);
+    }
+
+    /// The timer of a client that waits for its response.
+    pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
+        let (interval, patience) = (self.config.max_rts_interval, self.config.patience);
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Awaiting(awaiting) = &mut exchange.state else { return };
+        awaiting.ask_at = now.saturating_add(interval);
+        if now.since(awaiting.heard_at) >= patience {
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
+        let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
+        self.timers.set(slot, at);
+        self.send_control(peer, id, false, Body::Ask);
+    }
+}

@@ -1,0 +1,221 @@
+//! Dialogues as traces: who says what to whom, in which order.
+
+use rackweave_core::{Kind, Span, Time};
+use rackweave_wire::phost::Body;
+
+use super::{Config, Host, HostId, LINK, at, events, id, network, submit, trace};
+use crate::testkit::Network;
+
+const US: fn(u64) -> Span = Span::from_us;
+const MS: fn(u64) -> Span = Span::from_ms;
+
+/// Two free packets, so that tokens are soon seen, and two that may be unused.
+fn small() -> Config {
+    Config::paper(LINK).with_free_tokens(2)
+}
+
+/// Loses what hosts send while `f` runs.
+fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
+    network.faults.loss = 1.0;
+    f(network);
+    network.faults.loss = 0.0;
+}
+
+#[test]
+fn a_short_request() {
+    let mut network = network(&Config::paper(LINK), 2, US(1));
+    submit(&mut network, 0, 1, 1, 2_000, Kind::Request);
+    network.run_until(at(US(100)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 RTS 1 of 2000",
+            "h0>h1 p6 DATA 1 0 +1460 token 0",
+            "h0>h1 p6 DATA 1 1 +540 token 1",
+            "h1>h0 p7 ACK 1",
+            "h1>h0 p7 RTS 1r of 2000",
+            "h1>h0 p6 DATA 1r 0 +1460 token 0",
+            "h1>h0 p6 DATA 1r 1 +540 token 1",
+            "h0>h1 p7 ACK 1r",
+        ]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 2000 bytes from h0",
+            "h0: 1 sent to h1",
+            "h0: Response 1r of 2000 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
+}
+
+#[test]
+fn tokens_follow_the_free_packets() {
+    let mut network = network(&small(), 2, Span::ZERO);
+    submit(&mut network, 0, 1, 1, 5 * 1_460, Kind::OneWay);
+    network.run_until(at(US(100)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 RTS 1 of 7300",
+            "h0>h1 p5 DATA 1 0 +1460 token 0",
+            "h0>h1 p5 DATA 1 1 +1460 token 1",
+            "h1>h0 p7 TOKEN 1 2 for 2",
+            "h0>h1 p5 DATA 1 2 +1460 token 2",
+            "h1>h0 p7 TOKEN 1 3 for 3",
+            "h0>h1 p5 DATA 1 3 +1460 token 3",
+            "h1>h0 p7 TOKEN 1 4 for 4",
+            "h0>h1 p5 DATA 1 4 +1460 token 4",
+            "h1>h0 p7 ACK 1",
+        ]
+    );
+}
+
+#[test]
+fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
+    let mut network = network(&small(), 2, Span::ZERO);
+    network.lose = Some(|packet| matches!(packet.header.body, Body::Data { token: 2, .. }));
+    submit(&mut network, 0, 1, 1, 5 * 1_460, Kind::OneWay);
+    network.run_until(at(US(100)));
+    assert_eq!(
+        trace(&mut network)[9..],
+        ["h1>h0 p7 TOKEN 1 5 for 2", "h0>h1 p5 DATA 1 2 +1460 token 5", "h1>h0 p7 ACK 1",]
+    );
+    // Nine packet times after the last token, which was the third after two free packets.
+    let config = small();
+    let again = config.token_spacing * (2 + 2 + 9) + LINK.span_of(84);
+    let delivered = again + LINK.span_of(84 + 1_538);
+    assert_eq!(network.events[0].0, at(delivered));
+}
+
+#[test]
+fn a_sender_that_uses_no_tokens_is_asked_rarely() {
+    let config = small();
+    let mut network = network(&config, 3, Span::ZERO);
+    // Host 1 begins a long message and vanishes; host 2 has a longer one.
+    submit(&mut network, 1, 0, 1, 100 * 1_460, Kind::OneWay);
+    network.run_until(at(Span::from_ns(100)));
+    network.set_down(1, true);
+    submit(&mut network, 2, 0, 2, 1_000 * 1_460, Kind::OneWay);
+    network.run_until(at(US(500)));
+    let tokens = |dst: u32| -> Vec<Time> {
+        let is_token = |packet: &super::Packet<super::Header>| {
+            matches!(packet.header.body, Body::Token { .. }) && packet.dst == HostId(dst)
+        };
+        network.packets.iter().filter(|(_, p)| is_token(p)).map(|(at, _)| *at).collect()
+    };
+    let (silent, alive) = (tokens(1), tokens(2));
+    // Two beyond its window, because one free packet has come, and then one each 25 packet times.
+    assert_eq!(silent.len(), 2 + 500_000 / (25 * 1_230), "{silent:?}");
+    for pair in silent[1..].windows(2) {
+        let gap = pair[1].since(pair[0]);
+        assert!(gap >= config.window_timeout && gap < config.window_timeout + US(3), "{gap}");
+    }
+    assert!(alive.len() > 350, "{}", alive.len());
+}
+
+#[test]
+fn tokens_that_are_not_used_at_once_expire() {
+    let config = small();
+    let mut host = Host::new(HostId(0), config.clone().into());
+    use rackweave_core::Transport as _;
+    for n in [1, 2] {
+        let message = rackweave_core::Submit {
+            id: id(n),
+            peer: HostId(1),
+            bytes: 10 * 1_460,
+            kind: Kind::OneWay,
+        };
+        host.submit(Time::ZERO, message).unwrap();
+    }
+    // After the free tokens' time.
+    let now = at(US(100));
+    assert_eq!(std::iter::from_fn(|| host.poll_transmit(now)).count(), 2, "the requests");
+    for (n, packet) in [(1, 3), (1, 4), (2, 2)] {
+        let body = Body::Token { packet, number: packet };
+        let header = super::Header { id: super::Id64::new(id(n).0), one_way: true, body };
+        host.handle_packet(now, &super::packet(1, 0, header));
+    }
+    // Fewest left first: message 1 is ahead only once a packet of it is gone.
+    let first = host.poll_transmit(now).map(|packet| super::line(&packet));
+    assert_eq!(first.as_deref(), Some("h0>h1 p5 DATA 1 3 +1460 token 3"));
+    let in_time = now + config.token_expiry;
+    let second = host.poll_transmit(in_time).map(|packet| super::line(&packet));
+    assert_eq!(second.as_deref(), Some("h0>h1 p5 DATA 1 4 +1460 token 4"));
+    assert_eq!(host.poll_transmit(in_time + Span(1)), None, "message 2's has expired");
+}
+
+#[test]
+fn a_lost_request_is_repeated() {
+    let mut network = network(&small(), 2, US(1));
+    lost(&mut network, |network| {
+        submit(network, 0, 1, 1, 100, Kind::OneWay);
+        network.run_until(at(US(10)))
+    });
+    network.run_until(at(MS(10)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 RTS 1 of 100",
+            "h0>h1 p6 DATA 1 0 +100 token 0",
+            "h0>h1 p7 RTS 1 of 100",
+            // The free packet is taken for lost when it and nine more could have come.
+            "h1>h0 p7 TOKEN 1 1 for 0",
+            "h0>h1 p6 DATA 1 0 +100 token 1",
+            "h1>h0 p7 ACK 1",
+        ]
+    );
+}
+
+#[test]
+fn a_lost_acknowledgement_is_repeated() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
+    network.lose = Some(|packet| matches!(packet.header.body, Body::Ack));
+    network.run_until(at(US(500)));
+    network.lose = None;
+    network.run_until(at(MS(10)));
+    assert_eq!(
+        trace(&mut network)[2..],
+        ["h1>h0 p7 ACK 1", "h0>h1 p7 RTS 1 of 100", "h1>h0 p7 ACK 1"]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
+}
+
+#[test]
+fn a_peer_that_never_answers_is_silent() {
+    let mut network = network(&small(), 2, US(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
+    assert!(network.run_until(at(MS(200))));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
+    // The free packets, and requests after 1, 2, 4 and then up to 8 ms.
+    let packets = trace(&mut network).len();
+    assert!((2 + 20..2 + 45).contains(&packets), "{packets}");
+}
+
+#[test]
+fn a_receiver_that_restarts_gets_the_message_anew() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
+    network.run_until(at(US(20)));
+    network.restart(1, Host::new(HostId(1), small().into()));
+    network.run_until(at(MS(10)));
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 50000 bytes from h0", "h0: 1 sent to h1"]);
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn a_client_notices_that_its_server_forgot_the_request() {
+    let mut network = network(&small(), 2, US(1));
+    network.respond = None;
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(10)));
+    // Alive, and busy.
+    assert_eq!(trace(&mut network)[3..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
+    network.restart(1, Host::new(HostId(1), small().into()));
+    network.events.clear();
+    network.run_until(at(MS(20)));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
+}
