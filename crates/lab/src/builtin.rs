@@ -12,11 +12,16 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 2] = [
+pub const SCENARIOS: [Builtin; 3] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
         text: include_str!("../../../scenarios/quickstart.toml"),
+    },
+    Builtin {
+        name: "incast",
+        file: "scenarios/incast.toml",
+        text: include_str!("../../../scenarios/incast.toml"),
     },
     Builtin {
         name: "homa-sigcomm18",

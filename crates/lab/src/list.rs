@@ -94,6 +94,16 @@ fn transports() -> Vec<Item> {
             "TCP with CUBIC (or NewReno) and SACK, over long-lived connections",
             &json!({ "profiles": [], "sources": ["RFC 5681", "RFC 6675", "RFC 9438"] }),
         ),
+        Item::new(
+            "ndp",
+            "receiver-driven: switches trim packets to their headers, receivers pull the next",
+            &json!({ "profiles": ["paper", "polo-slides"], "sources": ["SIGCOMM 2017"] }),
+        ),
+        Item::new(
+            "phost",
+            "receiver-driven: tokens, one for each packet, that senders spend or lose",
+            &json!({ "profiles": ["paper", "polo-slides"], "sources": ["CoNEXT 2015"] }),
+        ),
     ]
 }
 
@@ -241,7 +251,9 @@ mod tests {
             };
             let text = format!(
                 "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{transport}'\n\
-                 [workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5"
+                 [fabric.switch]\ntrim = {}\n\
+                 [workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
+                transport == "ndp"
             );
             Scenario::parse("test.toml", &text, Path::new("."), &[], None).map(drop)
         };

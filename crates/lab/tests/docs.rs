@@ -26,6 +26,8 @@ fn every_key_is_documented() {
         format!("{fabric}[fabric.switch]\n{unknown}{tcp}{rest}"),
         format!("{fabric}{tcp}{unknown}{rest}"),
         format!("{fabric}[transport]\nname='homa'\n{unknown}{rest}"),
+        format!("{fabric}[transport]\nname='ndp'\n{unknown}{rest}"),
+        format!("{fabric}[transport]\nname='phost'\n{unknown}{rest}"),
         format!("{fabric}{tcp}{rest}{unknown}"),
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rackweave_core::{Bytes, Rate, Span};
-use rackweave_lab::{Scenario, builtin};
+use rackweave_lab::{Batch, Scenario, builtin};
 use rackweave_sim::config::{BufferConfig, Topology};
-use rackweave_transport::TransportConfig;
+use rackweave_transport::{TransportConfig, phost};
 use serde_json::json;
 
 const BASE: &str = r#"
@@ -79,6 +79,72 @@ fn a_key_of_one_transport_is_skipped_by_others_of_a_sweep() {
         .replace("sizes = \"W4\"", "sizes = \"W4\"\ntruncate = \"1 MB\"");
     let text = format!("{text}\n[sweep]\ntransport.name = ['homa', 'tcp']");
     assert_eq!(parse(&text, &[]).points.len(), 2);
+}
+
+#[test]
+fn keys_of_ndp_and_phost_reach_their_configurations() {
+    let transport = |sets: &[&str]| parse(BASE, sets).points[0].config.streams[0].transport.clone();
+    let trim = "fabric.switch.trim=true";
+    let ndp = |more: &[&str]| match transport(&[&[trim, "transport.name=ndp"], more].concat()) {
+        TransportConfig::Ndp(config) => config,
+        other => panic!("not NDP: {other:?}"),
+    };
+    let config = ndp(&[]);
+    assert_eq!((config.initial_window, config.min_rto), (15, Span::from_ms(5)));
+    // At 100 Gbps a round trip is longer than 15 packets.
+    let config = ndp(&["fabric.host_link=100 Gbps", "fabric.core_link_delay=1 us"]);
+    assert!((40..100).contains(&config.initial_window), "{}", config.initial_window);
+    let config = ndp(&["transport.profile=polo-slides", "transport.ndp.min_rto=20 ms"]);
+    assert_eq!((config.initial_window, config.max_rto), (12, Span::from_ms(20)));
+    let config = ndp(&[
+        "transport.initial_window=7",
+        "transport.max_rto=90 ms",
+        "transport.pull_percent=95",
+        "transport.spray=false",
+    ]);
+    assert_eq!((config.initial_window, config.pull_percent, config.spray), (7, 95, false));
+    assert_eq!(config.max_rto, Span::from_ms(90));
+
+    let phost = |more: &[&str]| match transport(&[&["transport.name=phost"], more].concat()) {
+        TransportConfig::PHost(config) => config,
+        other => panic!("not pHost: {other:?}"),
+    };
+    let config = phost(&[]);
+    assert_eq!((config.free_tokens, config.order), (8, phost::TokenOrder::Srpt));
+    // The round trip, which is the fabric's.
+    assert!((6.0..9.0).contains(&config.token_lead.as_us_f64()), "{}", config.token_lead);
+    let config = phost(&["transport.profile=polo-slides"]);
+    assert_eq!((config.free_tokens, config.order), (12, phost::TokenOrder::RoundRobin));
+    assert_eq!(config.token_lead, Span::ZERO);
+    let config = phost(&[
+        "transport.free_tokens=3",
+        "transport.phost.token_expiry=7 us",
+        "transport.resend_after=50 us",
+        "transport.order=round-robin",
+        "transport.spray=false",
+    ]);
+    assert_eq!((config.free_tokens, config.token_window, config.spray), (3, 3, false));
+    assert_eq!((config.token_expiry, config.resend_after), (Span::from_us(7), Span::from_us(50)));
+    assert_eq!(config.order, phost::TokenOrder::RoundRobin);
+}
+
+#[test]
+fn every_message_of_the_incast_completes() {
+    let sets = ["workload.senders=12", "workload.sizes=30 KB", "fabric.hosts_per_leaf=3"];
+    let scenario = Scenario::load("incast", &sets.map(str::to_owned), None).unwrap();
+    let trims: Vec<bool> =
+        scenario.points.iter().map(|point| point.config.fabric.switch.trim.is_some()).collect();
+    assert_eq!(trims, [false, false, false, true, false]);
+    let results = Batch::new(scenario).run(Some(1)).unwrap();
+    assert_eq!(results.warnings().next(), None);
+    let names: Vec<&str> = results.points.iter().map(|point| &*point.summary.transport).collect();
+    assert_eq!(names, ["homa", "dctcp", "tcp", "ndp", "phost"]);
+    for point in &results.points {
+        let summary = &point.summary;
+        let messages = &summary.messages;
+        assert_eq!((messages.started, messages.completed), (12, 12), "{}", summary.transport);
+        assert_eq!(summary.trims > 0, summary.transport == "ndp", "{}", summary.transport);
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
 use super::de::{self, DeError, one_of};
+use super::receiver_driven::{NDP_KEYS, NdpKeys, PHOST_KEYS, PHostKeys};
 use super::tree::{Node, Table, Value};
 use super::values::{Limit, Unit};
 use super::{Problem, SweptKeys};
@@ -25,16 +26,20 @@ pub(crate) enum Name {
     Homa,
     Dctcp,
     Tcp,
+    Ndp,
+    PHost,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 3] = [Self::Homa, Self::Dctcp, Self::Tcp];
+    pub(crate) const ALL: [Self; 5] = [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Homa => "homa",
             Self::Dctcp => "dctcp",
             Self::Tcp => "tcp",
+            Self::Ndp => "ndp",
+            Self::PHost => "phost",
         }
     }
 
@@ -46,6 +51,8 @@ impl Name {
         match self {
             Self::Homa => HOMA_KEYS,
             Self::Dctcp | Self::Tcp => TCP_KEYS,
+            Self::Ndp => NDP_KEYS,
+            Self::PHost => PHOST_KEYS,
         }
     }
 }
@@ -60,8 +67,8 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
             Name::Dctcp.as_str()
         }
         TransportConfig::Tcp(_) => Name::Tcp.as_str(),
-        TransportConfig::Ndp(_) => "ndp",
-        TransportConfig::PHost(_) => "phost",
+        TransportConfig::Ndp(_) => Name::Ndp.as_str(),
+        TransportConfig::PHost(_) => Name::PHost.as_str(),
     }
 }
 
@@ -217,6 +224,8 @@ pub(crate) struct Chosen {
 enum Keys {
     Homa(Box<HomaKeys>),
     Tcp(Box<TcpKeys>),
+    Ndp(NdpKeys),
+    PHost(PHostKeys),
 }
 
 /// Reads a transport table that stands at `path`.
@@ -260,8 +269,9 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
                     .at(entry.key_origin));
             }
             None => {
-                let known: Vec<&str> = ["name", "homa", "dctcp", "tcp"]
+                let known: Vec<&str> = ["name"]
                     .into_iter()
+                    .chain(Name::ALL.map(Name::as_str))
                     .chain(name.keys().iter().copied())
                     .collect();
                 return Err(DeError::new(format!("unknown key `{key}`"), "unknown key")
@@ -303,6 +313,8 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
     Ok(match name {
         Name::Homa => Keys::Homa(de::from_table(table, origin)?),
         Name::Dctcp | Name::Tcp => Keys::Tcp(de::from_table(table, origin)?),
+        Name::Ndp => Keys::Ndp(de::from_table(table, origin)?),
+        Name::PHost => Keys::PHost(de::from_table(table, origin)?),
     })
 }
 
@@ -318,11 +330,21 @@ impl Chosen {
                 TransportConfig::Homa(Arc::new(keys.resolve(self, fabric, workload)?))
             }
             Keys::Tcp(keys) => TransportConfig::Tcp(Arc::new(keys.resolve(self)?)),
+            Keys::Ndp(keys) => {
+                let config = keys.resolve(self, fabric)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::Ndp(Arc::new(config))
+            }
+            Keys::PHost(keys) => {
+                let config = keys.resolve(self, fabric)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::PHost(Arc::new(config))
+            }
         })
     }
 
     /// A value that makes no sense, in whichever table it stands.
-    fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
+    pub(super) fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
         // The place is looked for along the path: the transport's own table comes first.
         Problem::new(format!("{}.{}.{key}", self.path, self.name.as_str()), message)
             .or_at(format!("{}.{key}", self.path))
@@ -551,7 +573,8 @@ fn refuse_longer_messages(
     let longest = longest.unwrap_or(0);
     let too_long = |key: &str, bytes: u64| {
         let (longest, max) = (Bytes(bytes), Bytes(max));
-        let message = format!("messages of up to {longest}: this homa takes {max} at most");
+        let name = chosen.name.as_str();
+        let message = format!("messages of up to {longest}: this {name} takes {max} at most");
         Problem::new(format!("{table}.{key}"), message)
     };
     if longest > max {
