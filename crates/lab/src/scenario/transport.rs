@@ -257,12 +257,15 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
         }
         let others = Name::ALL.into_iter().filter(|other| other.keys().contains(&key));
         let others: Vec<&str> = others.map(Name::as_str).collect();
-        match others.last() {
+        match others.split_last() {
             _ if name.keys().contains(&key) => merged.0.push(entry.clone()),
             Some(_) if any_name => {}
-            Some(other) => {
+            Some((last, before)) => {
                 let name = name.as_str();
-                let all = others.join(" and ");
+                let (other, all) = match before.first() {
+                    None => (last, (*last).to_owned()),
+                    Some(first) => (first, format!("{} and {last}", before.join(", "))),
+                };
                 let message = format!("`{key}` is not a key of {name}, but of {all}");
                 return Err(DeError::new(message, format!("{name} has no such key"))
                     .with_help(format!("what is for {other} alone goes into [{path}.{other}]"))
