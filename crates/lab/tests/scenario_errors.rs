@@ -85,10 +85,10 @@ mistakes! {
     key_missing: with("leaves = 2\n", "");
     table_missing: with("[transport]\nname = \"homa\"\n", "");
     key_of_another_transport: with("name = \"homa\"", "name = \"homa\"\nmin_rto = \"1 ms\"");
-    ndp_without_trimming: with("\"homa\"", "\"ndp\""),
+    ndp_without_trimming: with("\"homa\"", "\"ndp\"");
     ndp_that_asks_after_the_peer_is_dead: with("name = \"homa\"",
-        "name = \"ndp\"\nmin_rto = \"1 s\"\n\n[fabric.switch]\ntrim = true"),
-    phost_with_no_free_tokens: with("name = \"homa\"", "name = \"phost\"\nphost.free_tokens = 0"),
+        "name = \"ndp\"\nmin_rto = \"1 s\"\n\n[fabric.switch]\ntrim = true");
+    phost_with_no_free_tokens: with("name = \"homa\"", "name = \"phost\"\nphost.free_tokens = 0");
     unknown_distribution: with("\"W4\"", "\"W6\"");
     homa_window_as_a_share_of_nothing: with("name = \"homa\"", "name = \"homa\"\nwindow = \"0 B\"");
     homa_without_grants_to_the_oldest:

@@ -70,6 +70,8 @@ struct Switch {
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
     ecn_threshold: Limit,
+    // A sweep over a key of its table could not replace a `false`.
+    #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
     routing: RoutingName,
 }
@@ -102,6 +104,12 @@ enum RoutingName {
 enum Trim {
     Off,
     On(TrimQueues),
+}
+
+impl Trim {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
