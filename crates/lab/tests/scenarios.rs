@@ -228,8 +228,13 @@ fn a_resolved_scenario_means_the_same() {
          [sweep]\ncases = [{{ transport.name = 'tcp', seed = 4 }}, {{ transport.name = 'homa' }}]\n\
          workload.load = [0.1, 0.7]"
     );
+    // What the first case sets is not left behind for the second.
+    let cases = format!(
+        "{BASE}\n[sweep]\ncases = [{{ fabric.switch.trim = true, measure.warmup = '3 ms' }}, \
+         {{ transport.name = 'tcp' }}]"
+    );
     let texts = builtin::SCENARIOS.map(|scenario| scenario.text.to_owned());
-    for text in texts.into_iter().chain([BASE.to_owned(), everything]) {
+    for text in texts.into_iter().chain([BASE.to_owned(), everything, cases]) {
         let scenario = parse(&text, &["seed=77"]);
         let again = parse(&scenario.resolved, &[]);
         assert_eq!(configs(&again), configs(&scenario));

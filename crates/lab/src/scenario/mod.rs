@@ -269,8 +269,17 @@ impl Reader<'_> {
             description: file.description.clone().unwrap_or_default().trim().to_owned(),
             seed: file.seed,
             points,
-            resolved: self.resolved(file)?,
+            resolved: self.resolved(self.without_sweep(file))?,
         })
+    }
+
+    /// What the file says apart from its sweep, if that can stand by itself; else what it says at the
+    /// first point. (A case that sets a key must not leave it behind for cases that do not.)
+    fn without_sweep(&self, first: File) -> File {
+        let mut root = self.root.clone();
+        root.remove("transport");
+        root.remove("background");
+        de::from_table(&root, Origin::new(0, 0..0)).unwrap_or(first)
     }
 
     fn point(
