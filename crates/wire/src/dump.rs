@@ -196,7 +196,9 @@ fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Resul
     }
     match header.body {
         Body::Rts { message_length, free } => write!(f, " of {message_length} free {free}"),
-        Body::Token { packet, number } => write!(f, " {number} for packet {packet}"),
+        Body::Token { packet, number, missing } => {
+            write!(f, " {number} for packet {packet} missing {missing}")
+        }
         Body::Data { message_length, offset, len, free, token } => {
             let end = u64::from(offset) + u64::from(len);
             write!(f, " [{offset}..{end}) of {message_length} free {free} token {token}")
@@ -343,7 +345,11 @@ mod tests {
         let (message_length, offset, len, free, token) = (20_000, 1460, 1460, 8, 1);
         for (body, one_way, expected) in [
             (Body::Rts { message_length, free }, false, "RTS id 42 of 20000 free 8"),
-            (Body::Token { packet: 9, number: 11 }, false, "TOKEN id 42 11 for packet 9"),
+            (
+                Body::Token { packet: 9, number: 11, missing: 5 },
+                false,
+                "TOKEN id 42 11 for packet 9 missing 5",
+            ),
             (
                 Body::Data { message_length, offset, len, free, token },
                 true,

@@ -33,9 +33,7 @@ pub mod size {
     pub const COMMON: u32 = 16;
     /// RTS: with IP's header the 40 bytes of the paper.
     pub const RTS: u32 = 20;
-    /// TOKEN.
-    pub const TOKEN: u32 = 24;
-    /// DATA, without its bytes.
+    /// TOKEN; DATA, without its bytes.
     pub const DATA: u32 = 28;
 }
 
@@ -68,6 +66,8 @@ pub enum Body {
         packet: u32,
         /// The token's number: the free ones count, from 0.
         number: u32,
+        /// Packets of the message that have not arrived.
+        missing: u32,
     },
     /// A piece of a message: always a whole packet's worth, but for the last.
     Data {
@@ -110,8 +110,7 @@ impl Header {
     pub const fn header_bytes(&self) -> u32 {
         match self.body {
             Body::Rts { .. } => size::RTS,
-            Body::Token { .. } => size::TOKEN,
-            Body::Data { .. } => size::DATA,
+            Body::Token { .. } | Body::Data { .. } => size::DATA,
             Body::Ack | Body::Busy | Body::Unknown | Body::Ask => size::COMMON,
         }
     }
@@ -135,9 +134,10 @@ impl Header {
         out.put_u64(self.id.get());
         match self.body {
             Body::Rts { message_length, .. } => out.put_u32(message_length),
-            Body::Token { packet, number } => {
+            Body::Token { packet, number, missing } => {
                 out.put_u32(packet);
                 out.put_u32(number);
+                out.put_u32(missing);
             }
             Body::Data { message_length, offset, token, .. } => {
                 out.put_u32(message_length);
@@ -169,8 +169,9 @@ impl Header {
                 Body::Rts { message_length: reader.u32()?, free }
             }
             packet_type::TOKEN => {
-                reader.need("a pHost TOKEN", size::TOKEN as usize)?;
-                Body::Token { packet: reader.u32()?, number: reader.u32()? }
+                reader.need("a pHost TOKEN", size::DATA as usize)?;
+                let (packet, number) = (reader.u32()?, reader.u32()?);
+                Body::Token { packet, number, missing: reader.u32()? }
             }
             packet_type::DATA => {
                 reader.need("a pHost DATA header", size::DATA as usize)?;

@@ -226,7 +226,9 @@ impl Transport for Host {
             Body::Rts { message_length, free } => {
                 self.handle_rts(now, from, header, message_length, free);
             }
-            Body::Token { packet, number } => self.handle_token(now, from, id, packet, number),
+            Body::Token { packet, number, missing } => {
+                self.handle_token(now, from, id, packet, number, missing);
+            }
             Body::Ack => self.handle_ack(now, from, id),
             Body::Busy => self.handle_busy(now, from, id),
             Body::Unknown => self.handle_unknown(now, from, id),

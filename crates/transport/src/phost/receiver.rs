@@ -346,13 +346,13 @@ impl Host {
                 self.arm(slot);
                 continue;
             };
-            let number = incoming.next_number;
+            let (number, missing) = (incoming.next_number, incoming.missing);
             incoming.next_number = number.saturating_add(1);
             incoming.last_token_at = now;
             self.turns += 1;
             incoming.turn = self.turns;
             self.waiting.set(slot, incoming.key(birth, self.config.order));
-            self.send_control(peer, id.0, one_way, Body::Token { packet, number });
+            self.send_control(peer, id.0, one_way, Body::Token { packet, number, missing });
             return true;
         }
         false

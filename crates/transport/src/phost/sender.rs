@@ -32,8 +32,8 @@ pub(super) struct Outgoing {
     next_free: u32,
     free_until: Time,
     tokens: VecDeque<Token>,
-    /// One past the last packet that was sent.
-    sent: u32,
+    /// Packets that the receiver lacks, as far as is known: at first, those that were not sent.
+    left: u32,
     /// When the peer was last heard of, and when it was or asked.
     heard_at: Time,
     quiet_since: Time,
@@ -58,7 +58,7 @@ impl Outgoing {
                 .saturating_add(config.span_of(u32::from(config.free_tokens)))
                 .saturating_add(config.token_expiry),
             tokens: VecDeque::new(),
-            sent: 0,
+            left: packets,
             quiet_since: now,
             heard_at: now,
             doublings: 0,
@@ -67,10 +67,9 @@ impl Outgoing {
         }
     }
 
-    /// Packets that were never sent: what the shortest message is found by. (A packet that is sent
-    /// again does not count: ours.)
+    /// What the shortest message is found by.
     pub(super) const fn left(&self) -> u32 {
-        self.packets - self.sent
+        self.left
     }
 
     /// The packet to be sent now, and the number of its token.
@@ -79,6 +78,7 @@ impl Outgoing {
         let (packet, number) = if self.next_free < self.free && now <= self.free_until {
             // The oldest first, as for all tokens.
             self.next_free += 1;
+            self.left = self.left.saturating_sub(1);
             (self.next_free - 1, self.next_free - 1)
         } else {
             let token = loop {
@@ -89,7 +89,6 @@ impl Outgoing {
             };
             (token.packet, token.number)
         };
-        self.sent = self.sent.max(packet + 1);
         Some((packet, number))
     }
 
@@ -159,6 +158,7 @@ impl Host {
         id: u64,
         packet: u32,
         number: u32,
+        missing: u32,
     ) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let exchange = self.exchanges.get_mut(slot);
@@ -168,6 +168,7 @@ impl Host {
         }
         (outgoing.heard_at, outgoing.quiet_since) = (now, now);
         outgoing.doublings = 0;
+        outgoing.left = missing;
         outgoing.token_gap = now.since(outgoing.token_at);
         outgoing.token_at = now;
         if outgoing.tokens.len() < MAX_TOKENS {

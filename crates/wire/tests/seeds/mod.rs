@@ -136,7 +136,7 @@ fn phost_headers() -> Vec<(&'static str, phost::Header)> {
     vec![
         ("rts", header(rts)),
         ("rts_one_way", phost::Header { one_way: true, ..header(rts) }),
-        ("token", header(Body::Token { packet: 9, number: 11 })),
+        ("token", header(Body::Token { packet: 9, number: 11, missing: 5 })),
         ("data", header(data)),
         ("ack", header(Body::Ack)),
         ("busy", header(Body::Busy)),

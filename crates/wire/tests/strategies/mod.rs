@@ -111,8 +111,11 @@ pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
 pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
     let rts = any::<(u32, u16)>()
         .prop_map(|(message_length, free)| phost::Body::Rts { message_length, free });
-    let token =
-        any::<(u32, u32)>().prop_map(|(packet, number)| phost::Body::Token { packet, number });
+    let token = any::<(u32, u32, u32)>().prop_map(|(packet, number, missing)| phost::Body::Token {
+        packet,
+        number,
+        missing,
+    });
     let data = (any::<(u32, u32, u16, u32)>(), 0..=65_000_u16).prop_map(
         |((message_length, offset, free, token), len)| phost::Body::Data {
             message_length,

@@ -132,12 +132,12 @@ fn tokens_that_are_not_used_at_once_expire() {
     // After the free tokens' time.
     let now = at(US(100));
     assert_eq!(std::iter::from_fn(|| host.poll_transmit(now)).count(), 2, "the requests");
-    for (n, packet) in [(1, 3), (1, 4), (2, 2)] {
-        let body = Body::Token { packet, number: packet };
+    for (n, packet, missing) in [(1, 3, 7), (1, 4, 7), (2, 2, 8)] {
+        let body = Body::Token { packet, number: packet, missing };
         let header = super::Header { id: super::Id64::new(id(n).0), one_way: true, body };
         host.handle_packet(now, &super::packet(1, 0, header));
     }
-    // Fewest left first: message 1 is ahead only once a packet of it is gone.
+    // Fewest missing first, as the tokens say.
     let first = host.poll_transmit(now).map(|packet| super::line(&packet));
     assert_eq!(first.as_deref(), Some("h0>h1 p5 DATA 1 3 +1460 token 3"));
     let in_time = now + config.token_expiry;

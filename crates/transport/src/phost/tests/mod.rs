@@ -40,7 +40,7 @@ fn line(packet: &Packet<Header>) -> String {
     let message = MessageId(packet.header.id.get());
     let _ = match packet.header.body {
         Body::Rts { message_length, .. } => write!(text, "RTS {message} of {message_length}"),
-        Body::Token { packet, number } => write!(text, "TOKEN {message} {number} for {packet}"),
+        Body::Token { packet, number, .. } => write!(text, "TOKEN {message} {number} for {packet}"),
         Body::Data { offset, len, token, .. } => {
             write!(text, "DATA {message} {} +{len} token {token}", offset / 1_460)
         }

@@ -102,7 +102,7 @@ fn forged_tokens_are_bounded_and_expire() {
     network.run_until(at(Span::from_us(100)));
     assert_eq!(network.packets.len(), 1 + 8);
     for n in 0..10_000 {
-        let body = Body::Token { packet: n, number: n };
+        let body = Body::Token { packet: n, number: n, missing: n };
         network.inject(packet(1, 0, Header { id: Id64::new(id(1).0), one_way: true, body }));
     }
     network.hosts[0].check_bounds();
@@ -150,7 +150,7 @@ fn any_packet(rng: &mut Rng, from: u32) -> super::Packet<Header> {
     };
     let body = match rng.below(12) {
         0 => Body::Rts { message_length: number(rng), free: rng.next_u64() as u16 },
-        1 => Body::Token { packet: number(rng), number: number(rng) },
+        1 => Body::Token { packet: number(rng), number: number(rng), missing: number(rng) },
         2 => Body::Ack,
         3 => Body::Busy,
         4 => Body::Unknown,
