@@ -29,5 +29,7 @@ pub use program::{SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool, Queue};
 pub use rng::Rng;
 pub use time::{Span, Time};
-pub use transport::{Event, FailReason, Kind, Placement, Refused, Submit, Transport};
+pub use transport::{
+    Event, FailReason, Kind, Open, Placement, Refused, RoundTrip, StreamEvent, Submit, Transport,
+};
 pub use units::{Bytes, ParseUnitError, Rate};

@@ -11,7 +11,7 @@ use core::fmt;
 use crate::frame::Framing;
 use crate::ids::{HostId, MessageId};
 use crate::packet::{Header, Packet, Slice};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 /// What a message is to its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,40 @@ pub enum Refused {
     /// As many messages as the configuration allows are under way.
     #[error("too many messages under way")]
     Busy,
+    /// The transport has no such thing (streams).
+    #[error("this transport does not do that")]
+    Unsupported,
+    /// There is no such stream, or this direction of it has ended.
+    #[error("the stream has ended")]
+    Ended,
+}
+
+/// A stream to open: one RPC whose two directions are written piece by piece and delivered in
+/// order as they arrive. A unary RPC is a stream whose directions are written once each, with
+/// their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its name: even, unique per client and increasing like those of [`Submit`]. The direction
+    /// from server to client has the [`MessageId::response`] of it.
+    pub id: MessageId,
+    /// The server.
+    pub peer: HostId,
+    /// If the stream has not closed by then, it fails with [`FailReason::Deadline`] at both ends;
+    /// [`Time::MAX`]: no deadline.
+    pub deadline: Time,
+}
+
+/// What a transport has measured of the way to a peer and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// The peer.
+    pub peer: HostId,
+    /// The smallest, of those that are not too old.
+    pub min: Span,
+    /// The last.
+    pub recent: Span,
+    /// How many were measured.
+    pub samples: u64,
 }
 
 /// Why a message failed.
@@ -75,6 +109,8 @@ pub enum FailReason {
     Cancelled,
     /// This host stopped.
     HostCrashed,
+    /// The stream's deadline passed.
+    Deadline,
 }
 
 impl fmt::Display for FailReason {
@@ -84,6 +120,7 @@ impl fmt::Display for FailReason {
             Self::PeerForgot => "peer forgot",
             Self::Cancelled => "cancelled",
             Self::HostCrashed => "host crashed",
+            Self::Deadline => "deadline exceeded",
         })
     }
 }
@@ -118,6 +155,47 @@ pub enum Event {
         /// Why.
         reason: FailReason,
     },
+    /// Something about a stream; its failure is a [`Event::Failed`] of its id.
+    Stream(StreamEvent),
+}
+
+/// What the application of a host learns of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// A client has opened a stream to this host; told before anything else of it.
+    Opened {
+        /// The client.
+        peer: HostId,
+        /// Its name, as the client opened it: even.
+        id: MessageId,
+    },
+    /// The next bytes of a stream's direction are here, in order.
+    Readable {
+        /// Who sent them.
+        peer: HostId,
+        /// The direction: even from the client, odd from the server.
+        id: MessageId,
+        /// How many, beyond those told before.
+        bytes: u64,
+        /// Nothing comes after them: the peer has ended this direction.
+        end: bool,
+    },
+    /// The receiver has the next bytes of what was written: they need not be kept any more.
+    Acked {
+        /// Who received them.
+        peer: HostId,
+        /// The direction.
+        id: MessageId,
+        /// How many, beyond those told before.
+        bytes: u64,
+    },
+    /// Both directions of a stream have ended and are acknowledged; nothing of it follows.
+    Closed {
+        /// The other end.
+        peer: HostId,
+        /// Its name: even.
+        id: MessageId,
+    },
 }
 
 /// What the driver does with a packet's payload.
@@ -141,6 +219,7 @@ pub trait Transport {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused>;
 
     /// Forgets a message that was submitted or is arriving, if it is known; no event follows.
+    /// A stream is forgotten with both directions, and its other end is told.
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId);
 
     /// Takes a packet from the network. Any field of it may be wrong or forged.
@@ -164,4 +243,42 @@ pub trait Transport {
     /// How it cuts messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;
+
+    /// Opens a stream. The peer learns of it with the first bytes written, or the end of them.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing has changed then.
+    fn open(&mut self, _now: Time, _stream: Open) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    /// Adds `bytes` to the direction `id` of a stream, which this host sends: the stream's own id
+    /// at its client, the response's at its server. With `end`, nothing follows (half-close).
+    ///
+    /// The driver keeps the bytes until [`StreamEvent::Acked`] tells of them, and bounds what it
+    /// writes ahead by that. Offsets in [`Slice`]s of streams count modulo 2^32.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing has changed then.
+    fn write(
+        &mut self,
+        _now: Time,
+        _peer: HostId,
+        _id: MessageId,
+        _bytes: u64,
+        _end: bool,
+    ) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    /// The application has taken `bytes` that [`StreamEvent::Readable`] told of: there is room again for
+    /// as many (flow control). `id` is the direction that this host receives.
+    fn consume(&mut self, _now: Time, _peer: HostId, _id: MessageId, _bytes: u64) {}
+
+    /// What it has measured of the round trip to its peers, in the order of their numbers; empty if it
+    /// measures none.
+    #[must_use]
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        Vec::new()
+    }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, MessageId, Packet, Placement, Refused, Submit, Time, Transport,
+    Event, Framing, HostId, MessageId, Open, Packet, Placement, Refused, RoundTrip, Submit, Time,
+    Transport,
 };
 use rackweave_wire::Header;
 
@@ -124,5 +125,28 @@ impl Transport for Machine {
 
     fn framing(&self) -> Framing {
         each!(self, machine => machine.framing())
+    }
+
+    fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
+        each!(self, machine => machine.open(now, stream))
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        each!(self, machine => machine.write(now, peer, id, bytes, end))
+    }
+
+    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        each!(self, machine => machine.consume(now, peer, id, bytes));
+    }
+
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        each!(self, machine => machine.round_trips())
     }
 }

@@ -183,7 +183,8 @@ impl<T: Transport> World<'_, T> {
                     Event::Delivered { peer, id, bytes, kind } => {
                         self.delivered(HostId(host), peer, id, bytes, kind);
                     }
-                    Event::Sent { .. } => {}
+                    // Nothing here opens streams.
+                    Event::Sent { .. } | Event::Stream(_) => {}
                     Event::Failed { id, reason, .. } => self.failed(id, reason),
                 }
             }

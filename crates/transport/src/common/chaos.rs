@@ -105,7 +105,7 @@ pub(crate) fn run<T: Transport>(
             Event::Failed { peer, id, .. } if submitted.contains_key(&(host.0, peer.0, id)) => {
                 fates.entry((host.0, peer.0, id)).or_default().failed += 1;
             }
-            Event::Sent { .. } | Event::Failed { .. } => {}
+            Event::Sent { .. } | Event::Failed { .. } | Event::Stream(_) => {}
         }
     }
     for ((from, to, id), kind) in submitted {
@@ -142,7 +142,7 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) ->
         match event {
             Event::Delivered { .. } => delivered += 1,
             Event::Failed { .. } => panic!("{host}: {event:?}"),
-            Event::Sent { .. } => {}
+            Event::Sent { .. } | Event::Stream(_) => {}
         }
     }
     assert_eq!(delivered, 400 + 200);

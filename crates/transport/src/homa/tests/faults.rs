@@ -109,7 +109,7 @@ fn run(schedule: &Schedule) -> Result<(), TestCaseError> {
             Event::Failed { peer, id, .. } if submitted.contains_key(&(host.0, peer.0, id)) => {
                 fates.entry((host.0, peer.0, id)).or_default().failed += 1;
             }
-            Event::Sent { .. } | Event::Failed { .. } => {}
+            Event::Sent { .. } | Event::Failed { .. } | Event::Stream(_) => {}
         }
     }
     for ((from, to, id), kind) in submitted {

@@ -70,6 +70,7 @@ fn events(network: &mut Network<Host>) -> Vec<String> {
         }
         Event::Sent { peer, id } => format!("{host}: {id} sent to {peer}"),
         Event::Failed { peer, id, reason } => format!("{host}: {id} with {peer} failed: {reason}"),
+        Event::Stream(event) => format!("{host}: {event:?}"),
     };
     network.events.drain(..).map(text).collect()
 }

@@ -194,6 +194,7 @@ proptest! {
                 Event::Delivered { id, .. } => fate.entry((host, id)).or_default()[0] += 1,
                 Event::Sent { id, .. } => fate.entry((host, id)).or_default()[1] += 1,
                 Event::Failed { id, .. } => fate.entry((host, id)).or_default()[2] += 1,
+                Event::Stream(_) => panic!("nobody opened a stream"),
             }
         }
         for (&(host, id), &[delivered, sent, failed]) in &fate {
