@@ -82,6 +82,18 @@ impl OutputFolder {
         staged.finish()
     }
 
+    /// Writes files of any kind, all or none of them.
+    ///
+    /// # Errors
+    /// If a file can't be written; then none of them changes.
+    pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
+        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        for (name, text) in files {
+            staged.add(name, text.as_bytes())?;
+        }
+        staged.finish()
+    }
+
     fn remove_optional(&self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {

@@ -1,0 +1,1 @@
+//! Rules on made-up points, and the shipped claims.
