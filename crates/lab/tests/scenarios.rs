@@ -313,3 +313,47 @@ proptest! {
         let _ = Scenario::parse("x.toml", BASE, Path::new("."), &[set], None);
     }
 }
+
+#[test]
+fn labels_tell_cases_of_one_transport_apart() {
+    let text = r#"
+        fabric = { topology = "single-switch", hosts = 4 }
+        workload = { arrivals = "permutation", sizes = "10 KB" }
+        transport.name = "tcp"
+        [sweep]
+        cases = [
+            { transport.name = "homa" },
+            { transport.name = "tcp", transport.label = "TCP <1>", transport.initial_window = 1 },
+            { transport.name = "tcp", transport.label = "TCP <2>", transport.initial_window = 2 },
+        ]
+    "#;
+    let names = |text: &str| -> Vec<String> {
+        let results = Batch::new(parse(text, &[])).run(Some(1)).unwrap();
+        results.points.iter().map(|point| point.label.clone()).collect()
+    };
+    assert_eq!(names(text), ["homa", "TCP <1>", "TCP <2>"]);
+    let swept = format!("{text}\nworkload.sizes = ['1 KB', '2 KB']");
+    assert_eq!(names(&swept)[2..4], ["TCP <1>, sizes 1 KB", "TCP <1>, sizes 2 KB"]);
+    let same = text.replace("TCP <2>", "TCP <1>");
+    assert_eq!(names(&same)[1..], ["TCP <1>, initial_window 1", "TCP <1>, initial_window 2"]);
+
+    let scenario = parse(text, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    assert_eq!(
+        (&*results.points[1].summary.transport, &*results.points[1].summary.label),
+        ("tcp", "TCP <1>")
+    );
+    let out = rackweave_lab::results::files::OutputFolder::prepare(folder.path()).unwrap();
+    out.write(&scenario, &results, "").unwrap();
+    let points = std::fs::read_to_string(folder.path().join("points.csv")).unwrap();
+    let lines: Vec<&str> = points.lines().collect();
+    assert!(lines[0].starts_with("point,transport,label,transport.initial_window,started"));
+    assert!(lines[2].starts_with("1,tcp,TCP <1>,1,4,4,0"), "{}", lines[2]);
+    // The chart's series, and not what it stands for.
+    let page = results.to_html(&scenario, "");
+    assert!(page.contains("TCP &lt;1&gt;") && !page.contains("initial_window 1<"));
+    // What was resolved says the same again.
+    let again = parse(&scenario.resolved, &[]);
+    assert_eq!(again.points[2].labels, ["TCP <2>"]);
+}

@@ -147,9 +147,10 @@ impl Staged<'_> {
         let mut writer = csv::Writer::from_writer(file);
         let written = (|| {
             let keys = points.iter().flat_map(|point| point.summary.set.keys());
-            let mut header = vec!["point".to_owned(), "transport".to_owned()];
+            let mut header = LEAD_COLUMNS.map(str::to_owned).to_vec();
             for key in keys {
-                if key != "transport.name" && !header.contains(key) {
+                let told = key == "transport.name" || key == "transport.label";
+                if !told && !header.contains(key) {
                     header.push(key.clone());
                 }
             }
@@ -158,9 +159,13 @@ impl Staged<'_> {
             writer.write_record(&header)?;
             for point in points {
                 let set = &point.summary.set;
-                let mut lead = vec![point.index.to_string(), point.summary.transport.clone()];
+                let summary = &point.summary;
+                let mut lead =
+                    vec![point.index.to_string(), summary.transport.clone(), summary.label.clone()];
                 lead.extend(
-                    header[2..own].iter().map(|key| set.get(key).map_or(String::new(), plain)),
+                    header[LEAD_COLUMNS.len()..own]
+                        .iter()
+                        .map(|key| set.get(key).map_or(String::new(), plain)),
                 );
                 rows(point, &mut Rows { writer: &mut writer, lead: &lead })?;
             }
@@ -219,6 +224,9 @@ impl Rows<'_> {
 fn number(x: f64) -> String {
     if x.is_finite() { x.to_string() } else { String::new() }
 }
+
+/// What every table begins with, before the swept keys.
+const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
 
 const POINT_COLUMNS: [&str; 25] = [
     "started",

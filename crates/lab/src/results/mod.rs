@@ -54,6 +54,8 @@ pub struct PointSummary {
     pub set: Map<String, Value>,
     /// Name of the measured transport.
     pub transport: String,
+    /// What tables and charts call it: `transport.label`, or else the name.
+    pub label: String,
     /// What became of the measured messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
@@ -117,6 +119,8 @@ pub struct PointFailure {
 pub struct StreamSummary {
     /// Its transport.
     pub transport: String,
+    /// What it is called: its transport's `label`, or else the name.
+    pub label: String,
     /// What became of its messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
@@ -213,6 +217,7 @@ impl PointResult {
             let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
                 transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
+                label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,
                 latency_us,
@@ -224,6 +229,7 @@ impl PointResult {
         let summary = PointSummary {
             set: spec.set.iter().cloned().collect(),
             transport: spec.transport.clone(),
+            label: spec.labels[0].clone(),
             messages: counts(&by_stream[0]),
             slowdown,
             latency_us,
@@ -248,7 +254,7 @@ impl PointResult {
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         Self {
             index,
-            label: label(&summary, spec.set.len()),
+            label: label(&summary, spec.set.len(), true),
             summary,
             slowdown_curve: stats::slowdown_curve(&main, CURVE_STEPS),
             latency_cdf: stats::cdf(&mut latencies),
@@ -429,28 +435,42 @@ impl Results {
 }
 
 /// Names of the points: "homa", or "homa, load 0.8". Of the swept keys they have as many as it takes
-/// to tell the points apart.
+/// to tell the points apart; what a transport's `label` stands for only if nothing else does.
 fn labels(points: &[PointResult]) -> Vec<String> {
     let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
-    let with = |keys: usize| -> Vec<String> {
-        points.iter().map(|point| label(&point.summary, keys)).collect()
+    let with = |keys: usize, all: bool| -> Vec<String> {
+        points.iter().map(|point| label(&point.summary, keys, all)).collect()
     };
     let differ = |labels: &Vec<String>| {
         labels.iter().collect::<std::collections::BTreeSet<_>>().len() == labels.len()
     };
-    (0..most).map(with).find(differ).unwrap_or_else(|| with(most))
+    let ways = [!are_labelled(points), true];
+    ways.iter()
+        .flat_map(|all| (0..=most).map(|keys| with(keys, *all)))
+        .find(differ)
+        .unwrap_or_else(|| with(most, true))
 }
 
-fn label(point: &PointSummary, keys: usize) -> String {
-    let mut parts = vec![point.transport.clone()];
-    for (key, value) in point.set.iter().take(keys) {
+/// Whether the scenario has names of its own for the transports that it compares.
+pub(crate) fn are_labelled(points: &[PointResult]) -> bool {
+    points.iter().any(|point| point.summary.label != point.summary.transport)
+}
+
+/// With so many of the swept keys; those of the transport only if `all` are wanted.
+fn label(point: &PointSummary, keys: usize, all: bool) -> String {
+    let mut parts = vec![point.label.clone()];
+    let wanted = |key: &str| all || !key.starts_with(OF_TRANSPORT);
+    for (key, value) in point.set.iter().filter(|(key, _)| wanted(key)).take(keys) {
         let value = plain(value);
-        if value != point.transport {
+        if value != point.transport && value != point.label {
             parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
         }
     }
     parts.join(", ")
 }
+
+/// Begins the keys that a transport's `label` stands for.
+pub(crate) const OF_TRANSPORT: &str = "transport.";
 
 /// A value without JSON's quotes.
 pub(crate) fn plain(value: &Value) -> String {
