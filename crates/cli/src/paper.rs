@@ -17,11 +17,8 @@ use crate::{exit, print};
 const WIDEST: usize = 120;
 
 pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
-    let request = Request {
-        paper: args.paper.clone(),
-        claims: args.claims.clone(),
-        quick: args.quick,
-    };
+    let request =
+        Request { paper: args.paper.clone(), claims: args.claims.clone(), quick: args.quick };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {
         let items = session.items();

@@ -7,8 +7,8 @@ use rackweave_workload::SizeDist;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{builtin, paper};
 use crate::scenario::Scenario;
+use crate::{builtin, paper};
 
 /// What can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -171,8 +171,7 @@ impl Batch {
 
     /// Runs one point, for callers with a pool of their own.
     pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
-        let end =
-            self.run_point(index, &|spec, control| rackweave_sim::run(&spec.config, control));
+        let end = self.run_point(index, &|spec, control| rackweave_sim::run(&spec.config, control));
         self.done[index].store(true, Ordering::Relaxed);
         end
     }

@@ -101,10 +101,17 @@ fn chart(
     let all: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
     let (low, high) = span(&all);
     for published in &figure.published {
-        let here = published.value.as_deref().is_none_or(|of| facet.map(plain).as_deref() == Some(of));
+        let here =
+            published.value.as_deref().is_none_or(|of| facet.map(plain).as_deref() == Some(of));
         if here {
             let look = Look::nth(series.len());
-            series.push(series_of(published.name.clone(), look, published.points.clone(), true, false));
+            series.push(series_of(
+                published.name.clone(),
+                look,
+                published.points.clone(),
+                true,
+                false,
+            ));
         }
     }
     for line in &figure.lines {
@@ -149,8 +156,7 @@ fn swept(
     let value = points.keys[index].get(&figure.x.key);
     let place = categories.iter().position(|name| Some(name) == value);
     let x = place.map(|place| place as f64).or_else(|| value.and_then(number));
-    let (Some(x), Some(summary), Some(metric)) =
-        (x, &points.summaries[index], &figure.y.metric)
+    let (Some(x), Some(summary), Some(metric)) = (x, &points.summaries[index], &figure.y.metric)
     else {
         return Ok(None);
     };

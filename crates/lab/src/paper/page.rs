@@ -51,9 +51,12 @@ impl ClaimResults {
         let mut text = String::new();
         for claim in &self.claims {
             let _ = writeln!(text, "{}: {}", claim.id, claim.word().to_uppercase());
-            for (name, words) in
-                [("claim", &claim.claim), ("paper", &claim.paper), ("here", &claim.here), ("why", &claim.why)]
-            {
+            for (name, words) in [
+                ("claim", &claim.claim),
+                ("paper", &claim.paper),
+                ("here", &claim.here),
+                ("why", &claim.why),
+            ] {
                 text += &wrapped(&format!("  {name:<6} "), words, width);
             }
             for deviation in &claim.deviations {

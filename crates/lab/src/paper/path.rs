@@ -63,14 +63,6 @@ impl Path {
         &self.text
     }
 
-    /// The first name: a field of every point.
-    pub(crate) fn head(&self) -> &str {
-        match self.steps.first() {
-            Some(Step::Field(name)) => name,
-            _ => "",
-        }
-    }
-
     /// Whether it stands for as many numbers as a list has.
     pub(crate) fn is_list(&self) -> bool {
         self.steps.contains(&Step::All)
@@ -88,25 +80,23 @@ impl Path {
             found.push(match at {
                 Value::Null => return Err(Missing::NoNumber),
                 Value::Bool(b) => f64::from(u8::from(*b)),
-                other => other.as_f64().ok_or_else(|| {
-                    Missing::Unknown(format!("`{}` is not a number", self.text))
-                })?,
+                other => other
+                    .as_f64()
+                    .ok_or_else(|| Missing::Unknown(format!("`{}` is not a number", self.text)))?,
             });
             return Ok(());
         };
         let list = || {
-            at.as_array()
-                .ok_or_else(|| Missing::Unknown(format!("no list at that place of `{}`", self.text)))
+            at.as_array().ok_or_else(|| {
+                Missing::Unknown(format!("no list at that place of `{}`", self.text))
+            })
         };
         let next = match step {
             Step::Field(name) => match at {
                 Value::Object(fields) => fields.get(name).ok_or_else(|| {
                     let known: Vec<&str> = fields.keys().map(String::as_str).collect();
                     let known = known.join(", ");
-                    Missing::Unknown(format!(
-                        "`{}`: there is no `{name}`, only {known}",
-                        self.text
-                    ))
+                    Missing::Unknown(format!("`{}`: there is no `{name}`, only {known}", self.text))
                 })?,
                 _ => {
                     let message = format!("`{}`: no fields above `{name}`", self.text);

@@ -38,6 +38,8 @@ pub(crate) struct Planned {
     /// The scenario's file, as it can be given to `rackweave run`.
     pub(crate) scenario: String,
     pub(crate) runs: BTreeMap<String, usize>,
+    /// Why it can't be run: its scenario can't be read, or has not the points that the rules name.
+    pub(crate) trouble: Option<String>,
 }
 
 /// Everything that is to be done.
@@ -62,7 +64,10 @@ fn chosen(request: &Request) -> Result<Vec<Paper>, ScenarioError> {
     let error = ScenarioError::new(format!("there are no claims of `{name}`"));
     Err(error.with_help(match nearest(name, names()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("papers are {}; or name a file of claims", names().collect::<Vec<_>>().join(", ")),
+        None => format!(
+            "papers are {}; or name a file of claims",
+            names().collect::<Vec<_>>().join(", ")
+        ),
     }))
 }
 
@@ -94,27 +99,29 @@ impl Plan {
             if !request.claims.is_empty() && !request.claims.contains(&claim.id) {
                 continue;
             }
-            let mut runs = BTreeMap::new();
-            for name in claim.scenarios() {
-                let index = match known.get(name) {
-                    Some(index) => *index,
-                    None => {
-                        let run = load(paper, name, request.quick)?;
-                        self.runs.push(run);
-                        self.runs.len() - 1
-                    }
-                };
-                known.insert(name.to_owned(), index);
-                runs.insert(name.to_owned(), index);
-            }
-            let planned = Planned {
+            let mut planned = Planned {
                 system: paper.name().to_owned(),
                 file: paper.file.clone(),
                 claim: claim.clone(),
                 scenario: paper.scenario(&claim.scenario)?.file.clone(),
-                runs,
+                runs: BTreeMap::new(),
+                trouble: None,
             };
-            self.check(&planned).map_err(|message| paper.error(claim, &message))?;
+            // What is wrong with one claim must not keep the others from being run.
+            let loaded = claim.scenarios().into_iter().try_for_each(|name| {
+                let index = match known.get(name) {
+                    Some(index) => *index,
+                    None => {
+                        self.runs.push(load(paper, name, request.quick)?);
+                        self.runs.len() - 1
+                    }
+                };
+                known.insert(name.to_owned(), index);
+                planned.runs.insert(name.to_owned(), index);
+                Ok(())
+            });
+            let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
+            planned.trouble = ready.and_then(|()| self.check(&planned)).err();
             self.claims.push(planned);
         }
         Ok(())

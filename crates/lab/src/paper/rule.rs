@@ -77,11 +77,8 @@ struct Case {
 
 /// Applies a rule.
 pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
-    let (checks, skipped) = if rule.cells.is_empty() {
-        (comparisons(rule, points)?, 0)
-    } else {
-        cells(rule, points)?
-    };
+    let (checks, skipped) =
+        if rule.cells.is_empty() { (comparisons(rule, points)?, 0) } else { cells(rule, points)? };
     let holds = checks.iter().all(|check| check.holds);
     let mut here = sentence(&checks);
     if let Some(ratio) = &rule.paper_ratio {
@@ -137,9 +134,8 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
         for point in keys.iter().filter(of_left) {
             let group: Option<Vec<(&str, &Value)>> =
                 rule.for_each.iter().map(|key| Some((key.as_str(), point.get(key)?))).collect();
-            let group = group.ok_or_else(|| {
-                unknown_key(&format!("for_each {:?}", rule.for_each), keys)
-            })?;
+            let group =
+                group.ok_or_else(|| unknown_key(&format!("for_each {:?}", rule.for_each), keys))?;
             if !names.contains(&group) {
                 names.push(group);
             }
@@ -192,9 +188,7 @@ fn pick(
     }
     refuse_unknown(of, keys)?;
     refuse_unknown(&operand.of, keys)?;
-    let own = |key: &str| {
-        operand.of.keys().any(|own| own == key) || operand.at.contains_key(key)
-    };
+    let own = |key: &str| operand.of.keys().any(|own| own == key) || operand.at.contains_key(key);
     let in_group = |point: &PointKey| {
         group.iter().all(|(key, value)| own(key) || point.get(key) == Some(*value))
     };
@@ -219,10 +213,9 @@ fn pick(
     match (picked.len(), operand.over) {
         (0, _) => Err(format!("no point is like that; {}", known(keys))),
         (1, _) | (_, Some(_)) => Ok(Picked::Points(picked)),
-        (n, None) => Err(format!(
-            "{n} points are like that: choose one, or say `over`; {}",
-            known(keys)
-        )),
+        (n, None) => {
+            Err(format!("{n} points are like that: choose one, or say `over`; {}", known(keys)))
+        }
     }
 }
 
@@ -233,7 +226,9 @@ fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, Trouble>
     };
     path.numbers(summary).map_err(|missing| match missing {
         Missing::Unknown(message) => Trouble::Wrong(message),
-        Missing::NoNumber => Trouble::Missing(format!("`{path}` has no number at one of its points")),
+        Missing::NoNumber => {
+            Trouble::Missing(format!("`{path}` has no number at one of its points"))
+        }
     })
 }
 

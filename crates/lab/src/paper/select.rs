@@ -24,8 +24,8 @@ const LABEL: &str = "label";
 impl PointKey {
     pub(crate) fn of(spec: &PointSpec) -> Self {
         let mut set: BTreeMap<String, Value> = spec.set.iter().cloned().collect();
-        let label = set.get("transport.label").map_or(spec.transport.clone(), plain);
-        set.insert(LABEL.into(), label.into());
+        let label = spec.labels.first().unwrap_or(&spec.transport);
+        set.insert(LABEL.into(), label.as_str().into());
         set.insert(TRANSPORT.into(), spec.transport.clone().into());
         Self { set }
     }
@@ -172,9 +172,7 @@ impl Selector {
     }
 
     pub(crate) fn matches(&self, point: &PointKey) -> bool {
-        self.0
-            .iter()
-            .all(|(key, wanted)| point.get(key).is_some_and(|value| wanted.matches(value)))
+        self.0.iter().all(|(key, wanted)| point.get(key).is_some_and(|value| wanted.matches(value)))
     }
 }
 

@@ -12,8 +12,8 @@ use super::plan::{Plan, Planned, Request, Run};
 use super::rule::{self, Points, Ruling, Trouble};
 use crate::error::{OutputError, ScenarioError};
 use crate::report::svg::Chart;
-use crate::results::{PointResult, Results};
 use crate::results::files::OutputFolder;
+use crate::results::{PointResult, Results};
 use crate::run::{Batch, PointEnd, Progress, RunError};
 
 /// Folder of the runs' own results, below that of the claims.
@@ -192,7 +192,12 @@ impl Session {
         out: &OutputFolder,
         command: &str,
     ) -> Result<Vec<Results>, PaperError> {
+        let needed = |run: usize| {
+            let mut claims = self.plan.claims.iter().filter(|claim| claim.trouble.is_none());
+            claims.any(|claim| claim.runs.values().any(|of| *of == run))
+        };
         let work: Vec<(usize, usize)> = (self.plan.runs.iter().enumerate())
+            .filter(|(run, _)| needed(*run))
             .flat_map(|(run, planned)| (0..planned.scenario.points.len()).map(move |p| (run, p)))
             .collect();
         let under = self.plan.runs.iter().map(|run| {
@@ -207,7 +212,8 @@ impl Session {
         let one = |(run, point): (usize, usize)| -> Result<(), PaperError> {
             let mine = || under[run].lock().unwrap_or_else(PoisonError::into_inner);
             let began = *mine().began.get_or_insert_with(Instant::now);
-            let failed = |source| PaperError::Run { name: self.plan.runs[run].name.clone(), source };
+            let failed =
+                |source| PaperError::Run { name: self.plan.runs[run].name.clone(), source };
             let end = self.batches[run].simulate(point).map_err(failed)?;
             let ends = {
                 let mut under = mine();
@@ -257,16 +263,12 @@ impl Session {
         Ok(results.collect())
     }
 
-    fn decide(
-        &self,
-        planned: &Planned,
-        runs: &[Results],
-        points: &[Points],
-    ) -> ClaimResult {
+    fn decide(&self, planned: &Planned, runs: &[Results], points: &[Points]) -> ClaimResult {
         let claim = &planned.claim;
         let mut warnings: Vec<String> = Vec::new();
         let mut rules = Vec::with_capacity(claim.rules.len());
-        for rule in &claim.rules {
+        let runnable = planned.trouble.is_none();
+        for rule in claim.rules.iter().filter(|_| runnable) {
             let points = &points[planned.run_of(rule.scenario.as_deref())];
             rules.push(match rule::apply(rule, points) {
                 Ok(ruling) => ruling,
@@ -278,12 +280,14 @@ impl Session {
             });
         }
         let mut charts = Vec::new();
-        for figure in &claim.figures {
+        for figure in claim.figures.iter().filter(|_| runnable) {
             let run = planned.run_of(figure.scenario.as_deref());
             match figure::draw(figure, &points[run], &self.points_of(run, &runs[run])) {
-                Ok(drawn) => charts.extend(drawn.into_iter().map(|(name, chart)| {
-                    (format!("{}-{name}.svg", claim.id), chart)
-                })),
+                Ok(drawn) => charts.extend(
+                    drawn
+                        .into_iter()
+                        .map(|(name, chart)| (format!("{}-{name}.svg", claim.id), chart)),
+                ),
                 Err(why) => warnings.push(format!("figure `{}`: {why}", figure.name)),
             }
         }
@@ -294,7 +298,14 @@ impl Session {
         warnings.extend(used().flat_map(|run| &run.summary.failures).map(|failure| {
             format!("the simulator failed at a point ({}): {}", failure.transport, failure.message)
         }));
-        let (holds, here, why) = verdict(&rules, &claim.cause);
+        let (holds, here, why) = match &planned.trouble {
+            None => verdict(&rules, &claim.cause),
+            Some(why) => (
+                None,
+                "nothing was measured".to_owned(),
+                format!("{}, claim `{}` can't be run: {why}", planned.file, claim.id),
+            ),
+        };
         ClaimResult {
             id: claim.id.clone(),
             system: planned.system.clone(),
@@ -321,11 +332,7 @@ impl Session {
     }
 
     /// The results of a run by the index of the point.
-    fn points_of<'a>(
-        &self,
-        run: usize,
-        results: &'a Results,
-    ) -> Vec<Option<&'a PointResult>> {
+    fn points_of<'a>(&self, run: usize, results: &'a Results) -> Vec<Option<&'a PointResult>> {
         let mut all = vec![None; self.plan.runs[run].keys.len()];
         for point in &results.points {
             all[point.index] = Some(point);
