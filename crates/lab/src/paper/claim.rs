@@ -191,8 +191,8 @@ pub(crate) struct Figure {
     /// A picture for each of its values.
     pub(crate) for_each: Option<String>,
     /// What tells the lines apart.
-    #[serde(default = "by_label")]
-    pub(crate) series: String,
+    #[serde(default = "by_label", deserialize_with = "one_or_many")]
+    pub(crate) series: Vec<String>,
     #[serde(default)]
     pub(crate) x: FigureAxis,
     #[serde(default)]
@@ -205,8 +205,8 @@ pub(crate) struct Figure {
     pub(crate) published: Vec<Published>,
 }
 
-fn by_label() -> String {
-    "label".into()
+fn by_label() -> Vec<String> {
+    vec!["label".into()]
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

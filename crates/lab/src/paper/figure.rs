@@ -1,5 +1,7 @@
 //! The papers' figures drawn from our numbers.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::claim::{Figure, FigureAxis, FigureKind};
@@ -22,7 +24,12 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
         return Err(format!("it shows no point; points can be told by {}", known()));
     }
     let x = (figure.kind == FigureKind::Sweep).then_some(&figure.x.key);
-    for key in [Some(&figure.series), figure.for_each.as_ref(), x].into_iter().flatten() {
+    for key in &figure.series {
+        if shown.iter().all(|point| point.get(key).is_none()) {
+            return Err(format!("no point that it shows has a key `{key}`"));
+        }
+    }
+    for key in [figure.for_each.as_ref(), x].into_iter().flatten() {
         if shown.iter().any(|point| point.get(key).is_none()) {
             return Err(format!(
                 "a point that it shows has no key `{key}`; points can be told by {}",
@@ -33,7 +40,22 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     if figure.kind == FigureKind::BySize {
         percentile(figure)?;
     }
+    let place = |point: &&PointKey| {
+        let value = |key: &String| point.get(key).map(plain);
+        (line_of(figure, point), figure.for_each.as_ref().map(value), x.map(value))
+    };
+    let places: BTreeSet<_> = shown.iter().map(place).collect();
+    if places.len() < shown.len() {
+        return Err(format!("`series` does not tell its points apart; there are {}", known()));
+    }
     Ok(())
+}
+
+/// The name of the line that a point belongs to. Keys that only some points have tell those apart.
+fn line_of(figure: &Figure, point: &PointKey) -> String {
+    let names: Vec<String> =
+        figure.series.iter().filter_map(|key| point.get(key)).map(plain).collect();
+    names.join(", ")
 }
 
 /// The pictures and how their files are called.
@@ -81,9 +103,16 @@ fn chart(
 ) -> Result<Chart, String> {
     let mut series = Vec::new();
     let categories = categories(figure, shown, points);
-    for value in distinct(shown, &figure.series, points) {
+    let name_of = |i: usize| line_of(figure, &points.keys[i]);
+    let mut names: Vec<String> = Vec::new();
+    for name in shown.iter().map(|&i| name_of(i)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
         let mut line = Vec::new();
-        for &i in shown.iter().filter(|&&i| points.keys[i].get(&figure.series) == Some(&value)) {
+        for &i in shown.iter().filter(|&&i| name_of(i) == name) {
             match figure.kind {
                 FigureKind::Sweep => line.extend(swept(figure, &categories, i, points)?),
                 _ => line.extend(results[i].map(|r| curve(figure, r)).unwrap_or_default()),
@@ -92,7 +121,7 @@ fn chart(
         line.sort_by(|a, b| a.0.total_cmp(&b.0));
         let marked = figure.kind == FigureKind::Sweep;
         let step = figure.kind == FigureKind::Cdf;
-        series.push(series_of(plain(&value), Look::nth(series.len()), line, marked, step));
+        series.push(series_of(name, Look::nth(series.len()), line, marked, step));
     }
     let span = |points: &[(f64, f64)]| {
         let xs = || points.iter().map(|point| point.0);
