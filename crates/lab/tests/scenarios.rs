@@ -357,3 +357,31 @@ fn labels_tell_cases_of_one_transport_apart() {
     let again = parse(&scenario.resolved, &[]);
     assert_eq!(again.points[2].labels, ["TCP <2>"]);
 }
+
+#[test]
+fn the_busiest_port_and_the_senders_have_numbers_of_their_own() {
+    let text = r#"
+        fabric = { topology = "single-switch", hosts = 5, host_link_delays = ["1 us", "20 us"] }
+        transport.name = "tcp"
+        workload = { arrivals = "incast", sizes = "300 KB", receiver = 0 }
+        measure.queues_from = "300 us"
+    "#;
+    let scenario = parse(text, &[]);
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    let point = &results.points[0].summary;
+    assert_eq!((point.messages.started, point.messages.completed), (4, 4), "none is warm-up");
+    let port = point.busiest_port.as_ref().unwrap();
+    assert_eq!(port.name, "switch0->h0");
+    let in_links = results.points[0].links.iter().find(|link| link.name == port.name).unwrap();
+    assert_eq!(port.mean_queue_bytes, in_links.mean_queue_bytes);
+    assert!(port.mean_queue_bytes > 10_000.0 && port.utilisation > 0.9, "{port:?}");
+    let each = point.goodput_by_sender_gbps.unwrap();
+    assert!((each.mean * 4.0 - point.goodput_gbps).abs() < 1e-9 * point.goodput_gbps, "{each:?}");
+    assert_eq!((each.min, each.max), (each.mean, each.mean), "each sent as much");
+    assert!(point.round_trips.is_none(), "TCP tells none");
+    // The farthest two are those with links of 20 us: four times that, and what the rest takes.
+    let rtt = rackweave_lab::explain::Explanation::of(&scenario.points[0]).base_rtt_us;
+    assert!((82.0..86.0).contains(&rtt), "{rtt}");
+    assert!(scenario.resolved.contains("host_link_delays = [\"1 us\", \"20 us\"]"));
+    assert!(scenario.resolved.contains("queues_from = \"300 us\""));
+}
