@@ -133,10 +133,11 @@ fn json_is_one_document_with_the_fields_of_the_contract() {
     assert_eq!(summary["points"].as_array().unwrap().len(), 3);
     let point = &summary["points"][0];
     assert_eq!(
-        keys(point)[..17],
+        keys(point)[..18],
         [
             "set",
             "transport",
+            "label",
             "messages",
             "slowdown",
             "latency_us",
