@@ -66,7 +66,10 @@ fn transports() -> Vec<Item> {
         Item::new(
             "homa",
             "receiver-driven: grants by SRPT, priorities in the network's queues",
-            &json!({ "profiles": ["sigcomm18", "linux"], "sources": ["SIGCOMM 2018", "USENIX ATC 2021"] }),
+            &json!({
+                "profiles": ["sigcomm18", "linux", "leverage-homa"],
+                "sources": ["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
+            }),
         ),
         Item::new(
             "dctcp",

@@ -6,6 +6,7 @@
 
 mod de;
 mod fabric;
+mod homa;
 mod measure;
 mod receiver_driven;
 mod source;
