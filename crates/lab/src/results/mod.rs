@@ -329,7 +329,10 @@ fn capture_layout(spec: &PointSpec) -> Layout {
         TransportConfig::Homa(config) => {
             config.header_bytes == homa::Config::linux(config.link).header_bytes
         }
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => false,
+        TransportConfig::Tcp(_)
+        | TransportConfig::Ndp(_)
+        | TransportConfig::PHost(_)
+        | TransportConfig::Polo(_) => false,
     });
     if of_2023 { Layout::Talk } else { Layout::Head }
 }

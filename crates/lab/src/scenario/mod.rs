@@ -7,6 +7,7 @@
 mod de;
 mod fabric;
 mod measure;
+mod polo;
 mod receiver_driven;
 mod source;
 mod sweep;
