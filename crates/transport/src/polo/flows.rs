@@ -26,10 +26,6 @@ impl Host {
             return;
         }
         self.activate(now, slot);
-        // Its sender sends the first window.
-        if let Some(incoming) = self.incoming_mut(slot) {
-            incoming.limit = incoming.window;
-        }
         self.appraise(slot);
     }
 
@@ -206,7 +202,7 @@ impl Host {
                 (Body::Loss { first, count: count_field }, count)
             }
         };
-        incoming.quiet_since = now;
+        (incoming.asked, incoming.quiet_since) = (true, now);
         if incoming.generation != generation {
             (incoming.generation, incoming.on_way) = (generation, 0);
         }

@@ -29,6 +29,8 @@ pub(super) struct Incoming {
     /// generation.
     pub(super) on_way: u32,
     pub(super) generation: u32,
+    /// It was asked for packets.
+    pub(super) asked: bool,
     /// Where it is among the active flows; `None`: it is inactive.
     pub(super) place: Option<u32>,
     /// When the sender was last heard of, and when data last came or was asked for.
@@ -48,8 +50,8 @@ pub(super) enum Want {
 }
 
 impl Incoming {
-    /// What to ask for next. Lost packets come first. A sender that was paused in its first window may not
-    /// have sent all of it: the rest is asked for by name (ours).
+    /// What to ask for next. Lost packets come first. What a sender that was paused has not sent of its
+    /// first window is asked for by name (ours).
     #[inline]
     pub(super) fn want(&self) -> Option<Want> {
         let lost = self.received.first_missing(self.cursor);
@@ -172,11 +174,13 @@ impl Host {
             return;
         }
         incoming.heard_at = now;
-        incoming.limit = incoming.limit.max(sent.min(incoming.packets));
+        let sent = sent.min(incoming.packets);
+        // A sender that was paused in its first window has not sent all of it.
+        incoming.limit =
+            if incoming.asked { incoming.limit.max(sent) } else { incoming.max_seen.max(sent) };
         let is_active = incoming.place.is_some();
         if timeout {
             // All that was sent was sent a timeout ago.
-            let sent = sent.min(incoming.packets);
             self.take_as_lost(slot, sent);
         }
         self.arm(now, slot);
@@ -260,12 +264,13 @@ impl Host {
             missing: packets,
             received: Received::default(),
             window,
-            limit: 0,
+            limit: window,
             max_seen: 0,
             horizon: 0,
             cursor: 0,
             on_way: 0,
             generation: self.generation,
+            asked: false,
             place: None,
             heard_at: now,
             quiet_since: now,
