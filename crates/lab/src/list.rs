@@ -91,6 +91,11 @@ fn transports() -> Vec<Item> {
             "receiver-driven: tokens, one for each packet, that senders spend or lose",
             &json!({ "profiles": ["paper", "polo-slides"], "sources": ["CoNEXT 2015"] }),
         ),
+        Item::new(
+            "polo",
+            "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
+            &json!({ "profiles": ["fabric", "polo-slides"], "sources": ["ICPP 2020"] }),
+        ),
     ]
 }
 

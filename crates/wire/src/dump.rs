@@ -4,7 +4,7 @@ use core::fmt;
 
 use rackweave_core::{Ecn, Kind, Packet};
 
-use crate::{Header, homa, ndp, phost, tcp};
+use crate::{Header, homa, ndp, phost, polo, tcp};
 
 /// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
 /// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
@@ -22,6 +22,7 @@ impl fmt::Display for Line<'_> {
             Header::Tcp(header) => write_tcp(f, header)?,
             Header::Ndp(header) => write_ndp(f, header)?,
             Header::PHost(header) => write_phost(f, header)?,
+            Header::Polo(header) => write_polo(f, header)?,
         }
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
@@ -223,6 +224,45 @@ fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Resul
     }
 }
 
+fn write_polo(f: &mut fmt::Formatter<'_>, header: &polo::Header) -> fmt::Result {
+    use polo::Body;
+    let name = match header.body {
+        Body::Data { .. } => "DATA",
+        Body::Adjoint { .. } => "ADJOINT",
+        Body::AdjointAck { .. } => "ADJOINT-ACK",
+        Body::Drive { .. } => "DRIVE",
+        Body::Loss { .. } => "LOSS",
+        Body::Complete => "COMPLETE",
+        Body::Ask => "ASK",
+        Body::Unknown => "UNKNOWN",
+    };
+    write!(f, "polo {name} id {}", header.id.get())?;
+    if header.one_way {
+        f.write_str(" one-way")?;
+    }
+    let say = |f: &mut fmt::Formatter<'_>, is: bool, text| f.write_str(if is { text } else { "" });
+    match header.body {
+        Body::Data { message_length, offset, len, window, driven, again } => {
+            let end = u64::from(offset) + u64::from(len);
+            write!(f, " [{offset}..{end}) of {message_length} window {window}")?;
+            say(f, driven, " driven")?;
+            say(f, again, " again")
+        }
+        Body::Adjoint { message_length, sent, epoch, window, timeout } => {
+            write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;
+            say(f, timeout, " timeout")
+        }
+        Body::AdjointAck { epoch, paused, tick } => {
+            write!(f, " epoch {epoch}")?;
+            say(f, paused, " paused")?;
+            say(f, tick, " tick")
+        }
+        Body::Drive { upto } => write!(f, " upto {upto}"),
+        Body::Loss { first, count } => write!(f, " {first} +{count}"),
+        Body::Complete | Body::Ask | Body::Unknown => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,6 +426,40 @@ mod tests {
         ] {
             let text = line(phost::Header { id: Id64::new(42), one_way, body }, 6, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 phost {expected} prio 6"));
+        }
+    }
+
+    #[test]
+    fn polo_packets() {
+        use polo::Body;
+        let (message_length, offset, len, window) = (20_000, 1460, 1460, 12);
+        let data =
+            |driven, again| Body::Data { message_length, offset, len, window, driven, again };
+        let adjoint =
+            |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
+        for (body, one_way, expected) in [
+            (data(false, false), true, "DATA id 42 one-way [1460..2920) of 20000 window 12"),
+            (data(true, true), false, "DATA id 42 [1460..2920) of 20000 window 12 driven again"),
+            (adjoint(false), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3"),
+            (adjoint(true), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3 timeout"),
+            (
+                Body::AdjointAck { epoch: 4, paused: false, tick: true },
+                false,
+                "ADJOINT-ACK id 42 epoch 4 tick",
+            ),
+            (
+                Body::AdjointAck { epoch: 4, paused: true, tick: false },
+                false,
+                "ADJOINT-ACK id 42 epoch 4 paused",
+            ),
+            (Body::Drive { upto: 13 }, false, "DRIVE id 42 upto 13"),
+            (Body::Loss { first: 5, count: 2 }, false, "LOSS id 42 5 +2"),
+            (Body::Complete, false, "COMPLETE id 42"),
+            (Body::Ask, false, "ASK id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+        ] {
+            let text = line(polo::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 polo {expected} prio 7"));
         }
     }
 

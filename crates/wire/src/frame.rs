@@ -73,6 +73,7 @@ pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
         Header::Tcp(header) => header.counted_bytes(),
         Header::Ndp(header) => header.header_bytes(),
         Header::PHost(header) => header.header_bytes(),
+        Header::Polo(header) => header.header_bytes(),
     };
     IPV4 + header_bytes + header.payload_bytes()
 }

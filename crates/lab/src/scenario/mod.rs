@@ -8,6 +8,7 @@ mod de;
 mod fabric;
 mod homa;
 mod measure;
+mod polo;
 mod receiver_driven;
 mod source;
 mod sweep;

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::de::{self, DeError, one_of};
 use super::homa::{HOMA_KEYS, HomaKeys};
+use super::polo::{POLO_KEYS, PoloKeys};
 use super::receiver_driven::{NDP_KEYS, NdpKeys, PHOST_KEYS, PHostKeys};
 use super::tree::{Node, Table, Value};
 use super::values::Unit;
@@ -27,10 +28,12 @@ pub(crate) enum Name {
     Tcp,
     Ndp,
     PHost,
+    Polo,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 5] = [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Polo];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -39,6 +42,7 @@ impl Name {
             Self::Tcp => "tcp",
             Self::Ndp => "ndp",
             Self::PHost => "phost",
+            Self::Polo => "polo",
         }
     }
 
@@ -52,6 +56,7 @@ impl Name {
             Self::Dctcp | Self::Tcp => TCP_KEYS,
             Self::Ndp => NDP_KEYS,
             Self::PHost => PHOST_KEYS,
+            Self::Polo => POLO_KEYS,
         }
     }
 }
@@ -68,6 +73,7 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
         TransportConfig::Tcp(_) => Name::Tcp.as_str(),
         TransportConfig::Ndp(_) => Name::Ndp.as_str(),
         TransportConfig::PHost(_) => Name::PHost.as_str(),
+        TransportConfig::Polo(_) => Name::Polo.as_str(),
     }
 }
 
@@ -141,6 +147,7 @@ enum Keys {
     Tcp(Box<TcpKeys>),
     Ndp(NdpKeys),
     PHost(PHostKeys),
+    Polo(PoloKeys),
 }
 
 /// Reads a transport table that stands at `path`.
@@ -249,6 +256,7 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
         Name::Dctcp | Name::Tcp => Keys::Tcp(de::from_table(table, origin)?),
         Name::Ndp => Keys::Ndp(de::from_table(table, origin)?),
         Name::PHost => Keys::PHost(de::from_table(table, origin)?),
+        Name::Polo => Keys::Polo(de::from_table(table, origin)?),
     })
 }
 
@@ -278,6 +286,11 @@ impl Chosen {
                 let config = keys.resolve(self, fabric)?;
                 refuse_longer_messages(self, workload, config.max_message_bytes)?;
                 TransportConfig::PHost(Arc::new(config))
+            }
+            Keys::Polo(keys) => {
+                let config = keys.resolve(self, fabric)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::Polo(Arc::new(config))
             }
         })
     }

@@ -1,4 +1,4 @@
-//! What NDP and pHost share: their messages are exchanges with a sender's and a receiver's half
+//! What NDP, pHost and Polo share: their messages are exchanges with a sender's and a receiver's half
 //! each, found by a peer's id, in lists and heaps by slot.
 
 #[cfg(test)]

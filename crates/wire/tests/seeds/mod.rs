@@ -3,7 +3,7 @@
 
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, polo, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -36,6 +36,12 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         header.encode(PORTS, &mut bytes);
         seeds.push(("decode_phost", name.to_owned(), bytes));
         seeds.push(("decode_frame", format!("phost_{name}"), framed(header, Layout::Head)));
+    }
+    for (name, header) in polo_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_polo", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("polo_{name}"), framed(header, Layout::Head)));
     }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
@@ -149,6 +155,37 @@ fn phost_headers() -> Vec<(&'static str, phost::Header)> {
     ]
 }
 
+fn polo_headers() -> Vec<(&'static str, polo::Header)> {
+    use polo::Body;
+    let header = |body| polo::Header { id: Id64::new(42), one_way: false, body };
+    let (message_length, window) = (20_000, 12);
+    let data = |driven, again| Body::Data {
+        message_length,
+        offset: 1460,
+        len: 1460,
+        window,
+        driven,
+        again,
+    };
+    let adjoint = |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
+    let ack = |paused, tick| Body::AdjointAck { epoch: 4, paused, tick };
+    vec![
+        ("data", header(data(false, false))),
+        ("data_one_way", polo::Header { one_way: true, ..header(data(false, false)) }),
+        ("data_driven", header(data(true, false))),
+        ("data_again", header(data(true, true))),
+        ("adjoint", header(adjoint(false))),
+        ("adjoint_timeout", header(adjoint(true))),
+        ("adjoint_ack_paused", header(ack(true, false))),
+        ("adjoint_ack_tick", header(ack(false, true))),
+        ("drive", header(Body::Drive { upto: 13 })),
+        ("loss", header(Body::Loss { first: 5, count: 2 })),
+        ("complete", header(Body::Complete)),
+        ("ask", header(Body::Ask)),
+        ("unknown", header(Body::Unknown)),
+    ]
+}
+
 fn framed(header: impl Into<Header>, layout: Layout) -> Vec<u8> {
     let header = header.into();
     let bytes = frame::counted_ip_bytes(&header, layout);
@@ -189,6 +226,11 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ndp_headers()[0].1.encode(PORTS, &mut ndp);
     let mut phost = Vec::new();
     phost_headers()[0].1.encode(PORTS, &mut phost);
+    let polo = |at: usize| {
+        let mut bytes = Vec::new();
+        polo_headers()[at].1.encode(PORTS, &mut bytes);
+        bytes
+    };
     vec![
         ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
         ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),
@@ -209,6 +251,10 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("decode_phost", "type_zero", changed(phost.clone(), 4, 0)),
         ("decode_phost", "cut_in_rts", phost[..19].to_vec()),
         ("decode_phost", "cut_in_common_header", phost[..15].to_vec()),
+        ("decode_polo", "type_zero", changed(polo(0), 4, 0)),
+        ("decode_polo", "cut_in_adjoint", polo(4)[..27].to_vec()),
+        ("decode_polo", "cut_in_data_header", polo(0)[..23].to_vec()),
+        ("decode_polo", "cut_in_common_header", polo(0)[..15].to_vec()),
         ("decode_frame", "ethertype_ipv6", changed(good_frame.clone(), 12, 0x86)),
         ("decode_frame", "checksum", changed(good_frame.clone(), 24, 0)),
         ("decode_frame", "fragment", changed(good_frame.clone(), 20, 0x20)),

@@ -4,7 +4,7 @@ use proptest::array::{uniform3, uniform7};
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, polo, tcp};
 
 pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
     prop_oneof![Just(Layout::Head), Just(Layout::Talk), Just(Layout::Leverage)]
@@ -153,12 +153,51 @@ pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| phost::Header { id, one_way, body })
 }
 
+pub(crate) fn polo_headers() -> impl Strategy<Value = polo::Header> {
+    let data = (any::<(u32, u32, u16, bool, bool)>(), 0..=65_000_u16).prop_map(
+        |((message_length, offset, window, driven, again), len)| polo::Body::Data {
+            message_length,
+            offset,
+            len,
+            window,
+            driven,
+            again,
+        },
+    );
+    let adjoint = any::<(u32, u32, u32, u16, bool)>().prop_map(
+        |(message_length, sent, epoch, window, timeout)| polo::Body::Adjoint {
+            message_length,
+            sent,
+            epoch,
+            window,
+            timeout,
+        },
+    );
+    let ack = any::<(u32, bool, bool)>().prop_map(|(epoch, paused, tick)| polo::Body::AdjointAck {
+        epoch,
+        paused,
+        tick,
+    });
+    let body = prop_oneof![
+        data,
+        adjoint,
+        ack,
+        any::<u32>().prop_map(|upto| polo::Body::Drive { upto }),
+        any::<(u32, u16)>().prop_map(|(first, count)| polo::Body::Loss { first, count }),
+        Just(polo::Body::Complete),
+        Just(polo::Body::Ask),
+        Just(polo::Body::Unknown),
+    ];
+    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| polo::Header { id, one_way, body })
+}
+
 pub(crate) fn headers() -> impl Strategy<Value = Header> {
     prop_oneof![
         homa_headers().prop_map(Header::Homa),
         tcp_headers().prop_map(Header::Tcp),
         ndp_headers().prop_map(Header::Ndp),
         phost_headers().prop_map(Header::PHost),
+        polo_headers().prop_map(Header::Polo),
     ]
 }
 
