@@ -111,6 +111,10 @@ mistakes! {
     host_of_a_trace_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
         "arrivals = \"trace\"\nfile = \"far_trace.csv\"");
     key_of_other_arrivals: with("load = 0.5", "load = 0.5\noutstanding = 3");
+    streams_over_phost: with("", "[sweep]\n\"transport.name\" = [\"phost\"]\n\"workload.exchange\" = [\"stream\"]");
+    stream_key_of_rpcs: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nstreams_per_pair = 2");
+    rpc_without_response: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nresponse = \"none\"");
+    application_that_copies_nothing: with("", "[workload.application]\ncopy_rate = \"0 Gbps\"");
     receiver_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
         "arrivals = \"incast\"\nsizes = \"W4\"\nreceiver = 8");
     buffer_below_a_packet: with("", "[fabric.switch]\nbuffer = \"1 KB\"");

@@ -4,6 +4,7 @@
 //! `[sweep]` work on that tree; then each point's tree is checked and turned into plain numbers.
 //! So an error in a swept value points at that value, wherever it was written.
 
+mod application;
 mod de;
 mod fabric;
 mod measure;
@@ -324,6 +325,8 @@ impl Reader<'_> {
             .map_err(|error| self.sources.de_error(error))?;
         let workload = file.workload.resolve("workload", &context).map_err(located)?;
         let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
+        application::check_streams("workload", (chosen.name, &transport), &fabric, &workload)
+            .map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         if let Some(background) = background {
@@ -396,9 +399,10 @@ impl Reader<'_> {
             let workload: workload::Workload = de::from_table(&table, item.origin)
                 .map_err(|error| self.sources.de_error(error))?;
             let workload = workload.resolve(&path, context).map_err(located)?;
-            let transport = transport::read(&transport.node, &format!("{path}.transport"), swept)
-                .map_err(|error| self.sources.de_error(error))?
-                .resolve(fabric, &workload)
+            let chosen = transport::read(&transport.node, &format!("{path}.transport"), swept)
+                .map_err(|error| self.sources.de_error(error))?;
+            let transport = chosen.resolve(fabric, &workload).map_err(located)?;
+            application::check_streams(&path, (chosen.name, &transport), fabric, &workload)
                 .map_err(located)?;
             streams.push(StreamConfig { transport, workload });
         }
