@@ -60,6 +60,8 @@ pub struct PointSpec {
     pub set: Vec<(String, serde_json::Value)>,
     /// Name of the measured transport.
     pub transport: String,
+    /// What results call each stream's transport: its `label`, or else its name.
+    pub labels: Vec<String>,
     /// `KEY=VALUE` arguments of `--set` that choose this point of the sweep; the seed apart.
     pub arguments: Vec<String>,
     /// What to run.
@@ -329,14 +331,13 @@ impl Reader<'_> {
             .map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
+        let mut labels = vec![chosen.label()];
         if let Some(background) = background {
-            streams.extend(self.background(
-                &background.node,
-                &fabric,
-                &context,
-                swept,
-                &located,
-            )?);
+            let beside = self.background(&background.node, &fabric, &context, swept, &located)?;
+            for (stream, label) in beside {
+                streams.push(stream);
+                labels.push(label);
+            }
         }
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let config = RunConfig {
@@ -350,6 +351,7 @@ impl Reader<'_> {
         let point = PointSpec {
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
             transport: chosen.name.as_str().to_owned(),
+            labels,
             arguments,
             config,
             size_buckets: file.measure.size_buckets().map_err(located)?,
@@ -378,7 +380,7 @@ impl Reader<'_> {
         context: &workload::Context<'_>,
         swept: &SweptKeys,
         located: &dyn Fn(Problem) -> ScenarioError,
-    ) -> Result<Vec<StreamConfig>, ScenarioError> {
+    ) -> Result<Vec<(StreamConfig, String)>, ScenarioError> {
         let not_tables = |origin| {
             self.sources
                 .error("`background` must be a list of tables", "here", origin)
@@ -404,7 +406,7 @@ impl Reader<'_> {
             let transport = chosen.resolve(fabric, &workload).map_err(located)?;
             application::check_streams(&path, (chosen.name, &transport), fabric, &workload)
                 .map_err(located)?;
-            streams.push(StreamConfig { transport, workload });
+            streams.push((StreamConfig { transport, workload }, chosen.label()));
         }
         Ok(streams)
     }

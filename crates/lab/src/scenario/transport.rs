@@ -215,9 +215,14 @@ enum Congestion {
     Dctcp,
 }
 
+/// The keys that every transport has.
+const KEYS_OF_ALL: [&str; 2] = ["name", "label"];
+
 /// A transport as a scenario says it.
 pub(crate) struct Chosen {
     pub(crate) name: Name,
+    /// What results call it, if not by its name.
+    label: Option<String>,
     path: String,
     keys: Keys,
 }
@@ -241,7 +246,7 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
     let mut own = None;
     for entry in &table.0 {
         let key = entry.key.as_str();
-        if key == "name" {
+        if KEYS_OF_ALL.contains(&key) {
             continue;
         }
         if let Some(other) = Name::named(key) {
@@ -273,7 +278,7 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
                     .at(entry.key_origin));
             }
             None => {
-                let known: Vec<&str> = ["name"]
+                let known: Vec<&str> = KEYS_OF_ALL
                     .into_iter()
                     .chain(Name::ALL.map(Name::as_str))
                     .chain(name.keys().iter().copied())
@@ -288,7 +293,23 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
         merged.insert(entry.clone());
     }
     let keys = read_keys(name, &merged, node.origin)?;
-    Ok(Chosen { name, path: path.to_owned(), keys })
+    Ok(Chosen { name, label: read_label(table)?, path: path.to_owned(), keys })
+}
+
+/// A name for results is read by people, in a legend or a column.
+const MAX_LABEL_CHARS: usize = 64;
+
+fn read_label(table: &Table) -> Result<Option<String>, DeError> {
+    let Some(entry) = table.get("label") else { return Ok(None) };
+    let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
+    let Some(text) = entry.node.as_str() else {
+        return Err(wrong(format!("a label is a string, not {}", entry.node.describe())));
+    };
+    let is_wrong = |c: char| c.is_control();
+    if text.trim().is_empty() || text.chars().count() > MAX_LABEL_CHARS || text.contains(is_wrong) {
+        return Err(wrong(format!("a label is a line of 1 to {MAX_LABEL_CHARS} characters")));
+    }
+    Ok(Some(text.trim().to_owned()))
 }
 
 fn read_name(node: &Node, table: &Table) -> Result<Name, DeError> {
@@ -323,6 +344,11 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
 }
 
 impl Chosen {
+    /// What results call it.
+    pub(crate) fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
+    }
+
     /// Fills in what is not given.
     pub(crate) fn resolve(
         &self,
@@ -355,7 +381,7 @@ impl Chosen {
     ) -> Option<TransportConfig> {
         let start = super::tree::Origin::new(0, 0..0);
         let keys = read_keys(name, &Table::default(), start).ok()?;
-        Self { name, path: String::new(), keys }.resolve(fabric, workload).ok()
+        Self { name, label: None, path: String::new(), keys }.resolve(fabric, workload).ok()
     }
 
     /// A value that makes no sense, in whichever table it stands.

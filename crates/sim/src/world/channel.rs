@@ -373,7 +373,8 @@ impl<T: Transport> World<'_, T> {
         }
         if self.now >= self.tally.since {
             let stream = usize::from(key.stream);
-            self.streams[stream].delivered_bytes += u64::from(slice.len);
+            let client = key.client.0 as usize;
+            self.streams[stream].delivered_bytes[client] += u64::from(slice.len);
         }
     }
 
