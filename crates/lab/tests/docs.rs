@@ -30,6 +30,7 @@ fn every_key_is_documented() {
         format!("{fabric}[transport]\nname='phost'\n{unknown}{rest}"),
         format!("{fabric}[transport]\nname='polo'\n{unknown}{rest}"),
         format!("{fabric}{tcp}{rest}{unknown}"),
+        format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),

@@ -11,6 +11,7 @@ use rackweave_transport::{TransportConfig, tcp};
 use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 use serde::Deserialize;
 
+use super::application::is_on_streams;
 use super::de::{self, DeError, one_of};
 use super::homa::{HOMA_KEYS, HomaKeys};
 use super::polo::{POLO_KEYS, PoloKeys};
@@ -295,6 +296,17 @@ impl Chosen {
         })
     }
 
+    /// This transport with nothing but defaults, if they will do here.
+    pub(super) fn plain(
+        name: Name,
+        fabric: &FabricConfig,
+        workload: &WorkloadConfig,
+    ) -> Option<TransportConfig> {
+        let start = super::tree::Origin::new(0, 0..0);
+        let keys = read_keys(name, &Table::default(), start).ok()?;
+        Self { name, label: None, path: String::new(), keys }.resolve(fabric, workload).ok()
+    }
+
     /// A value that makes no sense, in whichever table it stands.
     pub(super) fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
         // The place is looked for along the path: the transport's own table comes first.
@@ -309,6 +321,9 @@ pub(super) fn refuse_longer_messages(
     workload: &WorkloadConfig,
     max: u32,
 ) -> Result<(), Problem> {
+    if is_on_streams(workload) {
+        return Ok(());
+    }
     let max = u64::from(max);
     // The transport stands in its stream's table, and only the measured stream's workload in one
     // of its own.
