@@ -117,13 +117,14 @@ impl Trim {
 struct TrimQueues {
     data_queue: Limit,
     header_queue: Limit,
+    return_to_sender: bool,
 }
 
 impl Default for TrimQueues {
     /// NDP's queues: eight full packets, and as many bytes of headers (SIGCOMM'17, section 3.1).
     fn default() -> Self {
         let bytes = Limit(Some(8 * FULL_PACKET));
-        Self { data_queue: bytes, header_queue: bytes }
+        Self { data_queue: bytes, header_queue: bytes, return_to_sender: false }
     }
 }
 
@@ -348,6 +349,7 @@ impl Switch {
                 Some(TrimConfig {
                     data_queue_bytes: queues.data_queue.0.unwrap_or(u64::MAX),
                     header_queue_bytes: queues.header_queue.0.unwrap_or(u64::MAX),
+                    return_to_sender: queues.return_to_sender,
                 })
             }
         };

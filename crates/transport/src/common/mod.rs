@@ -30,6 +30,11 @@ impl Scatter {
         Self(mix(mix(u64::from(host.0)) ^ local))
     }
 
+    /// A number of this message's own.
+    pub(crate) const fn seed(self) -> u64 {
+        self.0
+    }
+
     /// The first span as it is, each further one shortened by up to half.
     pub(crate) fn scatter(self, span: Span, tries: u32) -> Span {
         if tries == 0 {

@@ -86,7 +86,8 @@ impl Host {
         if incoming.missing == 0 {
             let incarnation = incoming.incarnation;
             self.arrived(now, slot);
-            self.send_complete(peer, id.0, one_way, offset, incarnation);
+            let body = Body::Ack { offset, pull: 0, incarnation, complete: true };
+            self.send_control_by(header.path, peer, id.0, one_way, body);
         } else {
             if incoming.wants_pull() {
                 // The pull goes with the answer if none has gone for long enough, else it waits
@@ -106,7 +107,7 @@ impl Host {
             } else {
                 Body::Nack { offset, pull, incarnation }
             };
-            self.send_control(peer, id.0, one_way, body);
+            self.send_control_by(header.path, peer, id.0, one_way, body);
         }
         if fresh == 0 {
             return Placement::Discard;
