@@ -123,9 +123,9 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
         "ndp" => {
-            // htsim's 15 packets are a round trip on this fabric without any queue: twice that.
+            // htsim's 15 packets are a round trip on this fabric without any queue: three times that.
             let paths = fabric.config().topology.paths() as u16;
-            let config = ndp::Config { initial_window: 30, paths, ..ndp::Config::paper(LINK) };
+            let config = ndp::Config { initial_window: 45, paths, ..ndp::Config::paper(LINK) };
             TransportConfig::Ndp(Arc::new(config))
         }
         "phost" => {

@@ -122,14 +122,8 @@ impl PortQueue {
         }
         let header_bytes = u64::from(frame::wire_bytes(frame::MIN_PAYLOAD));
         if self.top_bytes + header_bytes > trim.header_limit_bytes {
-            if trim.turn_back {
-                pool.modify(packet, |cut| {
-                    cut.turn_back();
-                    cut.priority = TOP as u8;
-                });
-                return Admission::TurnedBack(packet);
-            }
-            return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+            pool.modify(packet, Packet::trim);
+            return Self::refuse_header(pool, packet, trim);
         }
         pool.modify(packet, |cut| {
             cut.trim();
@@ -137,6 +131,21 @@ impl PortQueue {
         });
         self.append(pool, packet);
         Admission::Trimmed
+    }
+
+    /// A full header queue: what was cut, here or before, may go back to its sender, unless it is on its
+    /// way there.
+    #[cold]
+    fn refuse_header<H: Header>(pool: &mut Pool<H>, packet: PacketRef, trim: Trim) -> Admission {
+        let header = pool.get(packet);
+        if !trim.turn_back || !header.is_trimmed() || header.is_turned_back() {
+            return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+        }
+        pool.modify(packet, |header| {
+            header.turn_back();
+            header.priority = TOP as u8;
+        });
+        Admission::TurnedBack(packet)
     }
 
     /// The last packet waiting at this priority, if it may be cut.
@@ -155,7 +164,7 @@ impl<H: Header> Queue<H> for PortQueue {
             let is_top = usize::from(pool.priority(packet)) >= TOP;
             if is_top {
                 if self.top_bytes + bytes > trim.header_limit_bytes {
-                    return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+                    return Self::refuse_header(pool, packet, trim);
                 }
             } else if self.bytes - self.top_bytes + bytes > trim.data_limit_bytes {
                 if pool.get(packet).is_trimmable() {
@@ -328,7 +337,13 @@ mod tests {
         // On its way back it finds the queue full again.
         let admission = bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng);
         assert_eq!(admission, Admission::Dropped(DropReason::HeaderQueueFull));
-        // What was never data is not turned back.
+        // What another switch has cut is turned back too, what was never data is not.
+        let mut cut = Packet::new(HostId(0), HostId(1), 1500, Tag(5)).with_priority(7);
+        cut.trim();
+        let cut = bench.pool.insert(cut);
+        let admission = bench.queue.enqueue(&mut bench.pool, cut, &mut bench.rng);
+        assert_eq!(admission, Admission::TurnedBack(cut));
+        bench.pool.remove(cut);
         let control = bench.put(4, 7, 64, false);
         assert_eq!(control, Admission::Dropped(DropReason::HeaderQueueFull));
         assert_eq!(bench.pool.live(), 3);

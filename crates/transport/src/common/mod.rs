@@ -4,6 +4,7 @@
 #[cfg(test)]
 pub(crate) mod chaos;
 mod exchanges;
+mod finished;
 mod heap;
 mod list;
 
@@ -11,6 +12,7 @@ use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
 
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
+pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
 
