@@ -23,6 +23,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a scenario: all points of its sweep, on all cores.
     Run(RunArgs),
+    /// Run what papers claim, and say whether it holds.
+    Paper(PaperArgs),
     /// List what scenarios can name.
     List(ListArgs),
 }
@@ -62,6 +64,40 @@ pub(crate) struct RunArgs {
     /// No progress bar and no table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Run what papers claim, and say whether it holds.
+///
+/// Prints for each claim what the paper says, what came out here, and whether and why the claim
+/// holds; draws the papers' figures anew. A claim that does not hold is a result, no failure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave paper --quick\n  \
+    rackweave paper polo --out out/polo\n  \
+    rackweave paper --claim homa-sigcomm --json | jq '.claims[] | {id, holds, here}'\n\n\
+    Exit codes: 0 every claim was decided, 1 one could not be, 2 wrong usage or file, 130 interrupted.")]
+pub(crate) struct PaperArgs {
+    /// A paper (homa, polo), or a file of claims (default: all papers).
+    #[arg(value_name = "PAPER")]
+    pub(crate) paper: Option<String>,
+    /// Only this claim (see --list).
+    #[arg(long = "claim", value_name = "ID")]
+    pub(crate) claims: Vec<String>,
+    /// Smaller sizes and fewer repetitions: minutes instead of hours.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Folder for figures and results (default: out/papers).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print claims.json on standard output, and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Points that run at the same time (default: one for each core).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+    /// List the claims, and run nothing.
+    #[arg(long)]
+    pub(crate) list: bool,
 }
 
 #[derive(Debug, clap::Args)]

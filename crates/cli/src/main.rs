@@ -1,6 +1,7 @@
 //! The `rackweave` command: argument parsing and printing, nothing else.
 
 mod args;
+mod paper;
 mod progress;
 mod run;
 
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         Command::List(args) => list(&args),
+        Command::Paper(args) => paper::paper(&args),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rackweave_lab::Batch;
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
@@ -19,13 +18,17 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Draws on stderr, if that is a terminal.
-    pub(crate) fn start(batch: &Arc<Batch>, wanted: bool) -> Self {
+    /// Draws on stderr, if that is a terminal, how far `work` is.
+    pub(crate) fn start<T: Send + Sync + 'static>(
+        work: &Arc<T>,
+        progress: fn(&T) -> rackweave_lab::Progress,
+        wanted: bool,
+    ) -> Self {
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { stop: None, thread: None };
         }
         let (stop, stopped) = channel();
-        let batch = Arc::clone(batch);
+        let work = Arc::clone(work);
         let thread = std::thread::spawn(move || {
             let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
             // One line at any width: a line that wraps can't be drawn over.
@@ -36,7 +39,7 @@ impl Progress {
             let mut events = 0;
             let period = Duration::from_millis(200);
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                let now = batch.progress();
+                let now = progress(&work);
                 let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
                 events = now.events;
                 bar.set_message(format!(

@@ -16,7 +16,7 @@ use crate::{exit, print};
 /// What is said after Ctrl-C.
 const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
 /// Width of tables that go into a file or pipe.
-const PLAIN_WIDTH: usize = 120;
+pub(crate) const PLAIN_WIDTH: usize = 120;
 
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let scenario = Scenario::load(&args.scenario, &args.sets, args.seed)?;
@@ -26,8 +26,8 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let out = OutputFolder::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
     let command = command_line(&args, scenario.seed);
     let batch = Arc::new(Batch::new(scenario));
-    stop_on_ctrl_c(&batch)?;
-    let progress = Progress::start(&batch, !args.quiet);
+    stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
+    let progress = Progress::start(&batch, Batch::progress, !args.quiet);
     let results = batch.run(args.jobs.map(usize::from));
     drop(progress);
     let results = results?;
@@ -79,13 +79,17 @@ fn exit_code(results: &Results) -> u8 {
 }
 
 /// The first Ctrl-C ends the run with what is finished; the second ends the process.
-fn stop_on_ctrl_c(batch: &Arc<Batch>) -> miette::Result<()> {
-    let batch = Arc::clone(batch);
+pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
+    work: &Arc<T>,
+    is_cancelled: fn(&T) -> bool,
+    cancel: fn(&T),
+) -> miette::Result<()> {
+    let work = Arc::clone(work);
     ctrlc::set_handler(move || {
-        if batch.is_cancelled() {
+        if is_cancelled(&work) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
-        batch.cancel();
+        cancel(&work);
     })
     .map_err(|error| miette::miette!("{error}"))
     .wrap_err("cannot listen for Ctrl-C")
@@ -131,7 +135,7 @@ fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
 }
 
 /// As a shell reads it.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()

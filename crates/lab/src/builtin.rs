@@ -30,6 +30,20 @@ pub const SCENARIOS: [Builtin; 3] = [
     },
 ];
 
+/// Files of claims, as [`Builtin`]s.
+pub const CLAIMS: [Builtin; 2] = [
+    Builtin {
+        name: "homa",
+        file: "scenarios/papers/homa/claims.toml",
+        text: include_str!("../../../scenarios/papers/homa/claims.toml"),
+    },
+    Builtin {
+        name: "polo",
+        file: "scenarios/papers/polo/claims.toml",
+        text: include_str!("../../../scenarios/papers/polo/claims.toml"),
+    },
+];
+
 /// The built-in scenario of this name; those of papers also as "papers/NAME".
 #[must_use]
 pub fn scenario(name: &str) -> Option<Builtin> {

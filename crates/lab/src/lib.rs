@@ -6,11 +6,13 @@
 //! - [`run`]: the runs on all cores.
 //! - [`results`]: what they found out, as numbers and as files.
 //! - [`report`]: the same as a table and as a page.
+//! - [`paper`]: what papers claim, and whether it holds here.
 
 pub mod builtin;
 pub mod error;
 pub mod explain;
 pub mod list;
+pub mod paper;
 mod path;
 pub mod report;
 pub mod results;

@@ -149,20 +149,31 @@ impl Batch {
             })
             .collect()
         });
+        Ok(self.results(ends?, began.elapsed().as_secs_f64()))
+    }
+
+    /// Puts together what became of the points.
+    pub(crate) fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
         let (mut points, mut failures) = (Vec::new(), Vec::new());
-        for end in ends? {
+        for end in ends {
             match end {
                 PointEnd::Finished(point) => points.push(*point),
                 PointEnd::Failed(failure) => failures.push(failure),
                 PointEnd::Cancelled => {}
             }
         }
-        let mut results =
-            Results::new(&self.scenario, points, began.elapsed().as_secs_f64(), peak_rss_bytes());
+        let mut results = Results::new(&self.scenario, points, wall_s, peak_rss_bytes());
         results.summary.interrupted = self.is_cancelled()
             && results.points.len() + failures.len() < self.scenario.points.len();
         results.summary.failures = failures;
-        Ok(results)
+        results
+    }
+
+    /// Runs one point, for callers with a pool of their own.
+    pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
+        let end = self.run_point(index, &|spec, control| rackweave_sim::run(&spec.config, control));
+        self.done[index].store(true, Ordering::Relaxed);
+        end
     }
 
     fn run_point(&self, index: usize, simulate: &Simulate) -> Result<PointEnd, RunError> {
@@ -197,7 +208,7 @@ impl Batch {
 type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
 
 /// What became of a point.
-enum PointEnd {
+pub(crate) enum PointEnd {
     Finished(Box<PointResult>),
     Failed(PointFailure),
     Cancelled,

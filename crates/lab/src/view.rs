@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rackweave_sim::result::QueueSample;
 
 use crate::report::model;
-use crate::results::{PointResult, Results, Stats, plain};
+use crate::results::{OF_TRANSPORT, PointResult, Results, Stats, are_labelled, plain};
 use crate::scenario::Scenario;
 
 /// Most points of a queue's curve: about what a chart has pixels for.
@@ -28,10 +28,13 @@ pub(crate) fn report(scenario: &Scenario, results: &Results, command: &str) -> m
 /// The points of a report or table.
 pub(crate) fn points(results: &Results) -> Vec<model::Point> {
     let mut points: Vec<model::Point> = results.points.iter().map(point).collect();
-    // How a point is measured is not what is compared, unless nothing else tells points apart.
+    // How a point is measured is not what is compared, nor is what a transport's label stands for,
+    // unless nothing else tells points apart.
+    let labelled = are_labelled(&results.points);
     let compared = |point: &model::Point| -> Vec<(String, String)> {
-        let set = point.set.iter().filter(|(key, _)| !key.starts_with("measure."));
-        set.cloned().collect()
+        let aside =
+            |key: &str| key.starts_with("measure.") || (labelled && key.starts_with(OF_TRANSPORT));
+        point.set.iter().filter(|(key, _)| !aside(key)).cloned().collect()
     };
     let told: BTreeSet<_> =
         points.iter().map(|point| (point.group.clone(), compared(point))).collect();
@@ -47,8 +50,12 @@ fn point(point: &PointResult) -> model::Point {
     let summary = &point.summary;
     model::Point {
         label: point.label.clone(),
-        group: summary.transport.clone(),
-        set: summary.set.iter().map(|(key, value)| (key.clone(), plain(value))).collect(),
+        group: summary.label.clone(),
+        set: (summary.set.iter())
+            .filter(|(key, _)| *key != "transport.label")
+            .map(|(key, value)| (key.clone(), plain(value)))
+            .filter(|(_, value)| *value != summary.transport)
+            .collect(),
         by_size: summary
             .by_size
             .iter()

@@ -47,9 +47,9 @@ fn every_key_is_documented() {
 fn the_examples_run() {
     let examples: Vec<&str> =
         DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     let parse = |text: &str| Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
     assert_eq!(parse(examples[0]).points.len(), 1);
     let points = |sweep: &str| parse(&format!("{}\n{sweep}", examples[0])).points.len();
-    assert_eq!((points(examples[1]), points(examples[2])), (9, 2));
+    assert_eq!((points(examples[1]), points(examples[2]), points(examples[3])), (2, 9, 2));
 }

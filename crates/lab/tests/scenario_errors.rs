@@ -68,6 +68,10 @@ macro_rules! mistakes {
 mistakes! {
     unknown_key_in_a_table: with("spines = 2", "spine = 2");
     unknown_key_far_from_all_others: with("spines = 2", "spines = 2\ncolour = \"red\"");
+    label_that_is_none: with("name = \"homa\"", "name = \"homa\"\nlabel = \"\"");
+    label_that_is_a_number: with("name = \"homa\"", "name = \"homa\"\nlabel = 3");
+    queues_that_are_never_measured: with("[workload]", "[measure]\nqueues_from = \"10 s\"\n[workload]");
+    delay_longer_than_any: with("leaves = 2", "leaves = 2\nhost_link_delays = [\"1 us\", \"11 s\"]");
     unknown_table: with("[workload]", "[wokload]");
     unknown_transport: with("\"homa\"", "\"hmoa\"");
     unknown_topology: with("\"leaf-spine\"", "\"torus\"");

@@ -294,7 +294,9 @@ proptest! {
             "fabric.leaves", "fabric.hosts_per_leaf", "fabric.spines", "fabric.host_link",
             "fabric.core_link", "fabric.oversubscription", "fabric.switch.buffer",
             "transport.rtt_bytes", "transport.priorities", "transport.unscheduled_levels",
-            "transport.cutoffs", "transport.overcommit", "workload.sizes", "workload.load",
+            "transport.cutoffs", "transport.overcommit", "transport.scheduled_factor",
+            "transport.average_shift", "transport.average_deviation", "transport.min_rtt_window",
+            "transport.peer_link", "transport.back_off_packets", "workload.sizes", "workload.load",
             "workload.senders", "workload.truncate", "measure.warmup", "measure.time_limit",
             "measure.size_buckets", "measure.messages", "seed",
         ]),
@@ -312,4 +314,76 @@ proptest! {
         let set = format!("{key}={value}");
         let _ = Scenario::parse("x.toml", BASE, Path::new("."), &[set], None);
     }
+}
+
+#[test]
+fn labels_tell_cases_of_one_transport_apart() {
+    let text = r#"
+        fabric = { topology = "single-switch", hosts = 4 }
+        workload = { arrivals = "permutation", sizes = "10 KB" }
+        transport.name = "tcp"
+        [sweep]
+        cases = [
+            { transport.name = "homa" },
+            { transport.name = "tcp", transport.label = "TCP <1>", transport.initial_window = 1 },
+            { transport.name = "tcp", transport.label = "TCP <2>", transport.initial_window = 2 },
+        ]
+    "#;
+    let names = |text: &str| -> Vec<String> {
+        let results = Batch::new(parse(text, &[])).run(Some(1)).unwrap();
+        results.points.iter().map(|point| point.label.clone()).collect()
+    };
+    assert_eq!(names(text), ["homa", "TCP <1>", "TCP <2>"]);
+    let swept = format!("{text}\nworkload.sizes = ['1 KB', '2 KB']");
+    assert_eq!(names(&swept)[2..4], ["TCP <1>, sizes 1 KB", "TCP <1>, sizes 2 KB"]);
+    let same = text.replace("TCP <2>", "TCP <1>");
+    assert_eq!(names(&same)[1..], ["TCP <1>, initial_window 1", "TCP <1>, initial_window 2"]);
+
+    let scenario = parse(text, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    assert_eq!(
+        (&*results.points[1].summary.transport, &*results.points[1].summary.label),
+        ("tcp", "TCP <1>")
+    );
+    let out = rackweave_lab::results::files::OutputFolder::prepare(folder.path()).unwrap();
+    out.write(&scenario, &results, "").unwrap();
+    let points = std::fs::read_to_string(folder.path().join("points.csv")).unwrap();
+    let lines: Vec<&str> = points.lines().collect();
+    assert!(lines[0].starts_with("point,transport,label,transport.initial_window,started"));
+    assert!(lines[2].starts_with("1,tcp,TCP <1>,1,4,4,0"), "{}", lines[2]);
+    // The chart's series, and not what it stands for.
+    let page = results.to_html(&scenario, "");
+    assert!(page.contains("TCP &lt;1&gt;") && !page.contains("initial_window 1<"));
+    // What was resolved says the same again.
+    let again = parse(&scenario.resolved, &[]);
+    assert_eq!(again.points[2].labels, ["TCP <2>"]);
+}
+
+#[test]
+fn the_busiest_port_and_the_senders_have_numbers_of_their_own() {
+    let text = r#"
+        fabric = { topology = "single-switch", hosts = 5, host_link_delays = ["1 us", "20 us"] }
+        transport.name = "tcp"
+        workload = { arrivals = "incast", sizes = "300 KB", receiver = 0 }
+        measure.queues_from = "300 us"
+    "#;
+    let scenario = parse(text, &[]);
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    let point = &results.points[0].summary;
+    assert_eq!((point.messages.started, point.messages.completed), (4, 4), "none is warm-up");
+    let port = point.busiest_port.as_ref().unwrap();
+    assert_eq!(port.name, "switch0->h0");
+    let in_links = results.points[0].links.iter().find(|link| link.name == port.name).unwrap();
+    assert_eq!(port.mean_queue_bytes, in_links.mean_queue_bytes);
+    assert!(port.mean_queue_bytes > 10_000.0 && port.utilisation > 0.9, "{port:?}");
+    let each = point.goodput_by_sender_gbps.unwrap();
+    assert!((each.mean * 4.0 - point.goodput_gbps).abs() < 1e-9 * point.goodput_gbps, "{each:?}");
+    assert_eq!((each.min, each.max), (each.mean, each.mean), "each sent as much");
+    assert!(point.round_trips.is_none(), "TCP tells none");
+    // The farthest two are those with links of 20 us: four times that, and what the rest takes.
+    let rtt = rackweave_lab::explain::Explanation::of(&scenario.points[0]).base_rtt_us;
+    assert!((82.0..86.0).contains(&rtt), "{rtt}");
+    assert!(scenario.resolved.contains("host_link_delays = [\"1 us\", \"20 us\"]"));
+    assert!(scenario.resolved.contains("queues_from = \"300 us\""));
 }

@@ -155,6 +155,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
     FabricConfig {
         topology,
         host_link_delay: Span::ZERO,
+        host_link_delays: Vec::new(),
         core_link_delay: Span::ZERO,
         host_send_delay: Span::from_ns(500),
         host_receive_delay: Span::from_us(1),
@@ -182,6 +183,7 @@ fn measure(traffic: &Traffic, name: &str) {
         faults: Vec::new(),
         measure: MeasureConfig {
             warmup: Span::ZERO,
+            ports_from: Span::ZERO,
             messages: traffic.messages,
             time_limit: Span::from_secs(10),
             sample_every: Span::ZERO,

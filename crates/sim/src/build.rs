@@ -64,7 +64,9 @@ pub enum BuildError {
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
     /// A run of no time.
-    #[error("the time limit must be above zero and beyond the warm-up")]
+    #[error(
+        "the time limit must be above zero, beyond the warm-up and the start of port statistics"
+    )]
     TimeLimit,
 }
 
@@ -135,7 +137,7 @@ fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
         return Err(BuildError::Alpha(alpha));
     }
     let measure = &config.measure;
-    if measure.time_limit <= measure.warmup {
+    if measure.time_limit <= measure.warmup.max(measure.ports_from) {
         return Err(BuildError::TimeLimit);
     }
     let host = |HostId(number)| place("host", number, fabric.hosts());

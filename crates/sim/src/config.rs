@@ -37,6 +37,9 @@ pub struct FabricConfig {
     pub topology: Topology,
     /// Propagation delay of a host's link, each way.
     pub host_link_delay: Span,
+    /// Where hosts differ: that of host `i` is entry `i` modulo their number, in place of
+    /// `host_link_delay`. Empty: all are alike.
+    pub host_link_delays: Vec<Span>,
     /// Propagation delay of a link between switches, each way.
     pub core_link_delay: Span,
     /// From the transport's decision to the first bit on the link.
@@ -206,6 +209,9 @@ pub struct MeasureConfig {
     pub messages: u64,
     /// The run ends here at the latest.
     pub time_limit: Span,
+    /// Statistics of ports (use, queues, drops) begin here: the warm-up's end as a rule. It is apart
+    /// from that, because a queue may have to settle while the very first messages are to be measured.
+    pub ports_from: Span,
     /// How often queues are looked at for the time series; zero: never.
     pub sample_every: Span,
     /// Receivers check every byte of every message.

@@ -11,6 +11,9 @@ const SLOWEST: Rate = Rate(100_000);
 /// Longer delays would overflow sums of times.
 const LONGEST_DELAY: Span = Span::from_secs(10);
 
+/// Most entries of [`FabricConfig::host_link_delays`]: hosts beyond repeat them.
+pub const MAX_HOST_DELAYS: usize = 10_000;
+
 /// Why a fabric cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
@@ -31,6 +34,9 @@ pub enum FabricError {
     /// A delay that no data center has.
     #[error("a delay of {0} is too long: at most {LONGEST_DELAY} is possible")]
     TooLong(Span),
+    /// More different links than the simulator can number.
+    #[error("hosts can have at most {MAX_HOST_DELAYS} different link delays, not {0}")]
+    TooManyDelays(usize),
     /// More than the simulator can number.
     #[error("a switch would have {0} ports; at most 65535 are possible")]
     TooManyPorts(u64),
@@ -125,13 +131,17 @@ impl Fabric {
     /// See [`FabricError`].
     pub fn new(config: &FabricConfig) -> Result<Self, FabricError> {
         let (host_link, core_link) = rates(config.topology)?;
-        for delay in [
+        if config.host_link_delays.len() > MAX_HOST_DELAYS {
+            return Err(FabricError::TooManyDelays(config.host_link_delays.len()));
+        }
+        let delays = [
             config.host_link_delay,
             config.core_link_delay,
             config.host_send_delay,
             config.host_receive_delay,
             config.switch.latency,
-        ] {
+        ];
+        for &delay in delays.iter().chain(&config.host_link_delays) {
             if delay > LONGEST_DELAY {
                 return Err(FabricError::TooLong(delay));
             }
@@ -139,8 +149,9 @@ impl Fabric {
         let drafts = drafts(config.topology)?;
         let hosts = config.topology.hosts();
         let mut links = Vec::new();
-        let host_to_leaf = config.host_send_delay + config.host_link_delay + config.switch.latency;
-        let leaf_to_host = config.host_link_delay + config.host_receive_delay;
+        let host_to_leaf =
+            |host| config.host_send_delay + config.link_delay_of(host) + config.switch.latency;
+        let leaf_to_host = |host| config.link_delay_of(host) + config.host_receive_delay;
         let core = config.core_link_delay + config.switch.latency;
         let mut leaf_of = vec![0; hosts as usize];
         for (switch, draft) in drafts.iter().enumerate() {
@@ -152,7 +163,8 @@ impl Fabric {
         }
         for (host, leaf) in leaf_of.iter().enumerate() {
             let (from, to) = (Node::Host(host as u32), Node::Switch(*leaf));
-            links.push(LinkSpec { from, to, rate: host_link, delay: host_to_leaf });
+            let delay = host_to_leaf(HostId(host as u32));
+            links.push(LinkSpec { from, to, rate: host_link, delay });
         }
         let mut switches = Vec::with_capacity(drafts.len());
         for (number, draft) in drafts.iter().enumerate() {
@@ -172,7 +184,7 @@ impl Fabric {
                 .chain(&draft.ups.iter().map(|s| Node::Switch(*s)).collect::<Vec<_>>())
             {
                 let (rate, delay) = match to {
-                    Node::Host(_) => (host_link, leaf_to_host),
+                    Node::Host(host) => (host_link, leaf_to_host(HostId(host))),
                     Node::Switch(_) => (core_link, core),
                 };
                 links.push(LinkSpec { from, to, rate, delay });
@@ -348,19 +360,68 @@ impl Fabric {
         spread(from).max(spread(to)).max(1)
     }
 
-    /// The longest time from the first bit of a full packet to the arrival of a `reply_bytes` answer to it
-    /// on idle links: what an unscheduled window has to cover.
+    /// The time from the decision to send a full packet of data to the moment when an answer of
+    /// `reply_wire_bytes`, sent at once, is in the sender's hands, on idle links: all delays of hosts
+    /// and switches are in it, both ways.
     #[must_use]
-    pub fn base_rtt(&self, framing: Framing, reply_wire_bytes: u32) -> Span {
-        let (first, last) = (HostId(0), HostId(self.hosts - 1));
-        let there = self.ideal(first, last, u64::from(framing.max_payload), framing);
+    pub fn base_rtt_between(
+        &self,
+        src: HostId,
+        dst: HostId,
+        framing: Framing,
+        reply_wire_bytes: u32,
+    ) -> Span {
+        let there = self.ideal(src, dst, u64::from(framing.max_payload), framing);
         let back: Span = self
-            .path(last, first)
+            .path(dst, src)
             .iter()
             .map(|link| &self.links[*link as usize])
             .map(|spec| spec.span_of(reply_wire_bytes) + spec.delay)
             .sum();
         there + back
+    }
+
+    /// The longest [`Fabric::base_rtt_between`] two hosts: what an unscheduled window has to cover.
+    #[must_use]
+    pub fn base_rtt(&self, framing: Framing, reply_wire_bytes: u32) -> Span {
+        let pairs = self.farthest().into_iter();
+        let rtts =
+            pairs.map(|(src, dst)| self.base_rtt_between(src, dst, framing, reply_wire_bytes));
+        rtts.max().unwrap_or(Span::ZERO)
+    }
+
+    /// Pairs of hosts, one of which is the farthest apart.
+    ///
+    /// A path is the longer the more of its switches' layers it climbs, and by what the links of its two
+    /// ends add. So for each layer it is enough to look at the two hosts with the longest links among those
+    /// that must climb so far to meet.
+    fn farthest(&self) -> Vec<(HostId, HostId)> {
+        let ends = (HostId(0), HostId(self.hosts - 1));
+        if self.config.host_link_delays.is_empty() {
+            return vec![ends];
+        }
+        let leaf = |host: HostId| match self.links[host.0 as usize].to {
+            Node::Switch(leaf) => leaf,
+            Node::Host(host) => host,
+        };
+        let pod = |host: HostId| match self.config.topology {
+            Topology::FatTree { k, .. } => host.0 / (k / 2 * (k / 2)),
+            _ => leaf(host),
+        };
+        let layers: [&dyn Fn(HostId) -> u32; 3] = [&|host| host.0, &leaf, &pod];
+        let longest = |apart: &dyn Fn(HostId) -> bool| {
+            let hosts = (0..self.hosts).map(HostId).filter(|host| apart(*host));
+            hosts.max_by_key(|host| self.config.link_delay_of(*host))
+        };
+        let one = longest(&|_| true).unwrap_or(ends.0);
+        let mut pairs: Vec<_> = layers
+            .iter()
+            .filter_map(|layer| Some((one, longest(&|host| layer(host) != layer(one))?)))
+            .collect();
+        if pairs.is_empty() {
+            pairs.push(ends);
+        }
+        pairs
     }
 
     /// The longest time that a full packet takes over one link.
@@ -417,6 +478,17 @@ impl Fabric {
             }
         }
         (self.hosts_per_group, tables)
+    }
+}
+
+impl FabricConfig {
+    /// Propagation delay of a host's link, each way.
+    #[must_use]
+    pub fn link_delay_of(&self, host: HostId) -> Span {
+        match self.host_link_delays.as_slice() {
+            [] => self.host_link_delay,
+            delays => delays[host.0 as usize % delays.len()],
+        }
     }
 }
 

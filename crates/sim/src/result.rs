@@ -76,7 +76,27 @@ pub struct QueueSample {
     pub total_bytes: u64,
 }
 
-/// One link over the measured time.
+/// What a transport measured of the way from one host to another and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasuredRoundTrip {
+    /// The first of the run's streams that uses this transport.
+    pub stream: u16,
+    /// Who measured.
+    pub src: HostId,
+    /// To whom.
+    pub dst: HostId,
+    /// The smallest round trip of those that were not too old.
+    pub min: Span,
+    /// The last one.
+    pub recent: Span,
+    /// What the idle fabric takes ([`crate::Fabric::base_rtt_between`]): a full packet of data of this
+    /// transport there, and the smallest packet back.
+    pub base: Span,
+    /// How many were measured.
+    pub samples: u64,
+}
+
+/// One link since [`ports_from`](crate::config::MeasureConfig::ports_from).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkReport {
     /// From where to where: "leaf0->h3".
@@ -115,11 +135,16 @@ pub struct RunResult<H = Header> {
     pub messages: Vec<MessageRecord>,
     /// Payload bytes that receivers stored in the measured time, by stream, of messages complete or not.
     pub delivered_bytes: Vec<u64>,
+    /// Those of the first stream, by the host that started the message (or sent the request).
+    pub delivered_by_sender: Vec<u64>,
+    /// Round trips that transports measured, by transport, then host, then peer.
+    pub round_trips: Vec<MeasuredRoundTrip>,
     /// Counts.
     pub counters: Counters,
-    /// Time-averaged bytes in a switch port's queue, over all switch ports and the measured time.
+    /// Time-averaged bytes in a switch port's queue, over all switch ports, since
+    /// statistics of ports began.
     pub mean_queue_bytes: f64,
-    /// Most bytes that any switch port's queue held.
+    /// Most bytes that any switch port's queue held since then.
     pub max_queue_bytes: u64,
     /// Queues over time.
     pub queue_series: Vec<QueueSample>,

@@ -62,6 +62,7 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
             retransmit,
             offset,
             segment_length,
+            stamps,
         } => {
             let end = u64::from(offset) + u64::from(segment_length);
             write!(f, " [{offset}..{end}) of {message_length} incoming {incoming}")?;
@@ -74,11 +75,16 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
             if ack_id.get() != 0 {
                 write!(f, " ack {}.{ack_port}", ack_id.get())?;
             }
-            Ok(())
+            write_stamps(f, stamps.sent_at, stamps.echo)
         }
-        Body::Grant { offset, priority, resend_all } => {
+        Body::Grant { offset, priority, resend_all, stamps } => {
             write!(f, " to {offset} at {priority}")?;
-            f.write_str(if resend_all { " resend all" } else { "" })
+            f.write_str(if resend_all { " resend all" } else { "" })?;
+            write_stamps(f, stamps.sent_at, stamps.echo)?;
+            if stamps.echo != 0 {
+                write!(f, " held {} ns host {} ns", stamps.held_ns, stamps.host_ns)?;
+            }
+            Ok(())
         }
         Body::Resend { length: u32::MAX, priority, .. } => write!(f, " all at {priority}"),
         Body::Resend { offset, length, priority } => {
@@ -100,6 +106,16 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
         }
         Body::Unknown | Body::Busy | Body::NeedAck => Ok(()),
     }
+}
+
+fn write_stamps(f: &mut fmt::Formatter<'_>, sent_at: u32, echo: u32) -> fmt::Result {
+    if sent_at != 0 {
+        write!(f, " sent {sent_at}")?;
+    }
+    if echo != 0 {
+        write!(f, " echo {echo}")?;
+    }
+    Ok(())
 }
 
 /// The flags as tcpdump writes them.
@@ -239,6 +255,7 @@ mod tests {
             retransmit,
             offset: 1424,
             segment_length: 1424,
+            stamps: homa::DataStamps::default(),
         };
         let header = |one_way, body| homa::Header { id: Id64::new(42), one_way, body };
         assert_eq!(
@@ -255,12 +272,19 @@ mod tests {
     #[test]
     fn homa_control() {
         use homa::Body;
-        let grant = |resend_all| Body::Grant { offset: 20_000, priority: 2, resend_all };
+        let stamped = homa::GrantStamps { sent_at: 9, echo: 7, held_ns: 5, host_ns: 3 };
+        let grant_at =
+            |resend_all, stamps| Body::Grant { offset: 20_000, priority: 2, resend_all, stamps };
+        let grant = |resend_all| grant_at(resend_all, homa::GrantStamps::default());
         let resend = |length| Body::Resend { offset: 1424, length, priority: 7 };
         let ids = [40, 38, 36].map(Id64::new);
         for (body, expected) in [
             (grant(false), "GRANT id 42 to 20000 at 2"),
             (grant(true), "GRANT id 42 to 20000 at 2 resend all"),
+            (
+                grant_at(false, stamped),
+                "GRANT id 42 to 20000 at 2 sent 9 echo 7 held 5 ns host 3 ns",
+            ),
             (resend(1424), "RESEND id 42 [1424..2848) at 7"),
             (resend(u32::MAX), "RESEND id 42 all at 7"),
             (Body::Unknown, "UNKNOWN id 42"),

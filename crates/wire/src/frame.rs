@@ -311,6 +311,7 @@ mod tests {
             retransmit: false,
             offset: 1424,
             segment_length: 1424,
+            stamps: homa::DataStamps::default(),
         };
         let header = homa::Header { id: Id64::new(8), one_way: true, body };
         let mut packet = Packet::new(HostId(0), HostId(1), 1500, header.into()).trimmable();

@@ -79,7 +79,7 @@ impl Header {
         bytes: &[u8],
         l4_bytes: usize,
     ) -> Result<(Self, Ports), Malformed> {
-        for layout in [homa::Layout::Head, homa::Layout::Talk] {
+        for layout in homa::Layout::ALL {
             if ip_protocol == layout.ip_protocol() {
                 let (header, ports) = homa::Header::decode(layout, bytes, l4_bytes)?;
                 return Ok((Self::Homa(header), ports));

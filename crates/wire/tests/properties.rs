@@ -9,7 +9,8 @@ use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::{Header, Malformed, Ports, frame, homa, ndp, phost, tcp};
 use strategies::{
-    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, ports, tcp_headers,
+    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, ports, stamped,
+    tcp_headers,
 };
 
 fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
@@ -27,6 +28,14 @@ proptest! {
         let (bytes, l4_bytes) = encoded(&header, layout, ports);
         prop_assert_eq!(bytes.len(), header.header_bytes(layout) as usize);
         let decoded = Header::decode(header.ip_protocol(layout), &bytes, l4_bytes);
+        prop_assert_eq!(decoded, Ok((header, ports)));
+    }
+
+    #[test]
+    fn time_stamps_come_back(header in homa_headers(), numbers: [u32; 4], ports in ports()) {
+        let header = Header::Homa(stamped(header, numbers));
+        let (bytes, l4_bytes) = encoded(&header, Layout::Leverage, ports);
+        let decoded = Header::decode(header.ip_protocol(Layout::Leverage), &bytes, l4_bytes);
         prop_assert_eq!(decoded, Ok((header, ports)));
     }
 
@@ -57,7 +66,7 @@ proptest! {
         checks::ndp(&bytes);
         checks::phost(&bytes);
         checks::frame(&bytes);
-        for protocol in [146, 253, 6, 254, 252] {
+        for protocol in [146, 253, 250, 6, 254, 252] {
             // Most are refused; none may panic, whatever IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }

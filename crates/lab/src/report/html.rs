@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The page's style, apart from the lines' colours.
-const STYLE: &str = include_str!("report.css");
+pub(crate) const STYLE: &str = include_str!("report.css");
 
 /// Below this many messages, a 99th percentile is one message's luck.
 const FEW: u64 = 100;
@@ -62,7 +62,7 @@ pub fn render(report: &Report) -> String {
 }
 
 /// The lines' colours as classes, for the light and the dark page.
-fn colours() -> String {
+pub(crate) fn colours() -> String {
     let rules = |palette: &[&str]| {
         palette.iter().enumerate().fold(String::new(), |mut rules, (index, colour)| {
             let _ = write!(rules, ".s{index}{{color:{colour}}}");

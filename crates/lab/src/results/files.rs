@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rackweave_sim::result::Outcome;
 use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 
-use super::{PointResult, Results, plain};
+use super::{PointResult, Results, Spread, plain};
 use crate::error::OutputError;
 use crate::scenario::Scenario;
 
@@ -20,7 +20,7 @@ pub struct OutputFolder {
 /// Ends the name of a file that is not whole yet.
 const PART: &str = ".part";
 /// Files that only some runs write: those of an earlier run must not stay beside new ones.
-const OPTIONAL: [&str; 2] = ["messages.csv", "capture"];
+const OPTIONAL: [&str; 3] = ["messages.csv", "round_trips.csv", "capture"];
 
 impl OutputFolder {
     /// Makes the folder and tries to write there, so that a long run does not fail at its end.
@@ -75,10 +75,25 @@ impl OutputFolder {
         if points.iter().any(|point| point.messages.is_some()) {
             staged.csv("messages.csv", points, &MESSAGE_COLUMNS, message_rows)?;
         }
+        if points.iter().any(|point| !point.round_trips.is_empty()) {
+            staged.csv("round_trips.csv", points, &ROUND_TRIP_COLUMNS, round_trip_rows)?;
+        }
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
         }
         self.remove_optional();
+        staged.finish()
+    }
+
+    /// Writes files of any kind, all or none of them.
+    ///
+    /// # Errors
+    /// If a file can't be written; then none of them changes.
+    pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
+        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        for (name, text) in files {
+            staged.add(name, text.as_bytes())?;
+        }
         staged.finish()
     }
 
@@ -135,9 +150,10 @@ impl Staged<'_> {
         let mut writer = csv::Writer::from_writer(file);
         let written = (|| {
             let keys = points.iter().flat_map(|point| point.summary.set.keys());
-            let mut header = vec!["point".to_owned(), "transport".to_owned()];
+            let mut header = LEAD_COLUMNS.map(str::to_owned).to_vec();
             for key in keys {
-                if key != "transport.name" && !header.contains(key) {
+                let told = key == "transport.name" || key == "transport.label";
+                if !told && !header.contains(key) {
                     header.push(key.clone());
                 }
             }
@@ -146,9 +162,13 @@ impl Staged<'_> {
             writer.write_record(&header)?;
             for point in points {
                 let set = &point.summary.set;
-                let mut lead = vec![point.index.to_string(), point.summary.transport.clone()];
+                let summary = &point.summary;
+                let mut lead =
+                    vec![point.index.to_string(), summary.transport.clone(), summary.label.clone()];
                 lead.extend(
-                    header[2..own].iter().map(|key| set.get(key).map_or(String::new(), plain)),
+                    header[LEAD_COLUMNS.len()..own]
+                        .iter()
+                        .map(|key| set.get(key).map_or(String::new(), plain)),
                 );
                 rows(point, &mut Rows { writer: &mut writer, lead: &lead })?;
             }
@@ -208,7 +228,10 @@ fn number(x: f64) -> String {
     if x.is_finite() { x.to_string() } else { String::new() }
 }
 
-const POINT_COLUMNS: [&str; 25] = [
+/// What every table begins with, before the swept keys.
+const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
+
+const POINT_COLUMNS: [&str; 30] = [
     "started",
     "completed",
     "failed",
@@ -234,10 +257,17 @@ const POINT_COLUMNS: [&str; 25] = [
     "measured_us",
     "end",
     "left_out",
+    "goodput_by_sender_min_gbps",
+    "goodput_by_sender_mean_gbps",
+    "goodput_by_sender_max_gbps",
+    "busiest_port",
+    "busiest_port_mean_queue_bytes",
 ];
 
 fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
     let p = &point.summary;
+    let by_sender = |of: fn(&Spread) -> f64| p.goodput_by_sender_gbps.as_ref().map_or(f64::NAN, of);
+    let busiest = p.busiest_port.as_ref();
     rows.row([
         p.messages.started.to_string(),
         p.messages.completed.to_string(),
@@ -264,6 +294,11 @@ fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
         number(p.measured_us),
         p.end.to_owned(),
         p.messages.left_out.to_string(),
+        number(by_sender(|spread| spread.min)),
+        number(by_sender(|spread| spread.mean)),
+        number(by_sender(|spread| spread.max)),
+        busiest.map_or(String::new(), |port| port.name.clone()),
+        number(busiest.map_or(f64::NAN, |port| port.mean_queue_bytes)),
     ])
 }
 
@@ -363,6 +398,24 @@ fn message_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
             latency.map_or(String::new(), |span| number(span.as_us_f64())),
             latency.map_or(String::new(), |span| number(span.0 as f64 / ideal)),
             outcome,
+        ])?;
+    }
+    Ok(())
+}
+
+const ROUND_TRIP_COLUMNS: [&str; 7] =
+    ["stream", "src", "dst", "min_us", "recent_us", "base_us", "samples"];
+
+fn round_trip_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
+    for trip in &point.round_trips {
+        rows.row([
+            trip.stream.to_string(),
+            trip.src.0.to_string(),
+            trip.dst.0.to_string(),
+            number(trip.min.as_us_f64()),
+            number(trip.recent.as_us_f64()),
+            number(trip.base.as_us_f64()),
+            trip.samples.to_string(),
         ])?;
     }
     Ok(())

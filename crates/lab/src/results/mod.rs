@@ -3,9 +3,12 @@
 pub mod files;
 pub(crate) mod stats;
 
-use rackweave_core::DropReason;
+use std::collections::BTreeSet;
+
+use rackweave_core::{DropReason, HostId};
 use rackweave_sim::result::{
-    CapturedPacket, End, LinkReport, MessageRecord, Outcome, QueueSample, RunResult,
+    CapturedPacket, End, LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
+    RunResult,
 };
 use rackweave_transport::{TransportConfig, homa};
 use rackweave_wire::Header;
@@ -54,6 +57,8 @@ pub struct PointSummary {
     pub set: Map<String, Value>,
     /// Name of the measured transport.
     pub transport: String,
+    /// What tables and charts call it: `transport.label`, or else the name.
+    pub label: String,
     /// What became of the measured messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
@@ -62,6 +67,10 @@ pub struct PointSummary {
     pub latency_us: Stats,
     /// Payload that arrived in the measured time, all hosts together.
     pub goodput_gbps: f64,
+    /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
+    /// their answers were) over the measured time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_by_sender_gbps: Option<Spread>,
     /// Packets dropped.
     pub drops: u64,
     /// Packets trimmed.
@@ -70,6 +79,12 @@ pub struct PointSummary {
     pub ecn_marks: u64,
     /// Queues of the switches' ports.
     pub queue_bytes: QueueBytes,
+    /// The switch port with the longest queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busiest_port: Option<BusiestPort>,
+    /// What the measured transport measured of the round trips to its peers, if it measures any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trips: Option<RoundTripErrors>,
     /// Packets times links.
     pub packet_hops: u64,
     /// Events of the engine.
@@ -117,6 +132,8 @@ pub struct PointFailure {
 pub struct StreamSummary {
     /// Its transport.
     pub transport: String,
+    /// What it is called: its transport's `label`, or else the name.
+    pub label: String,
     /// What became of its messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
@@ -151,6 +168,86 @@ pub struct QueueBytes {
     pub max: u64,
 }
 
+/// The least, the mean and the most.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Of the worst.
+    pub min: f64,
+    /// Of all.
+    pub mean: f64,
+    /// Of the best.
+    pub max: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Option<Self> {
+        let count = values.clone().count();
+        (count > 0).then(|| Self {
+            min: values.clone().fold(f64::INFINITY, f64::min),
+            mean: values.clone().sum::<f64>() / count as f64,
+            max: values.fold(f64::NEG_INFINITY, f64::max),
+        })
+    }
+}
+
+/// The switch port with the longest time-averaged queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BusiestPort {
+    /// From where to where: "leaf0->h3".
+    pub name: String,
+    /// Bytes waiting, averaged over time: exact, not sampled. The packet being sent is not among them.
+    pub mean_queue_bytes: f64,
+    /// Most bytes that waited.
+    pub max_queue_bytes: u64,
+    /// Packets dropped before it.
+    pub drops: u64,
+    /// Share of the time in which it carried bits.
+    pub utilisation: f64,
+}
+
+impl BusiestPort {
+    /// Of equals the first.
+    fn of(ports: &[LinkReport]) -> Option<Self> {
+        let busiest = ports.iter().rev().max_by(|a, b| {
+            let mean = |port: &LinkReport| port.mean_queue_bytes;
+            mean(a).total_cmp(&mean(b))
+        })?;
+        Some(Self {
+            name: busiest.name.clone(),
+            mean_queue_bytes: busiest.mean_queue_bytes,
+            max_queue_bytes: busiest.max_queue_bytes,
+            drops: busiest.drops,
+            utilisation: busiest.utilisation,
+        })
+    }
+}
+
+/// How far the smallest round trips that a transport measured are from those of the idle fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RoundTripErrors {
+    /// Pairs of hosts, each direction by itself, between which any was measured.
+    pub pairs: u64,
+    /// Relative error of the smallest one, whether above or below the idle fabric's: the median pair.
+    pub median_error: f64,
+    /// The worst pair.
+    pub worst_error: f64,
+}
+
+impl RoundTripErrors {
+    fn of(measured: &[MeasuredRoundTrip]) -> Option<Self> {
+        let error =
+            |trip: &MeasuredRoundTrip| trip.min.0.abs_diff(trip.base.0) as f64 / trip.base.0 as f64;
+        let ours = measured.iter().filter(|trip| trip.stream == 0 && trip.samples > 0);
+        let mut errors: Vec<f64> = ours.map(error).collect();
+        errors.sort_by(f64::total_cmp);
+        Some(Self {
+            pairs: errors.len() as u64,
+            median_error: stats::percentile(&errors, 0.5),
+            worst_error: *errors.last()?,
+        })
+    }
+}
+
 /// One point with everything that files and plots need.
 #[derive(Clone, Debug)]
 pub struct PointResult {
@@ -168,6 +265,8 @@ pub struct PointResult {
     pub queue_series: Vec<QueueSample>,
     /// Every link.
     pub links: Vec<LinkReport>,
+    /// What the transports measured of the fabric.
+    pub round_trips: Vec<MeasuredRoundTrip>,
     /// Every measured message, if asked for.
     pub messages: Option<Vec<MessageRecord>>,
     /// How the capture writes Homa's headers.
@@ -205,6 +304,12 @@ impl PointResult {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
             if result.measured.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / result.measured.0 as f64 }
         };
+        let senders: BTreeSet<HostId> = by_stream[0].iter().map(|message| message.src).collect();
+        let by_sender = senders.iter().filter_map(|sender| {
+            let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
+            (result.measured.0 > 0).then(|| *bytes as f64 * 8e3 / result.measured.0 as f64)
+        });
+        let hosts = spec.config.fabric.topology.hosts() as usize;
         let samples = |messages: &[&MessageRecord]| samples(messages, &result, spec.unfinished);
         let counts = |messages: &[&MessageRecord]| MessageCounts::of(messages, spec.unfinished);
         let main = samples(&by_stream[0]);
@@ -213,6 +318,7 @@ impl PointResult {
             let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
                 transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
+                label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,
                 latency_us,
@@ -224,14 +330,18 @@ impl PointResult {
         let summary = PointSummary {
             set: spec.set.iter().cloned().collect(),
             transport: spec.transport.clone(),
+            label: spec.labels[0].clone(),
             messages: counts(&by_stream[0]),
             slowdown,
             latency_us,
             goodput_gbps: goodput(0),
+            goodput_by_sender_gbps: Spread::of(by_sender),
             drops: counters.drops.iter().sum(),
             trims: counters.trims,
             ecn_marks: counters.ecn_marks,
             queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
+            busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),
+            round_trips: RoundTripErrors::of(&result.round_trips),
             packet_hops: counters.packet_hops,
             events: counters.events,
             cpu_s,
@@ -248,12 +358,13 @@ impl PointResult {
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         Self {
             index,
-            label: label(&summary, spec.set.len()),
+            label: label(&summary, spec.set.len(), true),
             summary,
             slowdown_curve: stats::slowdown_curve(&main, CURVE_STEPS),
             latency_cdf: stats::cdf(&mut latencies),
             queue_series: result.queue_series,
             links: result.links,
+            round_trips: result.round_trips,
             messages: spec.messages_csv.then_some(result.messages),
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
@@ -322,16 +433,23 @@ impl MessageCounts {
     }
 }
 
-/// Headers as hosts of this configuration would write them: the kernel module's of 2023 where the
-/// packets have its sizes, and today's otherwise (the simulations of 2018 had no bytes).
+/// Headers as hosts of this configuration would write them: the kernel module's of 2023, or ours with
+/// time stamps, where the packets have their sizes, and today's otherwise (the simulations of 2018
+/// had no bytes).
 fn capture_layout(spec: &PointSpec) -> Layout {
-    let of_2023 = spec.config.streams.iter().any(|stream| match &stream.transport {
-        TransportConfig::Homa(config) => {
-            config.header_bytes == homa::Config::linux(config.link).header_bytes
-        }
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => false,
+    let mut homa = spec.config.streams.iter().filter_map(|stream| match &stream.transport {
+        TransportConfig::Homa(config) => Some(config),
+        _ => None,
     });
-    if of_2023 { Layout::Talk } else { Layout::Head }
+    let of_2023 = |config: &homa::Config| {
+        let linux = homa::Config::linux(config.link).with_leverage(config.leverage.clone());
+        config.header_bytes == linux.header_bytes
+    };
+    match homa.find(|config| of_2023(config)) {
+        Some(config) if config.leverage.measure_rtt => Layout::Leverage,
+        Some(_) => Layout::Talk,
+        None => Layout::Head,
+    }
 }
 
 fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {
@@ -429,28 +547,41 @@ impl Results {
 }
 
 /// Names of the points: "homa", or "homa, load 0.8". Of the swept keys they have as many as it takes
-/// to tell the points apart.
+/// to tell the points apart; what a transport's `label` stands for only if nothing else does.
 fn labels(points: &[PointResult]) -> Vec<String> {
     let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
-    let with = |keys: usize| -> Vec<String> {
-        points.iter().map(|point| label(&point.summary, keys)).collect()
+    let with = |keys: usize, all: bool| -> Vec<String> {
+        points.iter().map(|point| label(&point.summary, keys, all)).collect()
     };
-    let differ = |labels: &Vec<String>| {
-        labels.iter().collect::<std::collections::BTreeSet<_>>().len() == labels.len()
-    };
-    (0..most).map(with).find(differ).unwrap_or_else(|| with(most))
+    let differ =
+        |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
+    let ways = [!are_labelled(points), true];
+    ways.iter()
+        .flat_map(|all| (0..=most).map(|keys| with(keys, *all)))
+        .find(differ)
+        .unwrap_or_else(|| with(most, true))
 }
 
-fn label(point: &PointSummary, keys: usize) -> String {
-    let mut parts = vec![point.transport.clone()];
-    for (key, value) in point.set.iter().take(keys) {
+/// Whether the scenario has names of its own for the transports that it compares.
+pub(crate) fn are_labelled(points: &[PointResult]) -> bool {
+    points.iter().any(|point| point.summary.label != point.summary.transport)
+}
+
+/// With so many of the swept keys; those of the transport only if `all` are wanted.
+fn label(point: &PointSummary, keys: usize, all: bool) -> String {
+    let mut parts = vec![point.label.clone()];
+    let wanted = |key: &str| all || !key.starts_with(OF_TRANSPORT);
+    for (key, value) in point.set.iter().filter(|(key, _)| wanted(key)).take(keys) {
         let value = plain(value);
-        if value != point.transport {
+        if value != point.transport && value != point.label {
             parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
         }
     }
     parts.join(", ")
 }
+
+/// Begins the keys that a transport's `label` stands for.
+pub(crate) const OF_TRANSPORT: &str = "transport.";
 
 /// A value without JSON's quotes.
 pub(crate) fn plain(value: &Value) -> String {

@@ -40,6 +40,8 @@ pub(crate) struct Fabric {
     oversubscription: Option<f64>,
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    host_link_delays: Vec<Unit<Span>>,
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
     #[serde(default = "default_host_delay")]
@@ -180,6 +182,7 @@ impl Fabric {
         Ok(FabricConfig {
             topology: self.topology()?,
             host_link_delay: self.host_link_delay.0,
+            host_link_delays: self.host_link_delays.iter().map(|delay| delay.0).collect(),
             core_link_delay: self.core_link_delay.0,
             host_send_delay: self.host_send_delay.0,
             host_receive_delay: self.host_receive_delay.0,

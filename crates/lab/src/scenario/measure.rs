@@ -14,6 +14,9 @@ pub(crate) struct Measure {
     warmup: Option<Unit<Span>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
+    /// When statistics of ports begin, if not with the messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queues_from: Option<Unit<Span>>,
     time_limit: Unit<Span>,
     pub(crate) unfinished: Unfinished,
     sample_every: Unit<Span>,
@@ -29,6 +32,7 @@ impl Default for Measure {
         Self {
             warmup: None,
             messages: None,
+            queues_from: None,
             time_limit: Unit(Span::from_secs(10)),
             unfinished: Unfinished::Count,
             sample_every: Unit(Span::from_us(20)),
@@ -67,10 +71,18 @@ impl Measure {
                 format!("`time_limit` must be longer than the warm-up of {warmup}"),
             ));
         }
+        let ports_from = self.queues_from.map_or(warmup, |from| from.0);
+        if self.time_limit.0 <= ports_from {
+            return Err(Problem::new(
+                "measure.queues_from",
+                format!("`queues_from` must be before the `time_limit` of {}", self.time_limit.0),
+            ));
+        }
         self.size_buckets()?;
         Ok(MeasureConfig {
             warmup,
             messages: messages.0.unwrap_or(u64::MAX),
+            ports_from,
             time_limit: self.time_limit.0,
             sample_every: self.sample_every.0,
             verify: self.verify,

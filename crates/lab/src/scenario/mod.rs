@@ -6,6 +6,7 @@
 
 mod de;
 mod fabric;
+mod homa;
 mod measure;
 mod receiver_driven;
 mod source;
@@ -59,6 +60,8 @@ pub struct PointSpec {
     pub set: Vec<(String, serde_json::Value)>,
     /// Name of the measured transport.
     pub transport: String,
+    /// What results call each stream's transport: its `label`, or else its name.
+    pub labels: Vec<String>,
     /// `KEY=VALUE` arguments of `--set` that choose this point of the sweep; the seed apart.
     pub arguments: Vec<String>,
     /// What to run.
@@ -326,14 +329,13 @@ impl Reader<'_> {
         let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
+        let mut labels = vec![chosen.label()];
         if let Some(background) = background {
-            streams.extend(self.background(
-                &background.node,
-                &fabric,
-                &context,
-                swept,
-                &located,
-            )?);
+            let beside = self.background(&background.node, &fabric, &context, swept, &located)?;
+            for (stream, label) in beside {
+                streams.push(stream);
+                labels.push(label);
+            }
         }
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let config = RunConfig {
@@ -347,6 +349,7 @@ impl Reader<'_> {
         let point = PointSpec {
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
             transport: chosen.name.as_str().to_owned(),
+            labels,
             arguments,
             config,
             size_buckets: file.measure.size_buckets().map_err(located)?,
@@ -375,7 +378,7 @@ impl Reader<'_> {
         context: &workload::Context<'_>,
         swept: &SweptKeys,
         located: &dyn Fn(Problem) -> ScenarioError,
-    ) -> Result<Vec<StreamConfig>, ScenarioError> {
+    ) -> Result<Vec<(StreamConfig, String)>, ScenarioError> {
         let not_tables = |origin| {
             self.sources
                 .error("`background` must be a list of tables", "here", origin)
@@ -396,11 +399,10 @@ impl Reader<'_> {
             let workload: workload::Workload = de::from_table(&table, item.origin)
                 .map_err(|error| self.sources.de_error(error))?;
             let workload = workload.resolve(&path, context).map_err(located)?;
-            let transport = transport::read(&transport.node, &format!("{path}.transport"), swept)
-                .map_err(|error| self.sources.de_error(error))?
-                .resolve(fabric, &workload)
-                .map_err(located)?;
-            streams.push(StreamConfig { transport, workload });
+            let chosen = transport::read(&transport.node, &format!("{path}.transport"), swept)
+                .map_err(|error| self.sources.de_error(error))?;
+            let transport = chosen.resolve(fabric, &workload).map_err(located)?;
+            streams.push((StreamConfig { transport, workload }, chosen.label()));
         }
         Ok(streams)
     }

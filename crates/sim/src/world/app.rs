@@ -2,13 +2,15 @@
 
 use std::cmp::Ordering;
 
-use rackweave_core::{FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport};
+use rackweave_core::{
+    FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport, frame,
+};
 use rackweave_workload::{Arrival, Exchange, Generator};
 
 use super::World;
 use super::host::HostState;
 use crate::config::StreamConfig;
-use crate::result::{MessageRecord, Outcome};
+use crate::result::{MeasuredRoundTrip, MessageRecord, Outcome};
 
 /// One stream of messages.
 #[derive(Debug)]
@@ -21,13 +23,14 @@ pub(super) struct StreamState<'a> {
     pending: Vec<Option<Arrival>>,
     /// Arrivals to come that are known, and messages under way: zero means that it has ended.
     alive: u64,
-    /// Payload bytes delivered in the measured time.
-    delivered_bytes: u64,
+    /// Payload bytes delivered in the measured time, by the host that started the message.
+    delivered_bytes: Vec<u64>,
 }
 
 impl<'a> StreamState<'a> {
     pub(super) fn new((config, instance, generator): (&'a StreamConfig, u8, Generator)) -> Self {
-        Self { config, instance, generator, pending: Vec::new(), alive: 0, delivered_bytes: 0 }
+        let (pending, delivered_bytes) = (Vec::new(), Vec::new());
+        Self { config, instance, generator, pending, alive: 0, delivered_bytes }
     }
 }
 
@@ -55,6 +58,9 @@ pub(super) struct Messages {
     next_serial: u64,
     ended: Vec<(Message, Time, State)>,
 }
+
+/// The smallest packet on a link: what answers data in a base round trip.
+const SMALLEST: u32 = frame::wire_bytes(0);
 
 /// From the failure of a message of a closed loop to the start of the next, at least.
 const AFTER_FAILURE: Span = Span::from_us(10);
@@ -153,8 +159,6 @@ pub(super) struct Tally {
     pub(super) measured_ended: u64,
     /// Something happened that may end the run.
     pub(super) maybe_done: bool,
-    /// The warm-up is over.
-    pub(super) measuring: bool,
     /// Since when messages are measured.
     pub(super) since: Time,
     /// When the last measured message ended.
@@ -205,6 +209,7 @@ impl<T: Transport> World<'_, T> {
         self.tally.wanted = self.measure.messages.min(main_total);
         for stream in 0..self.streams.len() as u32 {
             self.streams[stream as usize].pending = vec![None; hosts as usize];
+            self.streams[stream as usize].delivered_bytes = vec![0; hosts as usize];
             for host in 0..hosts {
                 self.next_arrival(stream, host);
             }
@@ -424,7 +429,8 @@ impl<T: Transport> World<'_, T> {
         let request = MessageId(slice.message.0 & !1);
         let Some(message) = self.messages.get(request) else { return };
         if self.now >= self.tally.since {
-            self.streams[usize::from(message.stream)].delivered_bytes += u64::from(slice.len);
+            let stream = &mut self.streams[usize::from(message.stream)];
+            stream.delivered_bytes[message.src.0 as usize] += u64::from(slice.len);
         }
         if !self.measure.verify {
             return;
@@ -495,15 +501,48 @@ impl<T: Transport> World<'_, T> {
 
     /// Payload bytes delivered in the measured time, by stream.
     pub(super) fn delivered_bytes(&self) -> Vec<u64> {
-        self.streams.iter().map(|stream| stream.delivered_bytes).collect()
+        self.streams.iter().map(|stream| stream.delivered_bytes.iter().sum()).collect()
+    }
+
+    /// Those of the first stream, by sender.
+    pub(super) fn delivered_by_sender(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.streams[0].delivered_bytes)
+    }
+
+    /// What the transports have measured of the fabric, beside what it is.
+    pub(super) fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
+        let mut measured = Vec::new();
+        for (number, stream) in self.streams.iter().enumerate() {
+            let instance = stream.instance;
+            if self.streams[..number].iter().any(|before| before.instance == instance) {
+                continue;
+            }
+            for (src, host) in self.hosts.iter().enumerate() {
+                let transport = &host.transports[usize::from(instance)];
+                let (src, framing) = (HostId(src as u32), transport.framing());
+                let is_host = |peer: HostId| peer.0 < self.fabric.hosts() && peer != src;
+                let trips = transport.round_trips();
+                measured.extend(trips.iter().filter(|trip| is_host(trip.peer)).map(|trip| {
+                    MeasuredRoundTrip {
+                        stream: number as u16,
+                        src,
+                        dst: trip.peer,
+                        min: trip.min,
+                        recent: trip.recent,
+                        base: self.fabric.base_rtt_between(src, trip.peer, framing, SMALLEST),
+                        samples: trip.samples,
+                    }
+                }));
+            }
+        }
+        measured
     }
 
     /// From now on bytes are counted.
     pub(super) fn begin_measuring(&mut self) {
         self.tally.since = self.now;
-        self.tally.measuring = true;
         for stream in &mut self.streams {
-            stream.delivered_bytes = 0;
+            stream.delivered_bytes.fill(0);
         }
     }
 }

@@ -16,7 +16,7 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -92,7 +92,7 @@ struct Link {
     busy: Span,
     to: Node32,
     /// Its rate and delay: index into [`World::kinds`].
-    kind: u8,
+    kind: u16,
     /// Takes the slow path: a fault is on it, or it is captured.
     special: bool,
     down: bool,
@@ -101,7 +101,7 @@ struct Link {
 }
 
 /// A rate and a delay: few different ones are in a fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LinkKind {
     ps_per_byte_q16: u64,
     delay: Span,
@@ -155,6 +155,7 @@ struct Components {
     later: u32,
     stray: u32,
     measure: u32,
+    ports: u32,
     end: u32,
 }
 
@@ -207,23 +208,26 @@ impl<'a, T: Transport> World<'a, T> {
             later: sample + 2,
             stray: sample + 3,
             measure: sample + 4,
-            end: sample + 5,
+            ports: sample + 5,
+            end: sample + 6,
         };
         let horizon = fabric.longest_hop().0 * 4;
         let mut kinds = Vec::new();
+        let mut known_kinds = BTreeMap::new();
         let queue = PortQueue::new(Arc::new(queue_config(fabric.config())));
         let links = fabric.links().iter().map(|spec| {
             let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
-            let known = kinds.iter().position(|known| *known == kind);
+            let number = *known_kinds.entry(kind).or_insert_with(|| {
+                kinds.push(kind);
+                // At most two for each of the hosts' delays, and those between switches.
+                (kinds.len() - 1) as u16
+            });
             Link {
                 busy_until: Time::ZERO,
                 in_flight: Fifo::EMPTY,
                 busy: Span::ZERO,
                 to: spec.to.into(),
-                kind: known.unwrap_or_else(|| {
-                    kinds.push(kind);
-                    kinds.len() - 1
-                }) as u8,
+                kind: number,
                 special: false,
                 down: false,
                 queue: queue.clone(),
@@ -378,8 +382,10 @@ impl<'a, T: Transport> World<'a, T> {
             self.on_later();
         } else if component == c.stray {
             self.on_stray();
-        } else {
+        } else if component == c.measure {
             self.on_measure();
+        } else {
+            self.on_ports();
         }
     }
 

@@ -30,6 +30,8 @@ impl LinkStats {
 #[derive(Debug)]
 pub(super) struct Probe<H> {
     series: Vec<QueueSample>,
+    /// Since when ports are measured.
+    ports_since: Option<Time>,
     /// Interface of each captured link.
     captured_links: Vec<(u32, u32)>,
     names: Vec<String>,
@@ -39,7 +41,7 @@ pub(super) struct Probe<H> {
 impl<H> Default for Probe<H> {
     fn default() -> Self {
         let (series, captured_links, names) = (Vec::new(), Vec::new(), Vec::new());
-        Self { series, captured_links, names, packets: Vec::new() }
+        Self { series, ports_since: None, captured_links, names, packets: Vec::new() }
     }
 }
 
@@ -62,6 +64,9 @@ impl<T: Transport> World<'_, T> {
         }
         self.tally.since = Time(self.measure.warmup.0);
         self.events.push(Time(self.measure.warmup.0), self.components.measure);
+        if self.measure.ports_from != self.measure.warmup {
+            self.events.push(Time(self.measure.ports_from.0), self.components.ports);
+        }
         if self.measure.sample_every > Span::ZERO {
             self.events.push(Time::ZERO, self.components.sample);
         }
@@ -82,9 +87,18 @@ impl<T: Transport> World<'_, T> {
         }
     }
 
-    /// The warm-up is over: statistics begin.
+    /// The warm-up is over: messages count.
     pub(super) fn on_measure(&mut self) {
+        if self.measure.ports_from == self.measure.warmup {
+            self.on_ports();
+        }
+        self.begin_measuring();
+    }
+
+    /// Statistics of ports begin.
+    pub(super) fn on_ports(&mut self) {
         let now = self.now;
+        self.probe.ports_since = Some(now);
         self.settle_all();
         for (link, stats) in self.links.iter_mut().zip(&mut self.stats) {
             *stats = LinkStats { changed_at: now, ..LinkStats::default() };
@@ -93,7 +107,6 @@ impl<T: Transport> World<'_, T> {
         for (link, stats) in self.links.iter().zip(&mut self.stats) {
             stats.max_bytes = link.queue.bytes();
         }
-        self.begin_measuring();
     }
 
     /// Looks at all queues.
@@ -131,8 +144,8 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn report(mut self, end: End) -> RunResult<T::Header> {
         let now = self.now;
         self.settle_all();
-        if !self.tally.measuring {
-            // The run ended before its warm-up did: nothing was measured.
+        if self.probe.ports_since.is_none() {
+            // The run ended before: nothing was measured.
             self.stats.fill(LinkStats { changed_at: now, ..LinkStats::default() });
             for link in &mut self.links {
                 link.busy = link.busy_until.since(now);
@@ -140,7 +153,7 @@ impl<T: Transport> World<'_, T> {
         }
         let since = self.tally.since.min(now);
         let until = if end == End::AllDone { self.tally.last_end.max(since) } else { now };
-        let observed = now.since(since).0.max(1);
+        let observed = now.since(self.probe.ports_since.unwrap_or(now)).0.max(1);
         let n_hosts = self.hosts.len();
         let mut links = Vec::with_capacity(self.links.len());
         for (number, link) in self.links.iter().enumerate() {
@@ -166,6 +179,8 @@ impl<T: Transport> World<'_, T> {
             measured: until.since(since),
             messages: self.records(),
             delivered_bytes: self.delivered_bytes(),
+            delivered_by_sender: self.delivered_by_sender(),
+            round_trips: self.round_trips(),
             mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
                 / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),

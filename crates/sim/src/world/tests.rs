@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    Event, Framing, Header, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, Slice, Span,
-    Submit, Time, Transport,
+    Event, Framing, Header, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, RoundTrip,
+    Slice, Span, Submit, Time, Transport,
 };
 use rackweave_workload::{Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -90,7 +90,14 @@ impl Transport for Blast {
     fn framing(&self) -> Framing {
         FRAMING
     }
+    /// Always the same, of its neighbour; one of a host that does not exist.
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        let trip = |peer| RoundTrip { peer, min: RTT, recent: RTT, samples: 3 };
+        vec![trip(HostId(self.host.0 ^ 1)), trip(HostId(1_000_000))]
+    }
 }
+
+const RTT: Span = Span::from_us(7);
 
 const G10: Rate = Rate::from_gbps(10);
 const G40: Rate = Rate::from_gbps(40);
@@ -101,6 +108,7 @@ fn fabric(topology: Topology) -> FabricConfig {
     FabricConfig {
         topology,
         host_link_delay: Span::from_ns(100),
+        host_link_delays: Vec::new(),
         core_link_delay: Span::from_ns(300),
         host_send_delay: Span::from_ns(500),
         host_receive_delay: Span::from_us(1),
@@ -117,6 +125,7 @@ fn fabric(topology: Topology) -> FabricConfig {
 fn measure(messages: u64) -> MeasureConfig {
     MeasureConfig {
         warmup: Span::ZERO,
+        ports_from: Span::ZERO,
         messages,
         time_limit: Span::from_secs(1000),
         sample_every: Span::ZERO,
@@ -184,7 +193,8 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
     let odd =
         Topology::Dumbbell { left: 2, right: 3, host_link: Rate(3_000_000_007), core_link: G10 };
     let single = Topology::SingleSwitch { hosts: 5, host_link: Rate::from_gbps(25) };
-    for topology in [LEAF_SPINE, fat_tree, odd, single] {
+    let topologies = [LEAF_SPINE, fat_tree, odd, single];
+    for (topology, delays) in topologies.into_iter().flat_map(|t| [(t, vec![]), (t, uneven())]) {
         for bytes in [1, 100, 1460, 1461, 2920, 50_000, 1_000_000] {
             let hosts = topology.hosts();
             let mut text = String::from("time_us,source,destination,bytes\n");
@@ -196,7 +206,9 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
                 }
             }
             let trace = rackweave_workload::Trace::from_csv(&text).unwrap();
-            let result = Case::new(topology, Pattern::Trace(trace)).run();
+            let mut case = Case::new(topology, Pattern::Trace(trace));
+            case.fabric.host_link_delays.clone_from(&delays);
+            let result = case.run();
             assert_eq!(result.end, End::AllDone);
             assert_eq!(result.messages.len() as u32, hosts * (hosts - 1));
             for record in &result.messages {
@@ -204,6 +216,101 @@ fn an_idle_path_takes_exactly_the_ideal_time() {
             }
         }
     }
+}
+
+/// Link delays of hosts that make round trips of 5 to 200 us.
+fn uneven() -> Vec<Span> {
+    [1.0, 45.5, 0.25, 3.0, 11.125].map(|us| Span((us * 1e6) as u64)).into()
+}
+
+#[test]
+fn the_longest_round_trip_is_that_of_the_farthest_pair() {
+    let fat_tree = Topology::FatTree { k: 4, host_link: G10 };
+    let dumbbell = Topology::Dumbbell { left: 2, right: 5, host_link: G10, core_link: G10 };
+    let single = Topology::SingleSwitch { hosts: 7, host_link: G10 };
+    let long = |at: usize| {
+        let mut delays = uneven();
+        delays.resize(12, Span::ZERO);
+        delays.rotate_right(at);
+        delays
+    };
+    let lists = (0..12).map(long).chain([vec![], uneven(), vec![Span::from_us(1)]]);
+    for (topology, delays) in
+        lists.flat_map(|list| [LEAF_SPINE, fat_tree, dumbbell, single].map(|t| (t, list.clone())))
+    {
+        let mut config = fabric(topology);
+        config.host_link_delays.clone_from(&delays);
+        let fabric = Fabric::new(&config).unwrap();
+        let hosts = || (0..fabric.hosts()).map(HostId);
+        let pairs = hosts().flat_map(|a| hosts().filter(move |b| *b != a).map(move |b| (a, b)));
+        let rtts = pairs.map(|(a, b)| fabric.base_rtt_between(a, b, FRAMING, 84));
+        assert_eq!(fabric.base_rtt(FRAMING, 84), rtts.max().unwrap(), "{topology:?} {delays:?}");
+    }
+}
+
+#[test]
+fn a_base_round_trip_is_what_one_computes_by_hand() {
+    let mut config = fabric(LEAF_SPINE);
+    config.host_link_delays = uneven();
+    let fabric = Fabric::new(&config).unwrap();
+    // Hosts 0 (1 us) and 7 (0.25 us) across the spine, there and back: cables of hosts and core, three
+    // switches, sending and receiving; a full packet out, the smallest back.
+    let one_way = 1_250_000 + 600_000 + 750_000 + 1_500_000;
+    let sent = 2 * 1_230_400 + 2 * 307_600 + 2 * 67_200 + 2 * 16_800;
+    let rtt = fabric.base_rtt_between(HostId(0), HostId(7), FRAMING, 84);
+    assert_eq!(rtt, Span(2 * one_way + sent));
+    assert_eq!(rtt, fabric.base_rtt_between(HostId(7), HostId(0), FRAMING, 84));
+}
+
+#[test]
+fn what_transports_measured_stands_beside_the_fabrics_own() {
+    let mut case = Case::new(LEAF_SPINE, trace_of(&[(0, 0, 1, 1000)]));
+    case.fabric.host_link_delays = uneven();
+    let result = case.run();
+    assert_eq!(result.round_trips.len(), 12);
+    for (host, trip) in result.round_trips.iter().enumerate() {
+        let host = host as u32;
+        assert_eq!((trip.src, trip.dst, trip.samples), (HostId(host), HostId(host ^ 1), 3));
+        let fabric = Fabric::new(&case.fabric).unwrap();
+        let base = fabric.base_rtt_between(trip.src, trip.dst, FRAMING, 84);
+        assert_eq!((trip.min, trip.base), (RTT, base));
+    }
+}
+
+fn trace_of(rows: &[(u64, u32, u32, u64)]) -> Pattern {
+    let rows = rows.iter().map(|(at, src, dst, bytes)| format!("{at},{src},{dst},{bytes}\n"));
+    let text = rows.fold("time_us,source,destination,bytes\n".to_owned(), |text, row| text + &row);
+    Pattern::Trace(rackweave_workload::Trace::from_csv(text).unwrap())
+}
+
+/// Two hosts at line rate into one: of 2 x 100 KB, half waits when the senders are done.
+#[test]
+fn ports_may_be_measured_later_than_messages() {
+    let topology = Topology::SingleSwitch { hosts: 3, host_link: G10 };
+    let rows = [(0, 1, 0, 146_000), (0, 2, 0, 146_000)];
+    let mut case = Case::new(topology, trace_of(&rows));
+    let whole = case.run();
+    // The senders take 100 packets of 1230.4 ns each; the queue then falls for as long.
+    case.measure.ports_from = Span(124_000_000);
+    let late = case.run();
+    assert_eq!(late.messages, whole.messages, "all are measured, and the run is the same");
+    assert_eq!(late.delivered_by_sender, [0, 146_000, 146_000]);
+    assert_eq!(late.delivered_bytes, [292_000]);
+    let port = |result: &RunResult<Piece>| {
+        let found = result.links.iter().find(|link| link.name == "switch0->h0");
+        found.cloned().unwrap()
+    };
+    let (whole, late) = (port(&whole), port(&late));
+    // A triangle of 100 packets of payload: its mean is half its height in both halves.
+    for mean in [whole.mean_queue_bytes, late.mean_queue_bytes] {
+        assert!((70_000.0..78_000.0).contains(&mean), "{mean}");
+    }
+    assert!(whole.max_queue_bytes > late.max_queue_bytes, "the peak was before");
+    assert!(late.utilisation > 0.97 && late.drops == 0, "{late:?}");
+    // A run that ends before then says nothing of its ports.
+    case.measure.ports_from = Span::from_ms(1);
+    let never = port(&case.run());
+    assert_eq!((never.mean_queue_bytes, never.max_queue_bytes, never.utilisation), (0.0, 0, 0.0));
 }
 
 #[test]

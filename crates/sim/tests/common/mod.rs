@@ -27,6 +27,7 @@ pub(crate) fn fabric(topology: Topology) -> FabricConfig {
     FabricConfig {
         topology,
         host_link_delay: Span::ZERO,
+        host_link_delays: Vec::new(),
         core_link_delay: Span::ZERO,
         host_send_delay: Span::from_ns(500),
         host_receive_delay: Span::from_us(1),
@@ -80,6 +81,7 @@ pub(crate) fn rpc(
 pub(crate) fn measure() -> MeasureConfig {
     MeasureConfig {
         warmup: Span::ZERO,
+        ports_from: Span::ZERO,
         messages: u64::MAX,
         time_limit: Span::from_secs(10),
         sample_every: Span::ZERO,

@@ -13,7 +13,7 @@ fn claimed_lengths(captured: usize) -> [usize; 4] {
 /// A Homa header that was understood is written in its full size and understood again.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn homa(bytes: &[u8]) {
-    for layout in [Layout::Head, Layout::Talk] {
+    for layout in Layout::ALL {
         for l4_bytes in claimed_lengths(bytes.len()) {
             let Ok((header, ports)) = homa::Header::decode(layout, bytes, l4_bytes) else {
                 continue;
@@ -85,6 +85,7 @@ pub(crate) fn frame(bytes: &[u8]) {
     };
     let layout = match bytes[23] {
         253 => Layout::Talk,
+        250 => Layout::Leverage,
         _ => Layout::Head,
     };
     let mut again = Vec::new();

@@ -10,7 +10,8 @@ const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 /// Target, name and bytes of each seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
-    for (layout, prefix) in [(Layout::Head, "head"), (Layout::Talk, "talk")] {
+    let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
+    for (layout, prefix) in layouts {
         for (name, header) in homa_headers() {
             let mut bytes = Vec::new();
             header.encode(layout, PORTS, &mut bytes);
@@ -54,7 +55,10 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
         retransmit,
         offset: 1424,
         segment_length: 1000,
+        stamps: homa::DataStamps { sent_at: 1_000_000, echo: 900_000 },
     };
+    let stamps = homa::GrantStamps { sent_at: 7, echo: u32::MAX, held_ns: 5, host_ns: 1 };
+    let grant = |offset, resend_all| Body::Grant { offset, priority: 2, resend_all, stamps };
     let header = |body| homa::Header { id: Id64::new(42), one_way: false, body };
     let others = [40, 38, 36].map(Id64::new);
     vec![
@@ -62,8 +66,8 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
         ("data_with_ack", header(data(40, false))),
         ("data_retransmitted", header(data(0, true))),
         ("data_one_way", homa::Header { one_way: true, ..header(data(0, false)) }),
-        ("grant", header(Body::Grant { offset: 20_000, priority: 2, resend_all: false })),
-        ("grant_resend_all", header(Body::Grant { offset: 0, priority: 2, resend_all: true })),
+        ("grant", header(grant(20_000, false))),
+        ("grant_resend_all", header(grant(0, true))),
         ("resend", header(Body::Resend { offset: 1424, length: 1424, priority: 7 })),
         ("resend_all", header(Body::Resend { offset: 0, length: u32::MAX, priority: 7 })),
         ("unknown", header(Body::Unknown)),

@@ -7,7 +7,7 @@ use rackweave_wire::homa::Layout;
 use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, tcp};
 
 pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
-    prop_oneof![Just(Layout::Head), Just(Layout::Talk)]
+    prop_oneof![Just(Layout::Head), Just(Layout::Talk), Just(Layout::Leverage)]
 }
 
 pub(crate) fn ports() -> impl Strategy<Value = Ports> {
@@ -33,6 +33,8 @@ fn homa_data() -> impl Strategy<Value = homa::Body> {
             retransmit,
             offset,
             segment_length,
+            // Only one layout has room for them: see `stamped`.
+            stamps: homa::DataStamps::default(),
         }
     })
 }
@@ -47,7 +49,8 @@ fn homa_ack() -> impl Strategy<Value = homa::Body> {
 
 pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
     let grant = any::<(u32, u8, bool)>().prop_map(|(offset, priority, resend_all)| {
-        homa::Body::Grant { offset, priority, resend_all }
+        let stamps = homa::GrantStamps::default();
+        homa::Body::Grant { offset, priority, resend_all, stamps }
     });
     let resend = any::<(u32, u32, u8)>()
         .prop_map(|(offset, length, priority)| homa::Body::Resend { offset, length, priority });
@@ -64,6 +67,19 @@ pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
         homa_ack(),
     ];
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| homa::Header { id, one_way, body })
+}
+
+/// The same header with time stamps, if its kind has any.
+pub(crate) fn stamped(mut header: homa::Header, numbers: [u32; 4]) -> homa::Header {
+    let [sent_at, echo, held_ns, host_ns] = numbers;
+    match &mut header.body {
+        homa::Body::Data { stamps, .. } => *stamps = homa::DataStamps { sent_at, echo },
+        homa::Body::Grant { stamps, .. } => {
+            *stamps = homa::GrantStamps { sent_at, echo, held_ns, host_ns };
+        }
+        _ => {}
+    }
+    header
 }
 
 pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {

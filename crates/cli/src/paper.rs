@@ -1,0 +1,70 @@
+//! `rackweave paper`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rackweave_lab::list::{self, Topic};
+use rackweave_lab::paper::{ClaimResults, Request, Session};
+use rackweave_lab::results::files::OutputFolder;
+
+use crate::args::PaperArgs;
+use crate::progress::Progress;
+use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c};
+use crate::{exit, print};
+
+/// Lines longer than this are hard to read on any terminal.
+const WIDEST: usize = 120;
+
+pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
+    let request =
+        Request { paper: args.paper.clone(), claims: args.claims.clone(), quick: args.quick };
+    let session = Arc::new(Session::prepare(&request)?);
+    if args.list {
+        let items = session.items();
+        return print(&if args.json {
+            format!("{:#}\n", serde_json::json!({ "claims": items }))
+        } else {
+            list::to_text(Topic::Claims, &items)
+        });
+    }
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out/papers"));
+    let out = OutputFolder::prepare(&out)?;
+    stop_on_ctrl_c(&session, Session::is_cancelled, Session::cancel)?;
+    let progress = Progress::start(&session, Session::progress, true);
+    let results = session.run(args.jobs.map(usize::from), &out, &command_line(args));
+    drop(progress);
+    let results = results?;
+    if args.json {
+        print(&results.to_json())?;
+    } else {
+        print(&text(&results, out.path()))?;
+    }
+    if results.interrupted {
+        let mut stderr = std::io::stderr().lock();
+        // Where nobody reads errors, there is no use in an error about it.
+        let _ = writeln!(stderr, "Interrupted: claims whose points are missing are not decided.");
+        return Ok(exit::INTERRUPTED);
+    }
+    Ok(if results.all_decided() { exit::DONE } else { exit::FAILED })
+}
+
+fn text(results: &ClaimResults, out: &Path) -> String {
+    let size = terminal_size::terminal_size_of(std::io::stdout());
+    let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0).min(WIDEST));
+    let out = out.display();
+    format!("{}claims:  {out}/claims.json\npage:    {out}/index.html\n", results.to_text(width))
+}
+
+/// What gives the same results again.
+fn command_line(args: &PaperArgs) -> String {
+    let mut parts = vec!["rackweave".to_owned(), "paper".to_owned()];
+    parts.extend(args.paper.iter().map(|paper| quoted(paper)));
+    for claim in &args.claims {
+        parts.extend(["--claim".to_owned(), quoted(claim)]);
+    }
+    if args.quick {
+        parts.push("--quick".to_owned());
+    }
+    parts.join(" ")
+}

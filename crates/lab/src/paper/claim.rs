@@ -1,0 +1,426 @@
+//! `claims.toml`: what a paper says, and the rules by which a claim holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path as FilePath, PathBuf};
+
+use miette::{LabeledSpan, NamedSource};
+use serde::{Deserialize, Deserializer};
+
+use super::path::Path;
+use super::select::{Relation, Selector, flatten};
+use crate::error::{ScenarioError, nearest};
+use crate::scenario::Scenario;
+
+/// The claims of one paper.
+#[derive(Clone, Debug)]
+pub struct Paper {
+    /// Where they stand.
+    pub(crate) file: String,
+    /// Scenarios are looked for here first, and then among the built-in ones.
+    folder: Option<PathBuf>,
+    pub(crate) content: File,
+}
+
+/// A `claims.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// The name of the paper, or of the system.
+    pub(crate) paper: String,
+    pub(crate) title: String,
+    /// Where the paper can be found.
+    pub(crate) source: String,
+    /// What is run, by the name that claims use.
+    pub(crate) scenarios: BTreeMap<String, ScenarioSpec>,
+    pub(crate) claims: Vec<Claim>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScenarioSpec {
+    /// A file beside `claims.toml`, or the name of a built-in scenario.
+    pub(crate) file: String,
+    #[serde(default)]
+    pub(crate) quick: Quick,
+}
+
+/// What `--quick` does to a scenario: only less of the same.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Quick {
+    /// Arguments of `--set`; sizes and repetitions only.
+    pub(crate) set: Vec<String>,
+    /// Points that are run.
+    pub(crate) only: Selector,
+}
+
+/// One claim.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    pub(crate) id: String,
+    /// In a sentence.
+    pub(crate) claim: String,
+    /// Slide, section or figure.
+    pub(crate) source: String,
+    /// What the paper says, with its numbers.
+    pub(crate) paper: String,
+    /// The rules in words.
+    pub(crate) holds_when: String,
+    pub(crate) scenario: String,
+    /// Where the experiment is not the paper's.
+    #[serde(default)]
+    pub(crate) deviations: Vec<String>,
+    /// Why it does not hold, as far as that is known; printed only if it does not.
+    #[serde(default)]
+    pub(crate) cause: String,
+    pub(crate) rules: Vec<Rule>,
+    #[serde(default)]
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// A comparison of two numbers, for one case or for many; or a table of published numbers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    /// What it says.
+    pub(crate) say: String,
+    /// Another scenario than the claim's.
+    pub(crate) scenario: Option<String>,
+    /// Points that both sides are chosen from.
+    #[serde(default)]
+    pub(crate) of: Selector,
+    /// Swept keys: the rule must hold for each of their values.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(crate) for_each: Vec<String>,
+    pub(crate) left: Option<Operand>,
+    pub(crate) is: Option<Relation>,
+    pub(crate) right: Option<Operand>,
+    /// Allowed, as a share of the right side.
+    #[serde(default)]
+    pub(crate) tolerance: f64,
+    /// The paper's ratio of left to right, to be shown beside ours.
+    pub(crate) paper_ratio: Option<String>,
+    /// It is told how this turned out, but the claim does not depend on it.
+    #[serde(default)]
+    pub(crate) report: bool,
+    /// Published numbers.
+    #[serde(default)]
+    pub(crate) cells: Vec<Cell>,
+    /// By field of a cell: how far from the published number, as a share of it.
+    #[serde(default)]
+    pub(crate) within: BTreeMap<String, f64>,
+}
+
+/// One side of a rule: a number, or a metric of one point or of several together.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Operand {
+    pub(crate) value: Option<f64>,
+    pub(crate) metric: Option<Path>,
+    #[serde(default)]
+    pub(crate) of: Selector,
+    /// Of the points left, those with the least or the largest value of a key.
+    #[serde(default, deserialize_with = "ends")]
+    pub(crate) at: BTreeMap<String, End>,
+    /// What is made of a list within a point.
+    pub(crate) each: Option<Fold>,
+    /// What is made of several points.
+    pub(crate) over: Option<Fold>,
+    #[serde(default = "one")]
+    pub(crate) times: f64,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum End {
+    Min,
+    Max,
+}
+
+/// Many numbers to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fold {
+    Min,
+    Max,
+    Mean,
+    Sum,
+}
+
+impl Fold {
+    pub(crate) fn of(self, numbers: &[f64]) -> f64 {
+        match self {
+            Self::Min => numbers.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Max => numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Self::Sum => numbers.iter().sum(),
+            Self::Mean => numbers.iter().sum::<f64>() / numbers.len() as f64,
+        }
+    }
+}
+
+/// Published numbers of one place: `{ name = "W1, 28 B", of = { ... }, at = "by_size[...]", p50 = 1.27 }`.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) of: Selector,
+    /// The place whose fields are compared.
+    pub(crate) at: Path,
+    /// The paper's number of each field.
+    #[serde(flatten)]
+    pub(crate) numbers: BTreeMap<String, f64>,
+}
+
+/// A picture of the paper, drawn anew.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Figure {
+    /// Ends the file's name.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    #[serde(default)]
+    pub(crate) kind: FigureKind,
+    pub(crate) scenario: Option<String>,
+    #[serde(default)]
+    pub(crate) of: Selector,
+    /// A picture for each of its values.
+    pub(crate) for_each: Option<String>,
+    /// What tells the lines apart.
+    #[serde(default = "by_label", deserialize_with = "one_or_many")]
+    pub(crate) series: Vec<String>,
+    #[serde(default)]
+    pub(crate) x: FigureAxis,
+    #[serde(default)]
+    pub(crate) y: FigureAxis,
+    /// Lines across, such as what is available.
+    #[serde(default)]
+    pub(crate) lines: Vec<Reference>,
+    /// What the paper has.
+    #[serde(default)]
+    pub(crate) published: Vec<Published>,
+}
+
+fn by_label() -> Vec<String> {
+    vec!["label".into()]
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FigureKind {
+    /// A metric over a swept key.
+    #[default]
+    Sweep,
+    /// Distribution of latency.
+    Cdf,
+    /// Slowdown over message size: `y.metric` is "p50" or "p99".
+    BySize,
+    /// The longest queue over time.
+    Queue,
+}
+
+/// An axis of a figure.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct FigureAxis {
+    pub(crate) title: String,
+    pub(crate) log: bool,
+    /// It reaches this value at least.
+    pub(crate) from: Option<f64>,
+    /// The swept key along it.
+    pub(crate) key: String,
+    /// What is shown.
+    pub(crate) metric: Option<Path>,
+    /// Of a list within a point.
+    pub(crate) each: Option<Fold>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    pub(crate) y: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Published {
+    pub(crate) name: String,
+    /// In a figure for each value of a key: the value whose figure it belongs to.
+    pub(crate) value: Option<String>,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Keys {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Keys::deserialize(from)? {
+        Keys::One(key) => vec![key],
+        Keys::Many(keys) => keys,
+    })
+}
+
+fn ends<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, End>, D::Error> {
+    let flat = flatten(toml::Table::deserialize(from)?).into_iter();
+    flat.map(|(key, value)| Ok((key, value.try_into().map_err(serde::de::Error::custom)?)))
+        .collect()
+}
+
+impl Paper {
+    /// Reads claims from a file.
+    ///
+    /// # Errors
+    /// If it can't be read, or is no such file.
+    pub fn load(path: &FilePath) -> Result<Self, ScenarioError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ScenarioError::new(format!("cannot read `{shown}`: {error}")))?;
+        let folder = path.parent().map(FilePath::to_owned).unwrap_or_default();
+        Self::parse(&shown, &text, Some(folder))
+    }
+
+    /// Reads claims from a text. Scenarios are looked for in `folder`, then among the built-in ones.
+    ///
+    /// # Errors
+    /// Says what is wrong and where.
+    pub fn parse(file: &str, text: &str, folder: Option<PathBuf>) -> Result<Self, ScenarioError> {
+        let content: File = toml::from_str(text).map_err(|error| {
+            let message = format!("`{file}` is no file of claims: {}", error.message().trim_end());
+            let span = error.span().unwrap_or(0..0);
+            let source = NamedSource::new(file, text.to_owned()).with_language("TOML");
+            let label = Some("here".to_owned());
+            ScenarioError::new(message).at(source, LabeledSpan::new(label, span.start, span.len()))
+        })?;
+        let paper = Self { file: file.to_owned(), folder, content };
+        for claim in &paper.content.claims {
+            claim.check().map_err(|message| paper.error(claim, &message))?;
+            for name in claim.scenarios() {
+                paper.scenario(name).map_err(|error| paper.error(claim, error.message()))?;
+            }
+        }
+        Ok(paper)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.content.paper
+    }
+
+    /// The names of its claims.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.content.claims.iter().map(|claim| claim.id.as_str())
+    }
+
+    /// An error that names file and claim.
+    pub(crate) fn error(&self, claim: &Claim, message: &str) -> ScenarioError {
+        ScenarioError::new(format!("{}, claim `{}`: {message}", self.file, claim.id))
+    }
+
+    pub(crate) fn scenario(&self, name: &str) -> Result<&ScenarioSpec, ScenarioError> {
+        let scenarios = &self.content.scenarios;
+        scenarios.get(name).ok_or_else(|| {
+            let near = nearest(name, scenarios.keys().map(String::as_str));
+            let hint = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            ScenarioError::new(format!("there is no [scenarios.{name}]{hint}"))
+        })
+    }
+
+    /// Reads a scenario with these `--set` arguments.
+    pub(crate) fn load_scenario(
+        &self,
+        spec: &ScenarioSpec,
+        sets: &[String],
+    ) -> Result<Scenario, ScenarioError> {
+        let beside = self.folder.as_ref().map(|folder| folder.join(&spec.file));
+        match beside.filter(|path| path.exists()) {
+            Some(path) => Scenario::load(&path.to_string_lossy(), sets, None),
+            None => Scenario::load(&spec.file, sets, None),
+        }
+    }
+}
+
+impl Claim {
+    /// The scenarios that it needs, its own first.
+    pub(crate) fn scenarios(&self) -> Vec<&str> {
+        let rules = self.rules.iter().filter_map(|rule| rule.scenario.as_deref());
+        let figures = self.figures.iter().filter_map(|figure| figure.scenario.as_deref());
+        let mut names = vec![self.scenario.as_str()];
+        for name in rules.chain(figures) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// What serde does not see.
+    fn check(&self) -> Result<(), String> {
+        if self.rules.is_empty() {
+            return Err("it has no rules".into());
+        }
+        for rule in &self.rules {
+            rule.check().map_err(|error| format!("rule {:?}: {error}", rule.say))?;
+        }
+        for figure in &self.figures {
+            let sweep = figure.kind == FigureKind::Sweep;
+            if sweep && (figure.x.key.is_empty() || figure.y.metric.is_none()) {
+                return Err(format!("figure `{}` needs `x.key` and `y.metric`", figure.name));
+            }
+            if let Some(metric) = &figure.y.metric
+                && metric.is_list()
+                && figure.y.each.is_none()
+            {
+                return Err(format!("figure `{}` needs `y.each` with [*]", figure.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rule {
+    fn check(&self) -> Result<(), String> {
+        match (&self.left, self.is, &self.right, self.cells.is_empty()) {
+            (Some(left), Some(_), Some(right), true) => {
+                left.check()?;
+                right.check()?;
+            }
+            (None, None, None, false) => {
+                for field in self.cells.iter().flat_map(|cell| cell.numbers.keys()) {
+                    if !self.within.contains_key(field) {
+                        return Err(format!("`within` says nothing of `{field}`"));
+                    }
+                }
+                if self.cells.iter().any(|cell| cell.numbers.is_empty()) {
+                    return Err("a cell has no published number".into());
+                }
+            }
+            _ => return Err("it needs `left`, `is` and `right`, or `cells` and `within`".into()),
+        }
+        let wrong = |x: f64| !(0.0..1.0).contains(&x);
+        if wrong(self.tolerance) || self.within.values().any(|x| wrong(*x)) {
+            return Err("tolerances are shares from 0 to 1".into());
+        }
+        Ok(())
+    }
+}
+
+impl Operand {
+    fn check(&self) -> Result<(), String> {
+        match (&self.metric, self.value) {
+            (Some(metric), None) if metric.is_list() != self.each.is_some() => {
+                Err(format!("`each` belongs to a metric with [*]: `{metric}`"))
+            }
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => Err("a side has either `metric` or `value`".into()),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The papers' figures drawn from our numbers.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::claim::{Figure, FigureAxis, FigureKind};
+use super::path::{Missing, Path};
+use super::rule::{Points, refuse_unknown};
+use super::select::{PointKey, known_keys, number};
+use crate::report::svg::{Axis, Chart, Look, Series};
+use crate::report::ticks::{Quantity, Scale};
+use crate::results::{PointResult, plain};
+
+/// Width and height of a picture.
+const SIZE: (f64, f64) = (560.0, 320.0);
+
+/// Whether the points that the figure shows are there, without running anything.
+pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
+    refuse_unknown(&figure.of, keys)?;
+    let shown: Vec<&PointKey> = keys.iter().filter(|key| figure.of.matches(key)).collect();
+    let known = || known_keys(keys).join(", ");
+    if shown.is_empty() {
+        return Err(format!("it shows no point; points can be told by {}", known()));
+    }
+    let x = (figure.kind == FigureKind::Sweep).then_some(&figure.x.key);
+    for key in &figure.series {
+        if shown.iter().all(|point| point.get(key).is_none()) {
+            return Err(format!("no point that it shows has a key `{key}`"));
+        }
+    }
+    for key in [figure.for_each.as_ref(), x].into_iter().flatten() {
+        if shown.iter().any(|point| point.get(key).is_none()) {
+            return Err(format!(
+                "a point that it shows has no key `{key}`; points can be told by {}",
+                known()
+            ));
+        }
+    }
+    if figure.kind == FigureKind::BySize {
+        percentile(figure)?;
+    }
+    let place = |point: &&PointKey| {
+        let value = |key: &String| point.get(key).map(plain);
+        (line_of(figure, point), figure.for_each.as_ref().map(value), x.map(value))
+    };
+    let places: BTreeSet<_> = shown.iter().map(place).collect();
+    if places.len() < shown.len() {
+        return Err(format!("`series` does not tell its points apart; there are {}", known()));
+    }
+    Ok(())
+}
+
+/// The name of the line that a point belongs to. Keys that only some points have tell those apart.
+fn line_of(figure: &Figure, point: &PointKey) -> String {
+    let names: Vec<String> =
+        figure.series.iter().filter_map(|key| point.get(key)).map(plain).collect();
+    names.join(", ")
+}
+
+/// The pictures and how their files are called.
+pub(crate) fn draw(
+    figure: &Figure,
+    points: &Points,
+    results: &[Option<&PointResult>],
+) -> Result<Vec<(String, Chart)>, String> {
+    check(figure, &points.keys)?;
+    let shown: Vec<usize> =
+        (0..points.keys.len()).filter(|&i| figure.of.matches(&points.keys[i])).collect();
+    let Some(key) = &figure.for_each else {
+        let chart = chart(figure, None, &shown, points, results)?;
+        return Ok(vec![(figure.name.clone(), chart)]);
+    };
+    let mut charts = Vec::new();
+    for value in distinct(&shown, key, points) {
+        let of: Vec<usize> =
+            shown.iter().copied().filter(|&i| points.keys[i].get(key) == Some(&value)).collect();
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        let name: String = plain(&value).chars().map(safe).collect();
+        let chart = chart(figure, Some(&value), &of, points, results)?;
+        charts.push((format!("{}-{name}", figure.name), chart));
+    }
+    Ok(charts)
+}
+
+/// Every value of a key once, in the order of the sweep.
+fn distinct(shown: &[usize], key: &str, points: &Points) -> Vec<Value> {
+    let mut values: Vec<Value> = Vec::new();
+    for value in shown.iter().filter_map(|&i| points.keys[i].get(key)) {
+        if !values.contains(value) {
+            values.push(value.clone());
+        }
+    }
+    values
+}
+
+fn chart(
+    figure: &Figure,
+    facet: Option<&Value>,
+    shown: &[usize],
+    points: &Points,
+    results: &[Option<&PointResult>],
+) -> Result<Chart, String> {
+    let mut series = Vec::new();
+    let categories = categories(figure, shown, points);
+    let name_of = |i: usize| line_of(figure, &points.keys[i]);
+    let mut names: Vec<String> = Vec::new();
+    for name in shown.iter().map(|&i| name_of(i)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
+        let mut line = Vec::new();
+        for &i in shown.iter().filter(|&&i| name_of(i) == name) {
+            match figure.kind {
+                FigureKind::Sweep => line.extend(swept(figure, &categories, i, points)?),
+                _ => line.extend(results[i].map(|r| curve(figure, r)).unwrap_or_default()),
+            }
+        }
+        line.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let marked = figure.kind == FigureKind::Sweep;
+        let step = figure.kind == FigureKind::Cdf;
+        series.push(series_of(name, Look::nth(series.len()), line, marked, step));
+    }
+    let span = |points: &[(f64, f64)]| {
+        let xs = || points.iter().map(|point| point.0);
+        (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max))
+    };
+    let all: Vec<(f64, f64)> = series.iter().flat_map(|s| s.points.clone()).collect();
+    let (low, high) = span(&all);
+    for published in &figure.published {
+        let here =
+            published.value.as_deref().is_none_or(|of| facet.map(plain).as_deref() == Some(of));
+        if here {
+            let look = Look::nth(series.len());
+            series.push(series_of(
+                published.name.clone(),
+                look,
+                published.points.clone(),
+                true,
+                false,
+            ));
+        }
+    }
+    for line in &figure.lines {
+        let across = if low <= high { vec![(low, line.y), (high, line.y)] } else { Vec::new() };
+        let look = Look::nth(series.len());
+        series.push(series_of(line.name.clone(), look, across, false, false));
+    }
+    let title = match facet {
+        Some(value) => format!("{}, {}", figure.title, plain(value)),
+        None => figure.title.clone(),
+    };
+    let (x, y) = axes(figure, categories);
+    Ok(Chart { title, x, y, series, size: SIZE })
+}
+
+fn series_of(
+    label: String,
+    look: Look,
+    points: Vec<(f64, f64)>,
+    marked: bool,
+    step: bool,
+) -> Series {
+    Series { label, look, points, stroke: 2.0, step, marked, notes: Vec::new() }
+}
+
+/// Names along the bottom, if the swept values are not all numbers.
+fn categories(figure: &Figure, shown: &[usize], points: &Points) -> Vec<Value> {
+    if figure.kind != FigureKind::Sweep {
+        return Vec::new();
+    }
+    let values = distinct(shown, &figure.x.key, points);
+    if values.iter().all(|value| number(value).is_some()) { Vec::new() } else { values }
+}
+
+/// A point of a sweep; none if the run has no number there.
+fn swept(
+    figure: &Figure,
+    categories: &[Value],
+    index: usize,
+    points: &Points,
+) -> Result<Option<(f64, f64)>, String> {
+    let value = points.keys[index].get(&figure.x.key);
+    let place = categories.iter().position(|name| Some(name) == value);
+    let x = place.map(|place| place as f64).or_else(|| value.and_then(number));
+    let (Some(x), Some(summary), Some(metric)) = (x, &points.summaries[index], &figure.y.metric)
+    else {
+        return Ok(None);
+    };
+    match metric.numbers(summary) {
+        Ok(numbers) => Ok(Some((x, figure.y.each.map_or(numbers[0], |fold| fold.of(&numbers))))),
+        Err(Missing::NoNumber) => Ok(None),
+        Err(Missing::Unknown(why)) => Err(why),
+    }
+}
+
+/// Whether the 99th percentile is wanted, or the median.
+fn percentile(figure: &Figure) -> Result<bool, String> {
+    match figure.y.metric.as_ref().map(Path::as_str) {
+        Some("p99") => Ok(true),
+        Some("p50") => Ok(false),
+        _ => Err("by size, `y.metric` is \"p50\" or \"p99\"".into()),
+    }
+}
+
+fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
+    match figure.kind {
+        FigureKind::Cdf => result.latency_cdf.clone(),
+        FigureKind::Queue => result
+            .queue_series
+            .iter()
+            .map(|sample| (sample.at.as_us_f64(), sample.max_bytes as f64))
+            .collect(),
+        FigureKind::BySize => {
+            let p99 = percentile(figure).unwrap_or(false);
+            let steps = result.slowdown_curve.iter();
+            steps.map(|s| (s.size_bytes as f64, if p99 { s.p99 } else { s.p50 })).collect()
+        }
+        FigureKind::Sweep => Vec::new(),
+    }
+}
+
+fn axes(figure: &Figure, categories: Vec<Value>) -> (Axis, Axis) {
+    let (mut x_quantity, mut y_quantity) = (Quantity::Number, Quantity::Number);
+    let (mut x_title, mut y_title) = (figure.x.key.clone(), String::new());
+    match figure.kind {
+        FigureKind::Sweep => {
+            if let Some(metric) = &figure.y.metric {
+                y_title = metric.to_string();
+                y_quantity = quantity(metric);
+            }
+        }
+        FigureKind::Cdf => {
+            (x_title, x_quantity) = ("latency".into(), Quantity::Micros);
+            (y_title, y_quantity) = ("share of messages".into(), Quantity::Fraction);
+        }
+        FigureKind::BySize => {
+            (x_title, x_quantity) = ("message size".into(), Quantity::Bytes);
+            y_title = "slowdown".into();
+        }
+        FigureKind::Queue => {
+            (x_title, x_quantity) = ("time".into(), Quantity::Micros);
+            (y_title, y_quantity) = ("longest queue".into(), Quantity::Bytes);
+        }
+    }
+    let names: Vec<(f64, String)> =
+        categories.iter().enumerate().map(|(i, value)| (i as f64, plain(value))).collect();
+    let categorical = !names.is_empty();
+    let axis = |axis: &FigureAxis, default: String, quantity| {
+        let title = if axis.title.is_empty() { default } else { axis.title.clone() };
+        let scale = if axis.log { Scale::Log } else { Scale::Linear };
+        let made = Axis::new(title, scale, quantity);
+        match axis.from {
+            Some(from) => made.including(from),
+            None => made,
+        }
+    };
+    let mut x = axis(&figure.x, x_title, x_quantity);
+    if categorical {
+        let last = names.len() as f64 - 1.0;
+        x = x.named(names).between(-0.3, last + 0.3);
+    }
+    (x, axis(&figure.y, y_title, y_quantity))
+}
+
+fn quantity(metric: &Path) -> Quantity {
+    match metric.as_str() {
+        text if text.contains("_us") => Quantity::Micros,
+        text if text.contains("_bytes") => Quantity::Bytes,
+        _ => Quantity::Number,
+    }
+}

@@ -1,0 +1,77 @@
+//! What papers claim, and whether it holds here.
+//!
+//! Claims are data: `scenarios/papers/NAME/claims.toml` says what the paper says, which scenario is
+//! run, by which rules the claim holds, and which figures are drawn anew. Nothing here knows a
+//! claim; see `docs/papers.md`.
+//!
+//! - [`claim`]: the file.
+//! - [`select`], [`path`]: which points, and which of their numbers.
+//! - [`rule`]: comparisons of numbers.
+//! - [`figure`]: pictures.
+//! - [`plan`], [`session`]: running each scenario once, and deciding.
+//! - [`page`]: `index.html`, `claims.json` and the table for a terminal.
+
+mod claim;
+mod figure;
+mod page;
+mod path;
+mod plan;
+mod rule;
+mod select;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use serde_json::json;
+
+use self::claim::Claim;
+pub use self::claim::Paper;
+pub use self::plan::Request;
+pub use self::rule::{Check, Ruling};
+pub use self::session::{ClaimResult, ClaimResults, PaperError, Session};
+use crate::builtin;
+use crate::error::ScenarioError;
+use crate::list::Item;
+
+/// The papers that are part of the command.
+///
+/// # Errors
+/// If a file of claims is wrong.
+pub fn papers() -> Result<Vec<Paper>, ScenarioError> {
+    let files = builtin::CLAIMS.into_iter();
+    files.map(|file| Paper::parse(file.file, file.text, None)).collect()
+}
+
+/// The claims of papers, as a list.
+#[must_use]
+pub fn items(papers: &[Paper]) -> Vec<Item> {
+    let of = |paper: &Paper| -> Vec<Item> {
+        let scenario = |claim: &Claim| paper.scenario(&claim.scenario).map(|spec| &*spec.file);
+        let claims = paper.content.claims.iter();
+        claims.map(|claim| item(paper.name(), claim, scenario(claim).unwrap_or(""))).collect()
+    };
+    papers.iter().flat_map(of).collect()
+}
+
+/// A claim of a list.
+fn item(system: &str, claim: &Claim, scenario: &str) -> Item {
+    let facts = json!({
+        "id": claim.id,
+        "system": system,
+        "claim": claim.claim,
+        "paper": claim.paper,
+        "source": claim.source,
+        "rule": claim.holds_when,
+        "scenario": scenario,
+    });
+    Item::new(&claim.id, &claim.claim, &facts)
+}
+
+impl Session {
+    /// The claims, as a list.
+    #[must_use]
+    pub fn items(&self) -> Vec<Item> {
+        let claims = self.claims();
+        claims.map(|(system, claim, scenario)| item(system, claim, scenario)).collect()
+    }
+}

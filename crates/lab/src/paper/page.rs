@@ -1,0 +1,244 @@
+//! What became of the claims: a page, a JSON document, a text for a terminal.
+
+use std::fmt::Write;
+
+use super::session::{ClaimResult, ClaimResults};
+use crate::report::html;
+use crate::report::number;
+use crate::report::svg::{Dress, escape, swatch};
+
+/// What only this page needs.
+const STYLE: &str = "
+.claim { border-top: 1px solid var(--axis); margin-top: 36px; }
+.claim dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 0 0 14px; }
+.claim dt { color: var(--soft); }
+.claim dd { margin: 0; max-width: 90ch; }
+.claims td, .claims th { white-space: normal; text-align: left; vertical-align: top; }
+.claims td:nth-child(2) { white-space: nowrap; font-weight: 600; }
+.numbers td:first-child, .numbers th:first-child { text-align: left; white-space: normal; max-width: 50ch; }
+";
+
+impl ClaimResult {
+    /// In a word or two.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "holds",
+            Some(false) => "does not hold",
+            None => "not decided",
+        }
+    }
+}
+
+impl ClaimResults {
+    /// `claims.json`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// Whether every claim could be decided.
+    #[must_use]
+    pub fn all_decided(&self) -> bool {
+        self.claims.iter().all(|claim| claim.holds.is_some())
+    }
+
+    /// For a terminal of this width.
+    #[must_use]
+    pub fn to_text(&self, width: usize) -> String {
+        let mut text = String::new();
+        for claim in &self.claims {
+            let _ = writeln!(text, "{}: {}", claim.id, claim.word().to_uppercase());
+            for (name, words) in [
+                ("claim", &claim.claim),
+                ("paper", &claim.paper),
+                ("here", &claim.here),
+                ("why", &claim.why),
+            ] {
+                text += &wrapped(&format!("  {name:<6} "), words, width);
+            }
+            for deviation in &claim.deviations {
+                text += &wrapped("  note   ", deviation, width);
+            }
+            for warning in &claim.warnings {
+                text += &wrapped("  !      ", warning, width);
+            }
+            text.push('\n');
+        }
+        let count = |wanted| self.claims.iter().filter(|claim| claim.holds == wanted).count();
+        let _ = writeln!(
+            text,
+            "{} claims: {} hold, {} do not, {} not decided; {:.1} s{}",
+            self.claims.len(),
+            count(Some(true)),
+            count(Some(false)),
+            count(None),
+            self.wall_s,
+            if self.quick { " with the sizes of --quick" } else { "" },
+        );
+        text
+    }
+
+    /// Everything that stands in the folder beside the runs' own results.
+    pub(crate) fn files(&self, command: &str) -> Vec<(String, String)> {
+        let mut files = vec![
+            ("claims.json".to_owned(), self.to_json()),
+            ("index.html".to_owned(), self.to_html(command)),
+        ];
+        for claim in &self.claims {
+            let charts = claim.figures.iter().zip(&claim.charts);
+            files.extend(
+                charts.map(|(name, chart)| (name.clone(), chart.render(Dress::Standalone))),
+            );
+        }
+        files
+    }
+
+    fn to_html(&self, command: &str) -> String {
+        let mut page = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head>\
+             <meta charset=\"utf-8\"/>\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+             <meta name=\"color-scheme\" content=\"light dark\"/>\
+             <title>Claims</title>\n<style>{}\n{}{STYLE}</style></head>\n<body>\n\
+             <header><h1>What papers claim, and whether it holds here</h1>",
+            html::colours(),
+            html::STYLE,
+        );
+        for (title, source) in &self.titles {
+            let _ = write!(page, "<p>{}: {}</p>", escape(title), escape(source));
+        }
+        if self.quick {
+            page.push_str(
+                "<p class=\"alert\">These runs are smaller than the papers': see `quick` in the \
+                 files of claims.</p>",
+            );
+        }
+        page.push_str(
+            "</header>\n<main><div class=\"scroll\"><table class=\"claims\"><thead><tr>\
+             <th scope=\"col\">claim</th><th scope=\"col\"></th><th scope=\"col\">here</th></tr>\
+             </thead><tbody>\n",
+        );
+        for claim in &self.claims {
+            let _ = writeln!(
+                page,
+                "<tr><th scope=\"row\"><a href=\"#{id}\">{id}</a></th><td>{}</td><td>{}</td></tr>",
+                claim.word(),
+                escape(&claim.claim),
+                id = escape(&claim.id),
+            );
+        }
+        page.push_str("</tbody></table></div>\n");
+        for claim in &self.claims {
+            section(&mut page, claim);
+        }
+        let _ = write!(
+            page,
+            "<section><h2>The same again</h2><pre><code>{}</code></pre></section></main>\n\
+             <footer>Written by Rackweave {}.</footer>\n</body></html>\n",
+            escape(command),
+            escape(self.version),
+        );
+        page
+    }
+}
+
+fn section(page: &mut String, claim: &ClaimResult) {
+    let _ = write!(
+        page,
+        "<section class=\"claim\" id=\"{id}\"><h2>{id}: {}</h2>\n<dl>",
+        claim.word(),
+        id = escape(&claim.id),
+    );
+    let mut entry = |name: &str, text: &str| {
+        let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escape(text));
+    };
+    entry("claim", &claim.claim);
+    entry("source", &claim.source);
+    entry("paper", &claim.paper);
+    entry("holds when", &claim.rule);
+    entry("here", &claim.here);
+    entry("why", &claim.why);
+    for deviation in &claim.deviations {
+        entry("not as there", deviation);
+    }
+    for warning in &claim.warnings {
+        entry("warning", warning);
+    }
+    page.push_str("<dt>results</dt><dd>");
+    for folder in &claim.results {
+        let _ = write!(page, "<a href=\"{0}/report.html\">{0}</a> ", escape(folder));
+    }
+    page.push_str("</dd></dl>\n");
+    let marked = |chart: &crate::report::svg::Chart| {
+        let mut legend = String::from("<ul class=\"legend\">");
+        for series in &chart.series {
+            let swatch = swatch(series.look, series.marked);
+            let _ = write!(legend, "<li>{swatch}{}</li>", escape(&series.label));
+        }
+        legend + "</ul>"
+    };
+    if !claim.charts.is_empty() {
+        let _ = write!(page, "<div class=\"charts of-{}\">", claim.charts.len().min(2));
+        for chart in &claim.charts {
+            let _ = write!(
+                page,
+                "<figure><figcaption>{}</figcaption>{}{}</figure>",
+                escape(&chart.title),
+                marked(chart),
+                chart.render(Dress::Page)
+            );
+        }
+        page.push_str("</div>\n");
+    }
+    numbers(page, claim);
+    page.push_str("</section>\n");
+}
+
+/// Every comparison.
+fn numbers(page: &mut String, claim: &ClaimResult) {
+    page.push_str(
+        "<details><summary>Numbers</summary><div class=\"scroll\"><table class=\"numbers\"><thead>\
+         <tr><th></th><th scope=\"col\">case</th><th scope=\"col\">left</th><th></th>\
+         <th scope=\"col\">right</th><th scope=\"col\">ratio</th><th></th></tr></thead><tbody>\n",
+    );
+    for rule in &claim.rules {
+        for check in &rule.checks {
+            let ratio = if check.right == 0.0 { f64::NAN } else { check.left / check.right };
+            let _ = writeln!(
+                page,
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                escape(&rule.rule),
+                escape(&check.case),
+                number::short(check.left),
+                escape(&check.relation),
+                number::short(check.right),
+                number::short(ratio),
+                if check.holds { "yes" } else { "no" },
+            );
+        }
+    }
+    page.push_str("</tbody></table></div></details>\n");
+}
+
+/// Lines that begin where the first word stands.
+fn wrapped(head: &str, text: &str, width: usize) -> String {
+    let room = width.saturating_sub(head.len()).max(20);
+    let (mut out, mut line) = (String::new(), String::new());
+    let mut head = head.to_owned();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+            let _ = writeln!(out, "{head}{line}");
+            head = " ".repeat(head.len());
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    let _ = writeln!(out, "{head}{line}");
+    out
+}

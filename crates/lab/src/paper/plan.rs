@@ -1,0 +1,224 @@
+//! What is run for which claims.
+
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+
+use super::claim::{Claim, Paper, Quick};
+use super::rule::{self, refuse_unknown};
+use super::select::PointKey;
+use super::{figure, papers};
+use crate::error::{ScenarioError, nearest};
+use crate::scenario::{PointSpec, Scenario};
+
+/// What the user asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// A paper's name, or a file of claims; `None`: all papers.
+    pub paper: Option<String>,
+    /// Claims by their names; none: all.
+    pub claims: Vec<String>,
+    /// Smaller sizes and fewer repetitions.
+    pub quick: bool,
+}
+
+/// A scenario that is run once, for one claim or several.
+pub(crate) struct Run {
+    /// Folder of its results, and what claims call it.
+    pub(crate) name: String,
+    pub(crate) scenario: Scenario,
+    pub(crate) keys: Vec<PointKey>,
+}
+
+/// A claim, and the runs that its scenarios are.
+pub(crate) struct Planned {
+    pub(crate) system: String,
+    /// Where the claim stands.
+    pub(crate) file: String,
+    pub(crate) claim: Claim,
+    /// The scenario's file, as it can be given to `rackweave run`.
+    pub(crate) scenario: String,
+    pub(crate) runs: BTreeMap<String, usize>,
+    /// Why it can't be run: its scenario can't be read, or has not the points that the rules name.
+    pub(crate) trouble: Option<String>,
+}
+
+/// Everything that is to be done.
+pub(crate) struct Plan {
+    pub(crate) titles: Vec<(String, String)>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) claims: Vec<Planned>,
+}
+
+/// The papers of a request.
+fn chosen(request: &Request) -> Result<Vec<Paper>, ScenarioError> {
+    let Some(name) = &request.paper else { return papers() };
+    let all = papers()?;
+    if let Some(paper) = all.iter().find(|paper| paper.name() == name) {
+        return Ok(vec![paper.clone()]);
+    }
+    let path = FilePath::new(name);
+    if path.is_file() {
+        return Ok(vec![Paper::load(path)?]);
+    }
+    let names = || all.iter().map(Paper::name);
+    let error = ScenarioError::new(format!("there are no claims of `{name}`"));
+    Err(error.with_help(match nearest(name, names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!(
+            "papers are {}; or name a file of claims",
+            names().collect::<Vec<_>>().join(", ")
+        ),
+    }))
+}
+
+impl Plan {
+    pub(crate) fn new(request: &Request) -> Result<Self, ScenarioError> {
+        let papers = chosen(request)?;
+        for id in &request.claims {
+            let ids = || papers.iter().flat_map(Paper::ids);
+            if !ids().any(|known| known == id) {
+                let error = ScenarioError::new(format!("there is no claim `{id}`"));
+                return Err(error.with_help(match nearest(id, ids()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("claims are {}", ids().collect::<Vec<_>>().join(", ")),
+                }));
+            }
+        }
+        let mut plan = Self { titles: Vec::new(), runs: Vec::new(), claims: Vec::new() };
+        for paper in &papers {
+            plan.add(paper, request)?;
+        }
+        Ok(plan)
+    }
+
+    fn add(&mut self, paper: &Paper, request: &Request) -> Result<(), ScenarioError> {
+        self.titles.push((paper.content.title.clone(), paper.content.source.clone()));
+        // Scenarios of one paper with the same name are one.
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+        for claim in &paper.content.claims {
+            if !request.claims.is_empty() && !request.claims.contains(&claim.id) {
+                continue;
+            }
+            let mut planned = Planned {
+                system: paper.name().to_owned(),
+                file: paper.file.clone(),
+                claim: claim.clone(),
+                scenario: paper.scenario(&claim.scenario)?.file.clone(),
+                runs: BTreeMap::new(),
+                trouble: None,
+            };
+            // What is wrong with one claim must not keep the others from being run.
+            let loaded = claim.scenarios().into_iter().try_for_each(|name| {
+                let index = match known.get(name) {
+                    Some(index) => *index,
+                    None => {
+                        self.runs.push(load(paper, name, request.quick)?);
+                        self.runs.len() - 1
+                    }
+                };
+                known.insert(name.to_owned(), index);
+                planned.runs.insert(name.to_owned(), index);
+                Ok(())
+            });
+            let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
+            planned.trouble = ready.and_then(|()| self.check(&planned)).err();
+            self.claims.push(planned);
+        }
+        Ok(())
+    }
+
+    /// Whether rules and figures name points that there are: better now than after an hour.
+    fn check(&self, planned: &Planned) -> Result<(), String> {
+        for rule in &planned.claim.rules {
+            let keys = &self.runs[planned.run_of(rule.scenario.as_deref())].keys;
+            rule::check(rule, keys).map_err(|error| format!("rule {:?}: {error}", rule.say))?;
+        }
+        for figure in &planned.claim.figures {
+            let keys = &self.runs[planned.run_of(figure.scenario.as_deref())].keys;
+            figure::check(figure, keys)
+                .map_err(|error| format!("figure `{}`: {error}", figure.name))?;
+        }
+        Ok(())
+    }
+}
+
+impl Planned {
+    /// The run of this scenario, or of the claim's own.
+    pub(crate) fn run_of(&self, scenario: Option<&str>) -> usize {
+        self.runs[scenario.unwrap_or(&self.claim.scenario)]
+    }
+}
+
+fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
+    let spec = paper.scenario(name)?;
+    let whole = paper.load_scenario(spec, &[])?;
+    let mut scenario = whole;
+    if quick {
+        let small = paper.load_scenario(spec, &spec.quick.set)?;
+        scenario = shrink(&spec.quick, scenario, small).map_err(|message| {
+            ScenarioError::new(format!("{}, [scenarios.{name}] quick: {message}", paper.file))
+        })?;
+    }
+    let keys = scenario.points.iter().map(PointKey::of).collect();
+    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, keys })
+}
+
+/// Keys that `quick` may set: how much is run, never what is compared.
+const SHRINKABLE: [&str; 15] = [
+    "measure.messages",
+    "measure.warmup",
+    "measure.time_limit",
+    "measure.sample_every",
+    "workload.messages_per_sender",
+    "workload.stop",
+    "fabric.hosts",
+    "fabric.left",
+    "fabric.right",
+    "fabric.leaves",
+    "fabric.hosts_per_leaf",
+    "fabric.spines",
+    "fabric.k",
+    "workload.truncate",
+    "workload.duration",
+];
+
+/// The smaller scenario, if it is nothing but smaller.
+fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenario, String> {
+    for set in &quick.set {
+        let key = set.split('=').next().unwrap_or(set).trim();
+        if !SHRINKABLE.contains(&key) {
+            return Err(format!(
+                "`{key}` is not a size or a number of repetitions: only {} may be set",
+                SHRINKABLE.join(", ")
+            ));
+        }
+    }
+    if small.points.len() != whole.points.len() {
+        return Err("it has other points than the scenario; leave points out with `only`".into());
+    }
+    for (less, more) in small.points.iter().zip(&whole.points) {
+        let grown = [
+            (less.config.measure.messages > more.config.measure.messages, "messages"),
+            (less.config.measure.time_limit > more.config.measure.time_limit, "time_limit"),
+            (less.config.measure.warmup > more.config.measure.warmup, "warmup"),
+            (
+                less.config.fabric.topology.hosts() > more.config.fabric.topology.hosts(),
+                "number of hosts",
+            ),
+        ];
+        if let Some((_, what)) = grown.into_iter().find(|(grown, _)| *grown) {
+            return Err(format!("the {what} is larger than the scenario's"));
+        }
+    }
+    let keys: Vec<PointKey> = small.points.iter().map(PointKey::of).collect();
+    refuse_unknown(&quick.only, &keys)?;
+    small.points = keep(small.points, |point| quick.only.matches(&PointKey::of(point)));
+    if small.points.is_empty() {
+        return Err("`only` leaves no point".into());
+    }
+    Ok(small)
+}
+
+fn keep(points: Vec<PointSpec>, wanted: impl Fn(&PointSpec) -> bool) -> Vec<PointSpec> {
+    points.into_iter().filter(wanted).collect()
+}

@@ -1,0 +1,350 @@
+//! Rules applied to the points of a scenario.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::claim::{Cell, End, Operand, Rule};
+use super::path::{Missing, Path};
+use super::select::{PointKey, Relation, Selector, known_keys, number};
+use crate::report::number::short;
+use crate::results::plain;
+
+/// The points of a scenario: what tells them apart, and their numbers as far as there are any.
+#[derive(Debug)]
+pub(crate) struct Points {
+    pub(crate) keys: Vec<PointKey>,
+    pub(crate) summaries: Vec<Option<Value>>,
+}
+
+/// A comparison of two numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Check {
+    /// For which value of the keys; empty if there is one only.
+    pub case: String,
+    /// The left side, or what was measured.
+    pub left: f64,
+    /// How it must stand to the right side.
+    pub relation: String,
+    /// The right side, or what the paper has.
+    pub right: f64,
+    /// Whether it does.
+    pub holds: bool,
+    /// How far it is from not holding, as a share of the right side; negative if it does not.
+    pub margin: f64,
+    #[serde(skip)]
+    text: String,
+}
+
+/// What became of a rule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ruling {
+    /// What it says.
+    pub rule: String,
+    /// Whether it holds; `null` if a number is missing.
+    pub holds: Option<bool>,
+    /// Whether the claim depends on it.
+    pub decides: bool,
+    /// In words: the numbers that decided.
+    pub here: String,
+    /// The paper's ratio of left to right, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper_ratio: Option<String>,
+    /// Every comparison.
+    pub checks: Vec<Check>,
+}
+
+/// Why a rule can't be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The rule is wrong: it names what is not there.
+    Wrong(String),
+    /// A number is missing: the point was not finished, or had no message to speak of.
+    Missing(String),
+}
+
+/// The points that one side of a rule speaks of.
+enum Picked {
+    Constant(f64),
+    Points(Vec<usize>),
+}
+
+/// Both sides, for one value of each key of `for_each`.
+struct Case {
+    name: String,
+    left: Picked,
+    right: Picked,
+}
+
+/// Applies a rule.
+pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
+    let (checks, skipped) =
+        if rule.cells.is_empty() { (comparisons(rule, points)?, 0) } else { cells(rule, points)? };
+    let holds = checks.iter().all(|check| check.holds);
+    let mut here = sentence(&checks);
+    if let Some(ratio) = &rule.paper_ratio {
+        here += &format!(", paper {ratio}");
+    }
+    if skipped > 0 {
+        here += &format!(" ({skipped} of the published numbers are not tried in this run)");
+    }
+    Ok(Ruling {
+        rule: rule.say.clone(),
+        holds: Some(holds),
+        decides: !rule.report,
+        here,
+        paper_ratio: rule.paper_ratio.clone(),
+        checks,
+    })
+}
+
+impl Ruling {
+    /// Of a rule that can't be applied for want of a number.
+    pub(crate) fn undecided(rule: &Rule, why: String) -> Self {
+        Self {
+            rule: rule.say.clone(),
+            holds: None,
+            decides: !rule.report,
+            here: why,
+            paper_ratio: rule.paper_ratio.clone(),
+            checks: Vec::new(),
+        }
+    }
+}
+
+/// Whether every point that the rule names is there, without running anything.
+pub(crate) fn check(rule: &Rule, keys: &[PointKey]) -> Result<(), String> {
+    if rule.cells.is_empty() {
+        return cases(rule, keys).map(drop);
+    }
+    let mut any = false;
+    for cell in &rule.cells {
+        any |= cell_point(rule, cell, keys)?.is_some();
+    }
+    if any { Ok(()) } else { Err("no point has any of its cells".into()) }
+}
+
+fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
+    let (Some(left), Some(right)) = (&rule.left, &rule.right) else {
+        return Err("it has no sides".into());
+    };
+    let mut names: Vec<Vec<(&str, &Value)>> = vec![Vec::new()];
+    if !rule.for_each.is_empty() {
+        let of_left = |key: &&PointKey| rule.of.matches(key) && left.of.matches(key);
+        names.clear();
+        for point in keys.iter().filter(of_left) {
+            let group: Option<Vec<(&str, &Value)>> =
+                rule.for_each.iter().map(|key| Some((key.as_str(), point.get(key)?))).collect();
+            let group =
+                group.ok_or_else(|| unknown_key(&format!("for_each {:?}", rule.for_each), keys))?;
+            if !names.contains(&group) {
+                names.push(group);
+            }
+        }
+        if names.is_empty() {
+            return Err(format!("no point for the left side; {}", known(keys)));
+        }
+    }
+    let case = |group: Vec<(&str, &Value)>| {
+        let name = group.iter().map(|(key, value)| {
+            format!("{} {}", key.rsplit('.').next().unwrap_or(key), plain(value))
+        });
+        let name = name.collect::<Vec<_>>().join(", ");
+        let side = |operand, side: &str| {
+            pick(operand, &rule.of, &group, keys).map_err(|error| {
+                let at = if name.is_empty() { String::new() } else { format!(" at {name}") };
+                format!("{side} side{at}: {error}")
+            })
+        };
+        Ok(Case { left: side(left, "left")?, right: side(right, "right")?, name: name.clone() })
+    };
+    names.into_iter().map(case).collect()
+}
+
+fn known(keys: &[PointKey]) -> String {
+    format!("points can be told by {}", known_keys(keys).join(", "))
+}
+
+fn unknown_key(what: &str, keys: &[PointKey]) -> String {
+    format!("{what}: some point has no such key; {}", known(keys))
+}
+
+/// A key that no point of the scenario has is a slip of the pen.
+pub(crate) fn refuse_unknown(selector: &Selector, keys: &[PointKey]) -> Result<(), String> {
+    match selector.keys().find(|key| keys.iter().all(|point| point.get(key).is_none())) {
+        None => Ok(()),
+        Some(key) => Err(format!("no point has the key `{key}`; {}", known(keys))),
+    }
+}
+
+/// The points of one side. Keys that the side names itself are not tied to the case.
+fn pick(
+    operand: &Operand,
+    of: &Selector,
+    group: &[(&str, &Value)],
+    keys: &[PointKey],
+) -> Result<Picked, String> {
+    if let Some(value) = operand.value {
+        return Ok(Picked::Constant(value * operand.times));
+    }
+    refuse_unknown(of, keys)?;
+    refuse_unknown(&operand.of, keys)?;
+    let own = |key: &str| operand.of.keys().any(|own| own == key) || operand.at.contains_key(key);
+    let in_group = |point: &PointKey| {
+        group.iter().all(|(key, value)| own(key) || point.get(key) == Some(*value))
+    };
+    let mut picked: Vec<usize> = (0..keys.len())
+        .filter(|&i| {
+            let point = &keys[i];
+            of.matches(point) && operand.of.matches(point) && in_group(point)
+        })
+        .collect();
+    for (key, end) in &operand.at {
+        let at = |i: usize| keys[i].get(key).and_then(number);
+        let values = picked.iter().filter_map(|&i| at(i));
+        let best = match end {
+            End::Min => values.fold(f64::INFINITY, f64::min),
+            End::Max => values.fold(f64::NEG_INFINITY, f64::max),
+        };
+        picked.retain(|&i| at(i) == Some(best));
+        if picked.is_empty() {
+            return Err(format!("no point has a number at `{key}`; {}", known(keys)));
+        }
+    }
+    match (picked.len(), operand.over) {
+        (0, _) => Err(format!("no point is like that; {}", known(keys))),
+        (1, _) | (_, Some(_)) => Ok(Picked::Points(picked)),
+        (n, None) => {
+            Err(format!("{n} points are like that: choose one, or say `over`; {}", known(keys)))
+        }
+    }
+}
+
+/// The number at a path in a point.
+fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, Trouble> {
+    let Some(summary) = &points.summaries[index] else {
+        return Err(Trouble::Missing("a point that it needs was not finished".into()));
+    };
+    path.numbers(summary).map_err(|missing| match missing {
+        Missing::Unknown(message) => Trouble::Wrong(message),
+        Missing::NoNumber => {
+            Trouble::Missing(format!("`{path}` has no number at one of its points"))
+        }
+    })
+}
+
+fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trouble> {
+    let (indices, path) = match (picked, &operand.metric) {
+        (Picked::Constant(value), _) => return Ok(*value),
+        (Picked::Points(indices), Some(path)) => (indices, path),
+        (Picked::Points(_), None) => return Err(Trouble::Wrong("a side without metric".into())),
+    };
+    let mut numbers = Vec::with_capacity(indices.len());
+    for &index in indices {
+        let found = read(points, index, path)?;
+        numbers.push(match operand.each {
+            Some(fold) => fold.of(&found),
+            None => found[0],
+        });
+    }
+    let number = operand.over.map_or_else(|| numbers[0], |fold| fold.of(&numbers));
+    Ok(number * operand.times)
+}
+
+fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
+    let (Some(left), Some(relation), Some(right)) = (&rule.left, rule.is, &rule.right) else {
+        return Err(Trouble::Wrong("it has no sides".into()));
+    };
+    let metric = left.metric.as_ref().or(right.metric.as_ref());
+    let write = |x: f64| metric.map_or_else(|| short(x), |metric| metric.write(x));
+    let cases = cases(rule, &points.keys).map_err(Trouble::Wrong)?;
+    let mut checks = Vec::with_capacity(cases.len());
+    for case in cases {
+        let a = side(left, &case.left, points)?;
+        let b = side(right, &case.right, points)?;
+        let ratio = if b == 0.0 || right.value.is_some() && right.times == 1.0 {
+            String::new()
+        } else {
+            format!(" ({} times)", short(a / b))
+        };
+        let holds = relation.holds(a, b, rule.tolerance);
+        let sign = if holds { relation.to_string() } else { format!("not {relation}") };
+        checks.push(Check {
+            text: format!("{} {sign} {}{ratio}", write(a), write(b)),
+            case: case.name,
+            left: a,
+            relation: relation.to_string(),
+            right: b,
+            holds,
+            margin: margin(relation, a, b, rule.tolerance),
+        });
+    }
+    Ok(checks)
+}
+
+/// How far from the limit, as a share of the right side.
+fn margin(relation: Relation, left: f64, right: f64, tolerance: f64) -> f64 {
+    let scale = if right == 0.0 { 1.0 } else { right.abs() };
+    let over = (left - right) / scale;
+    match relation {
+        Relation::Above | Relation::AtLeast => over + tolerance,
+        Relation::Below | Relation::AtMost => tolerance - over,
+        Relation::Equal => -over.abs(),
+        Relation::Within => tolerance - over.abs(),
+    }
+}
+
+/// The point of a cell; `None` if this run leaves it out.
+fn cell_point(rule: &Rule, cell: &Cell, keys: &[PointKey]) -> Result<Option<usize>, String> {
+    refuse_unknown(&rule.of, keys)?;
+    refuse_unknown(&cell.of, keys)?;
+    let is = |i: &usize| rule.of.matches(&keys[*i]) && cell.of.matches(&keys[*i]);
+    let found: Vec<usize> = (0..keys.len()).filter(is).collect();
+    match found[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        _ => Err(format!("{} points have the cell {:?}; {}", found.len(), cell.name, known(keys))),
+    }
+}
+
+/// Published numbers beside ours, and how many were not tried.
+fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), Trouble> {
+    let (mut checks, mut skipped) = (Vec::new(), 0);
+    for cell in &rule.cells {
+        let found = cell_point(rule, cell, &points.keys).map_err(Trouble::Wrong)?;
+        let Some(index) = found else {
+            skipped += cell.numbers.len();
+            continue;
+        };
+        for (field, paper) in &cell.numbers {
+            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(Trouble::Wrong)?;
+            let here = read(points, index, &path)?[0];
+            let tolerance = rule.within.get(field).copied().unwrap_or(0.0);
+            checks.push(Check {
+                case: format!("{}, {field}", cell.name),
+                left: here,
+                relation: Relation::Within.to_string(),
+                right: *paper,
+                holds: Relation::Within.holds(here, *paper, tolerance),
+                margin: margin(Relation::Within, here, *paper, tolerance),
+                text: format!(
+                    "{}, paper {} ({:+.0} %)",
+                    path.write(here),
+                    path.write(*paper),
+                    (here / paper - 1.0) * 100.0
+                ),
+            });
+        }
+    }
+    Ok((checks, skipped))
+}
+
+/// What decided: the case nearest to the limit, or farthest beyond it.
+fn sentence(checks: &[Check]) -> String {
+    let worst = checks.iter().min_by(|a, b| a.margin.total_cmp(&b.margin));
+    let Some(worst) = worst else { return "nothing to compare".into() };
+    if checks.len() == 1 {
+        return worst.text.clone();
+    }
+    let held = checks.iter().filter(|check| check.holds).count();
+    format!("{held} of {}; tightest at {}: {}", checks.len(), worst.case, worst.text)
+}

@@ -1,0 +1,385 @@
+//! Running the scenarios of claims, and what became of the claims.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::claim::Claim;
+use super::figure;
+use super::plan::{Plan, Planned, Request, Run};
+use super::rule::{self, Points, Ruling, Trouble};
+use crate::error::{OutputError, ScenarioError};
+use crate::report::svg::Chart;
+use crate::results::files::OutputFolder;
+use crate::results::{PointResult, Results};
+use crate::run::{Batch, PointEnd, Progress, RunError};
+
+/// Folder of the runs' own results, below that of the claims.
+pub(crate) const RUNS: &str = "runs";
+
+/// Claims on their way: can be watched and stopped from other threads.
+pub struct Session {
+    plan: Plan,
+    batches: Vec<Batch>,
+    cancelled: AtomicBool,
+    quick: bool,
+}
+
+/// What became of a claim; the fields of `claims.json` are a contract.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClaimResult {
+    /// Its name.
+    pub id: String,
+    /// Whose claim it is.
+    pub system: String,
+    /// In a sentence.
+    pub claim: String,
+    /// Where it stands.
+    pub source: String,
+    /// What the paper says.
+    pub paper: String,
+    /// What was measured.
+    pub here: String,
+    /// Whether it holds, by its rules; `null` if that could not be found out.
+    pub holds: Option<bool>,
+    /// Why, or why not.
+    pub why: String,
+    /// When it holds, in words.
+    pub rule: String,
+    /// Each rule with its numbers.
+    pub rules: Vec<Ruling>,
+    /// The scenario.
+    pub scenario: String,
+    /// CPU time of the scenarios that it needs; claims may share them.
+    pub seconds: f64,
+    /// Where the experiment is not the paper's.
+    pub deviations: Vec<String>,
+    /// What is to be known about the numbers.
+    pub warnings: Vec<String>,
+    /// The pictures' files.
+    pub figures: Vec<String>,
+    /// Folders of the runs' own results.
+    pub results: Vec<String>,
+    #[serde(skip)]
+    pub(crate) charts: Vec<Chart>,
+}
+
+/// What became of all claims: `claims.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClaimResults {
+    /// The claims.
+    pub claims: Vec<ClaimResult>,
+    /// Whether sizes were those of `--quick`.
+    pub quick: bool,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+    /// Real time of all runs.
+    pub wall_s: f64,
+    /// Version of Rackweave.
+    pub version: &'static str,
+    #[serde(skip)]
+    pub(crate) titles: Vec<(String, String)>,
+}
+
+/// Why claims can't be run to their end.
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+pub enum PaperError {
+    /// A scenario that can't be run.
+    #[error("the scenario of the claims can't be run: {name}")]
+    Run {
+        /// Which.
+        name: String,
+        /// Why.
+        source: RunError,
+    },
+    /// Results that can't be written.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// A run between its points and its results.
+struct Under {
+    ends: Vec<Option<PointEnd>>,
+    left: usize,
+    began: Option<Instant>,
+}
+
+impl Session {
+    /// Reads claims and scenarios, and checks that they fit.
+    ///
+    /// # Errors
+    /// If there is no such claim, or a file is wrong.
+    pub fn prepare(request: &Request) -> Result<Self, ScenarioError> {
+        let plan = Plan::new(request)?;
+        let batches = plan.runs.iter().map(|run| Batch::new(run.scenario.clone())).collect();
+        Ok(Self { plan, batches, cancelled: AtomicBool::new(false), quick: request.quick })
+    }
+
+    /// System, claim and scenario.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = (&str, &Claim, &str)> {
+        self.plan.claims.iter().map(|p| (p.system.as_str(), &p.claim, p.scenario.as_str()))
+    }
+
+    /// Stops at the next opportunity; claims whose points are finished are decided.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.batches.iter().for_each(Batch::cancel);
+    }
+
+    /// Whether [`Session::cancel`] was called.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let mut all = Progress::default();
+        let mut shares = 0.0;
+        for progress in self.batches.iter().map(Batch::progress) {
+            shares += progress.fraction * progress.points as f64;
+            all.points += progress.points;
+            all.points_done += progress.points_done;
+            all.events += progress.events;
+            all.messages += progress.messages;
+            if progress.points_done < progress.points && all.simulated.0 == 0 {
+                all.simulated = progress.simulated;
+            }
+        }
+        all.fraction = shares / all.points.max(1) as f64;
+        all
+    }
+
+    /// Runs every scenario once, on `jobs` threads (`None`: one for each core), decides the claims,
+    /// and writes everything to `out`.
+    ///
+    /// # Errors
+    /// If a scenario can't be run, or a file not be written.
+    #[expect(clippy::disallowed_methods, reason = "the wall time is one of the results")]
+    pub fn run(
+        &self,
+        jobs: Option<usize>,
+        out: &OutputFolder,
+        command: &str,
+    ) -> Result<ClaimResults, PaperError> {
+        let began = Instant::now();
+        let runs = self.simulate(jobs, out, command)?;
+        let points: Vec<Points> =
+            self.plan.runs.iter().zip(&runs).map(|(run, results)| points(run, results)).collect();
+        let claims = self.plan.claims.iter().map(|planned| self.decide(planned, &runs, &points));
+        let results = ClaimResults {
+            claims: claims.collect(),
+            quick: self.quick,
+            interrupted: self.is_cancelled(),
+            wall_s: began.elapsed().as_secs_f64(),
+            version: env!("CARGO_PKG_VERSION"),
+            titles: self.plan.titles.clone(),
+        };
+        out.write_all(&results.files(command))?;
+        Ok(results)
+    }
+
+    /// Runs the points of all scenarios, in their order: a scenario's last points don't leave other
+    /// cores idle, and the results of each are written as soon as they are there.
+    #[expect(clippy::disallowed_methods, reason = "the wall time is one of the results")]
+    fn simulate(
+        &self,
+        jobs: Option<usize>,
+        out: &OutputFolder,
+        command: &str,
+    ) -> Result<Vec<Results>, PaperError> {
+        let needed = |run: usize| {
+            let mut claims = self.plan.claims.iter().filter(|claim| claim.trouble.is_none());
+            claims.any(|claim| claim.runs.values().any(|of| *of == run))
+        };
+        let work: Vec<(usize, usize)> = (self.plan.runs.iter().enumerate())
+            .filter(|(run, _)| needed(*run))
+            .flat_map(|(run, planned)| (0..planned.scenario.points.len()).map(move |p| (run, p)))
+            .collect();
+        let under = self.plan.runs.iter().map(|run| {
+            let left = run.scenario.points.len();
+            Mutex::new(Under { ends: (0..left).map(|_| None).collect(), left, began: None })
+        });
+        let under: Vec<Mutex<Under>> = under.collect();
+        let finished: Vec<Mutex<Option<Results>>> =
+            self.plan.runs.iter().map(|_| Mutex::new(None)).collect();
+        let trouble: Mutex<Option<PaperError>> = Mutex::new(None);
+        let next = AtomicUsize::new(0);
+        let one = |(run, point): (usize, usize)| -> Result<(), PaperError> {
+            let mine = || under[run].lock().unwrap_or_else(PoisonError::into_inner);
+            let began = *mine().began.get_or_insert_with(Instant::now);
+            let failed =
+                |source| PaperError::Run { name: self.plan.runs[run].name.clone(), source };
+            let end = self.batches[run].simulate(point).map_err(failed)?;
+            let ends = {
+                let mut under = mine();
+                under.ends[point] = Some(end);
+                under.left -= 1;
+                if under.left > 0 {
+                    return Ok(());
+                }
+                std::mem::take(&mut under.ends)
+            };
+            let wall_s = began.elapsed().as_secs_f64();
+            let results = self.batches[run].results(ends.into_iter().flatten().collect(), wall_s);
+            if !results.points.is_empty() {
+                let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
+                OutputFolder::prepare(&folder)?.write(
+                    self.batches[run].scenario(),
+                    &results,
+                    command,
+                )?;
+            }
+            *finished[run].lock().unwrap_or_else(PoisonError::into_inner) = Some(results);
+            Ok(())
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = jobs.unwrap_or(cores).clamp(1, work.len().max(1));
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| {
+                    while let Some(&item) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(error) = one(item) {
+                            let mut first = trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                            first.get_or_insert(error);
+                            // The others would be of no use.
+                            next.store(work.len(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        if let Some(error) = trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let results = finished.into_iter().zip(&self.batches).map(|(results, batch)| {
+            let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+            results.unwrap_or_else(|| batch.results(Vec::new(), 0.0))
+        });
+        Ok(results.collect())
+    }
+
+    fn decide(&self, planned: &Planned, runs: &[Results], points: &[Points]) -> ClaimResult {
+        let claim = &planned.claim;
+        let mut warnings: Vec<String> = Vec::new();
+        let mut rules = Vec::with_capacity(claim.rules.len());
+        let runnable = planned.trouble.is_none();
+        for rule in claim.rules.iter().filter(|_| runnable) {
+            let points = &points[planned.run_of(rule.scenario.as_deref())];
+            rules.push(match rule::apply(rule, points) {
+                Ok(ruling) => ruling,
+                Err(Trouble::Missing(why)) => Ruling::undecided(rule, why),
+                Err(Trouble::Wrong(why)) => {
+                    let why = format!("{}, claim `{}`: {why}", planned.file, claim.id);
+                    Ruling::undecided(rule, why)
+                }
+            });
+        }
+        let mut charts = Vec::new();
+        for figure in claim.figures.iter().filter(|_| runnable) {
+            let run = planned.run_of(figure.scenario.as_deref());
+            match figure::draw(figure, &points[run], &self.points_of(run, &runs[run])) {
+                Ok(drawn) => charts.extend(
+                    drawn
+                        .into_iter()
+                        .map(|(name, chart)| (format!("{}-{name}.svg", claim.id), chart)),
+                ),
+                Err(why) => warnings.push(format!("figure `{}`: {why}", figure.name)),
+            }
+        }
+        let (figures, charts) = charts.into_iter().unzip();
+        let used = || planned.runs.values().map(|run| &runs[*run]);
+        let seconds = used().flat_map(|run| &run.points).map(|point| point.summary.cpu_s).sum();
+        warnings.extend(used().flat_map(|run| run.warnings().chain(run.notes())));
+        warnings.extend(used().flat_map(|run| &run.summary.failures).map(|failure| {
+            format!("the simulator failed at a point ({}): {}", failure.transport, failure.message)
+        }));
+        let (holds, here, why) = match &planned.trouble {
+            None => verdict(&rules, &claim.cause),
+            Some(why) => (
+                None,
+                "nothing was measured".to_owned(),
+                format!("{}, claim `{}` can't be run: {why}", planned.file, claim.id),
+            ),
+        };
+        ClaimResult {
+            id: claim.id.clone(),
+            system: planned.system.clone(),
+            claim: claim.claim.clone(),
+            source: claim.source.clone(),
+            paper: claim.paper.clone(),
+            here,
+            holds,
+            why,
+            rule: claim.holds_when.clone(),
+            rules,
+            scenario: planned.scenario.clone(),
+            seconds,
+            deviations: claim.deviations.clone(),
+            warnings,
+            figures,
+            results: planned
+                .runs
+                .values()
+                .map(|run| format!("{RUNS}/{}", self.plan.runs[*run].name))
+                .collect(),
+            charts,
+        }
+    }
+
+    /// The results of a run by the index of the point.
+    fn points_of<'a>(&self, run: usize, results: &'a Results) -> Vec<Option<&'a PointResult>> {
+        let mut all = vec![None; self.plan.runs[run].keys.len()];
+        for point in &results.points {
+            all[point.index] = Some(point);
+        }
+        all
+    }
+}
+
+fn points(run: &Run, results: &Results) -> Points {
+    let mut summaries = vec![None; run.keys.len()];
+    for point in &results.points {
+        summaries[point.index] = serde_json::to_value(&point.summary).ok();
+    }
+    Points { keys: run.keys.clone(), summaries }
+}
+
+/// Whether the claim holds, what was measured, and why.
+fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
+    let say = |rule: &Ruling| {
+        let turned_out = match (rule.decides, rule.holds) {
+            (_, None) => "not known: ",
+            (true, Some(true)) => "",
+            (true, Some(false)) => "NOT SO: ",
+            (false, Some(true)) => "yes: ",
+            (false, Some(false)) => "no: ",
+        };
+        format!("{turned_out}{}: {}", rule.rule, rule.here)
+    };
+    let here = rules.iter().map(say).collect::<Vec<_>>().join("; ");
+    let deciding = || rules.iter().filter(|rule| rule.decides);
+    let failed: Vec<&str> =
+        deciding().filter(|r| r.holds == Some(false)).map(|rule| &*rule.rule).collect();
+    let unknown: Vec<String> = rules
+        .iter()
+        .filter(|rule| rule.holds.is_none())
+        .map(|rule| format!("{} ({})", rule.rule, rule.here))
+        .collect();
+    let of = format!("of {} rules", deciding().count());
+    if !unknown.is_empty() {
+        return (None, here, format!("could not be found out: {}", unknown.join("; ")));
+    }
+    if failed.is_empty() {
+        return (Some(true), here, format!("{} {of} hold", deciding().count()));
+    }
+    let mut why = format!("{} {of} fail: {}", failed.len(), failed.join("; "));
+    if !cause.is_empty() {
+        why += &format!(". Cause: {}", cause.trim());
+    }
+    (Some(false), here, why)
+}

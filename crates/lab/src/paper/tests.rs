@@ -1,0 +1,300 @@
+//! Rules on made-up points, and the shipped claims.
+
+use serde_json::{Value, json};
+
+use super::claim::{Claim, Paper, Rule};
+use super::plan::{Plan, Request};
+use super::rule::{self, Points, Ruling, Trouble};
+use super::select::key;
+use super::{items, papers};
+
+/// Claims whose scenario is not part of this version yet: they can't be decided, and say so.
+const AWAITED: [&str; 15] = [
+    "homa-rtt",
+    "homa-window",
+    "homa-mixed-rtt",
+    "homa-incast",
+    "homa-tcp",
+    "homa-stream",
+    "homa-future",
+    "polo-core-collapse",
+    "polo-edge-rto",
+    "polo-core",
+    "polo-edge",
+    "polo-queue",
+    "polo-recovery",
+    "polo-tail",
+    "polo-incast",
+];
+
+fn rule(text: &str) -> Rule {
+    toml::from_str(&format!("say = 'so'\n{text}")).unwrap()
+}
+
+/// Homa's goodput falls with the number of senders, NDP's does not; the last of Homa is unfinished.
+fn points() -> Points {
+    let mut points = Points { keys: Vec::new(), summaries: Vec::new() };
+    for (transport, senders, goodput, p99) in [
+        ("homa", 1, 0.9, json!(100.0)),
+        ("homa", 10, 0.8, json!(200.0)),
+        ("homa", 100, 0.4, json!(null)),
+        ("ndp", 1, 0.9, json!(110.0)),
+        ("ndp", 10, 0.9, json!(120.0)),
+        ("ndp", 100, 0.9, json!(130.0)),
+    ] {
+        points.keys.push(key(&[("workload.senders", senders.into())], transport));
+        points.summaries.push(Some(json!({
+            "goodput_gbps": goodput,
+            "latency_us": { "p99": p99 },
+            "by_sender_gbps": [goodput / 3.0, goodput * 2.0 / 3.0],
+            "by_size": [{ "up_to_bytes": 30, "p50": 1.2, "p99": 2.0 }],
+        })));
+    }
+    points
+}
+
+fn apply(text: &str) -> Ruling {
+    let rule = rule(text);
+    let points = points();
+    rule::check(&rule, &points.keys).unwrap();
+    rule::apply(&rule, &points).unwrap()
+}
+
+fn trouble(text: &str) -> Trouble {
+    rule::apply(&rule(text), &points()).unwrap_err()
+}
+
+#[test]
+fn the_ends_of_a_sweep_are_compared() {
+    let falls = |transport: &str| {
+        apply(&format!(
+            "left = {{ metric = 'goodput_gbps', of = {{ transport = '{transport}' }}, at = {{ workload.senders = 'max' }} }}\n\
+             is = '<'\n\
+             right = {{ metric = 'goodput_gbps', of = {{ transport = '{transport}' }}, at = {{ workload.senders = 'min' }} }}"
+        ))
+    };
+    let homa = falls("homa");
+    assert_eq!(homa.holds, Some(true));
+    assert_eq!((homa.checks[0].left, homa.checks[0].right), (0.4, 0.9));
+    assert!((homa.checks[0].margin - 5.0 / 9.0).abs() < 1e-9);
+    assert_eq!(homa.here, "0.400 Gbit/s < 0.900 Gbit/s (0.444 times)");
+    let ndp = falls("ndp");
+    assert_eq!(ndp.holds, Some(false));
+    assert!(ndp.here.contains("not <"), "{}", ndp.here);
+}
+
+#[test]
+fn each_value_of_a_key_is_a_case_and_the_tightest_is_told() {
+    let above = |senders: &str, tolerance: f64| {
+        apply(&format!(
+            "of = {{ workload.senders = '{senders}' }}\nfor_each = 'workload.senders'\n\
+             tolerance = {tolerance:?}\n\
+             left = {{ metric = 'goodput_gbps', of = {{ transport = 'ndp' }} }}\nis = '>'\n\
+             right = {{ metric = 'goodput_gbps', of = {{ transport = 'homa' }} }}"
+        ))
+    };
+    let from_10 = above(">= 10", 0.0);
+    assert_eq!((from_10.holds, from_10.checks.len()), (Some(true), 2));
+    assert!(from_10.here.starts_with("2 of 2; tightest at senders 10:"), "{}", from_10.here);
+    // At one sender they are equal: not above, but for a tolerance.
+    let from_1 = above(">= 1", 0.0);
+    assert_eq!(from_1.holds, Some(false));
+    assert!(from_1.here.starts_with("2 of 3; tightest at senders 1:"), "{}", from_1.here);
+    assert_eq!(above(">= 1", 0.02).holds, Some(true));
+}
+
+#[test]
+fn the_best_of_several_points_and_the_worst_of_a_list() {
+    let best = apply(
+        "left = { metric = 'goodput_gbps', of = { transport = 'homa' }, over = 'max' }\n\
+         is = '>='\nright = { metric = 'goodput_gbps', of = { transport = 'ndp' }, over = 'mean' }",
+    );
+    assert_eq!((best.holds, best.checks[0].left), (Some(true), 0.9));
+    let worst = apply(
+        "left = { metric = 'by_sender_gbps[*]', each = 'min', of = { transport = 'homa' }, over = 'min' }\n\
+         is = 'within'\ntolerance = 0.01\nright = { value = 0.4, times = 0.3333 }",
+    );
+    assert_eq!(worst.holds, Some(true), "{worst:?}");
+}
+
+#[test]
+fn published_numbers_are_held_against_ours() {
+    let cells = |p50: f64| {
+        apply(&format!(
+            "within = {{ p50 = 0.15, p99 = 0.3 }}\n\
+             cells = [\n\
+             {{ name = 'a', of = {{ transport = 'ndp', workload.senders = 1 }}, at = 'by_size[up_to_bytes=30]', p50 = {p50:?}, p99 = 2.5 }},\n\
+             {{ name = 'b', of = {{ transport = 'tcp' }}, at = 'by_size[up_to_bytes=30]', p50 = 1.0 }},\n]"
+        ))
+    };
+    let close = cells(1.1);
+    assert_eq!((close.holds, close.checks.len()), (Some(true), 2));
+    assert!(close.here.contains("1 of the published numbers are not tried"), "{}", close.here);
+    let far = cells(1.5);
+    assert_eq!(far.holds, Some(false));
+    assert!(far.here.contains("tightest at a, p50: 1.20, paper 1.50 (-20 %)"), "{}", far.here);
+}
+
+#[test]
+fn a_number_that_is_not_there_decides_nothing() {
+    let text = "left = { metric = 'latency_us.p99', of = { transport = 'homa', workload.senders = 100 } }\n\
+                is = '<'\nright = { value = 1 }";
+    assert!(matches!(trouble(text), Trouble::Missing(why) if why.contains("latency_us.p99")));
+    let mut points = points();
+    points.summaries[0] = None;
+    let text = "left = { metric = 'goodput_gbps', at = { workload.senders = 'min' }, of = { transport = 'homa' } }\n\
+                is = '<'\nright = { value = 1 }";
+    let why = rule::apply(&rule(text), &points).unwrap_err();
+    assert!(matches!(why, Trouble::Missing(why) if why.contains("not finished")));
+}
+
+#[test]
+fn what_a_rule_names_and_is_not_there_is_an_error_that_names_it() {
+    for (left, named) in [
+        (
+            "metric = 'goodput', of = { transport = 'homa' }, at = { workload.senders = 'max' }",
+            "no `goodput`, only goodput_gbps",
+        ),
+        ("metric = 'goodput_gbps', of = { transport = 'dctcp' }", "no point is like that"),
+        (
+            "metric = 'goodput_gbps', of = { workload.load = 0.5 }",
+            "no point has the key `workload.load`",
+        ),
+        (
+            "metric = 'goodput_gbps', at = { workload.load = 'max' }",
+            "no point has a number at `workload.load`",
+        ),
+        ("metric = 'goodput_gbps', of = { transport = 'homa' }", "3 points are like that"),
+    ] {
+        let text = format!("left = {{ {left} }}\nis = '<'\nright = {{ value = 1 }}");
+        match trouble(&text) {
+            Trouble::Wrong(why) => assert!(why.contains(named), "{why}"),
+            other => panic!("{left}: {other:?}"),
+        }
+    }
+}
+
+/// A file with one claim.
+fn file(rule: &str) -> String {
+    format!(
+        "paper = 'x'\ntitle = 'X'\nsource = 'nowhere'\n[scenarios.incast]\nfile = 'incast'\n\
+         [[claims]]\nid = 'x-one'\nclaim = 'c'\nsource = 's'\npaper = 'p'\nholds_when = 'h'\n\
+         scenario = 'incast'\n[[claims.rules]]\nsay = 'so'\n{rule}\n"
+    )
+}
+
+const RULE: &str = "left = { metric = 'goodput_gbps', of = { transport = 'ndp' } }\nis = '>'\n\
+                    right = { metric = 'goodput_gbps', of = { transport = 'tcp' } }";
+
+#[test]
+fn a_wrong_file_says_what_is_wrong_and_where() {
+    let error = |text: &str| Paper::parse("x.toml", text, None).unwrap_err().to_string();
+    assert!(Paper::parse("x.toml", &file(RULE), None).is_ok());
+    for (text, named) in [
+        (file("left = { value = 1 }"), "it needs `left`, `is` and `right`"),
+        (
+            file(&RULE.replace("metric = 'goodput_gbps'", "value = 1, metric = 'x'")),
+            "either `metric` or `value`",
+        ),
+        (file(&RULE.replace("goodput_gbps", "g[*]")), "`each` belongs to a metric with [*]"),
+        (file(&format!("{RULE}\ntolerance = 2.0")), "tolerances are shares"),
+        (file(&RULE.replace("'>'", "'=>'")), "unknown variant `=>`"),
+        (file(&format!("{RULE}\ntolerence = 0.1")), "unknown field `tolerence`"),
+        (
+            file(RULE).replace("scenario = 'incast'", "scenario = 'incats'"),
+            "did you mean `incast`?",
+        ),
+        (
+            file("within = { p50 = 0.1 }\ncells = [{ name = 'a', at = 'x', p99 = 1.0 }]"),
+            "`within` says nothing of `p99`",
+        ),
+        ("paper = 3".into(), "invalid type"),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(named), "{message}");
+        assert!(message.contains("x.toml"), "{message}");
+    }
+}
+
+#[test]
+fn quick_makes_runs_smaller_and_nothing_else() {
+    let quick = |set: &str, only: &str| {
+        let text = file(RULE).replace(
+            "file = 'incast'\n",
+            &format!("file = 'incast'\nquick.set = [{set}]\nquick.only = {{ {only} }}\n"),
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims.toml");
+        std::fs::write(&path, text).unwrap();
+        let paper = path.to_string_lossy().into_owned();
+        let request = Request { paper: Some(paper), quick: true, ..Request::default() };
+        let plan = Plan::new(&request).unwrap();
+        match &plan.claims[0].trouble {
+            None => Ok(plan.runs[0].scenario.points.len()),
+            Some(trouble) => Err(trouble.clone()),
+        }
+    };
+    assert_eq!(quick("'measure.time_limit=\"100 ms\"'", "transport = ['ndp', 'tcp']"), Ok(2));
+    for (set, only, named) in [
+        ("'workload.sizes=\"1 KB\"'", "", "`workload.sizes` is not a size or a number"),
+        ("'measure.time_limit=\"100 s\"'", "", "the time_limit is larger"),
+        ("", "transport = 'nobody'", "leaves no point"),
+        ("", "workload.load = 1", "no point has the key `workload.load`"),
+        ("", "transport = 'tcp'", "left side: no point is like that"),
+    ] {
+        let why = quick(set, only).unwrap_err();
+        assert!(why.contains(named), "{why}");
+    }
+}
+
+fn claims(papers: &[Paper]) -> Vec<&Claim> {
+    papers.iter().flat_map(|paper| &paper.content.claims).collect()
+}
+
+#[test]
+fn every_claim_of_both_papers_is_there() {
+    let papers = papers().unwrap();
+    let ids: Vec<&str> = papers.iter().flat_map(Paper::ids).collect();
+    assert_eq!(
+        ids,
+        [
+            "homa-sigcomm",
+            "homa-rtt",
+            "homa-window",
+            "homa-mixed-rtt",
+            "homa-incast",
+            "homa-tcp",
+            "homa-stream",
+            "homa-future",
+            "polo-core-collapse",
+            "polo-edge-rto",
+            "polo-core",
+            "polo-edge",
+            "polo-queue",
+            "polo-recovery",
+            "polo-tail",
+            "polo-incast",
+        ]
+    );
+    for claim in claims(&papers) {
+        assert!(claim.rules.iter().any(|rule| !rule.say.is_empty()), "{}", claim.id);
+    }
+    let listed = items(&papers);
+    assert_eq!(listed.len(), ids.len());
+    for field in ["id", "system", "claim", "paper", "rule", "scenario"] {
+        assert!(listed.iter().all(|item| item.facts[field] != Value::Null), "{field}");
+    }
+}
+
+/// Rules and figures name points that their scenarios have, in full and in quick runs.
+#[test]
+fn every_rule_and_figure_finds_its_points() {
+    for quick in [false, true] {
+        let plan = Plan::new(&Request { quick, ..Request::default() }).unwrap();
+        for planned in &plan.claims {
+            let id = planned.claim.id.as_str();
+            let awaited = AWAITED.contains(&id);
+            assert_eq!(planned.trouble.is_some(), awaited, "{id}: {:?}", planned.trouble);
+        }
+    }
+}
