@@ -179,6 +179,9 @@ fn write_ndp(f: &mut fmt::Formatter<'_>, header: &ndp::Header) -> fmt::Result {
     if header.one_way {
         f.write_str(" one-way")?;
     }
+    if let Some(path) = rackweave_core::Header::path(header) {
+        write!(f, " path {path}")?;
+    }
     match header.body {
         Body::Data { message_length, offset, len, window } => {
             let end = u64::from(offset) + u64::from(len);
@@ -398,9 +401,13 @@ mod tests {
             (Body::Ask, false, "ASK id 42"),
             (Body::Unknown, false, "UNKNOWN id 42"),
         ] {
-            let text = line(ndp::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
+            let header = ndp::Header { id: Id64::new(42), one_way, path: ndp::ANY_PATH, body };
+            let text = line(header, 7, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 ndp {expected} prio 7"));
         }
+        let (id, body) = (Id64::new(42), Body::Ask);
+        let text = line(ndp::Header { id, one_way: false, path: 7, body }, 7, Ecn::NotCapable);
+        assert_eq!(text, "h3.1 > h7.2 ndp ASK id 42 path 7 prio 7");
     }
 
     #[test]

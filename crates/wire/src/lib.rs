@@ -124,6 +124,14 @@ impl HeaderTrait for Header {
             Self::Polo(header) => header.payload(),
         }
     }
+
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        match self {
+            Self::Ndp(header) => header.path(),
+            _ => None,
+        }
+    }
 }
 
 impl From<homa::Header> for Header {

@@ -495,6 +495,7 @@ impl<'a, T: Transport> World<'a, T> {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
+            Admission::TurnedBack(_) => self.counters.turned_back += 1,
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
@@ -504,6 +505,10 @@ impl<'a, T: Transport> World<'a, T> {
         if let Some(shared) = &mut switch.shared {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
+        }
+        if let Admission::TurnedBack(packet) = admission {
+            // Not twice: what was turned back cannot be cut again.
+            self.forward(number, packet);
         }
     }
 
@@ -590,6 +595,7 @@ fn queue_config(fabric: &FabricConfig) -> rackweave_switch::QueueConfig {
         trim: switch.trim.map(|trim| rackweave_switch::Trim {
             data_limit_bytes: trim.data_queue_bytes,
             header_limit_bytes: trim.header_queue_bytes,
+            turn_back: trim.return_to_sender,
         }),
     }
 }

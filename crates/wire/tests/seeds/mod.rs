@@ -121,7 +121,7 @@ fn tcp_headers() -> Vec<(&'static str, tcp::Header)> {
 
 fn ndp_headers() -> Vec<(&'static str, ndp::Header)> {
     use ndp::Body;
-    let header = |body| ndp::Header { id: Id64::new(42), one_way: false, body };
+    let header = |body| ndp::Header { id: Id64::new(42), one_way: false, path: 7, body };
     let data = Body::Data { message_length: 10_000, offset: 1436, len: 1436, window: 7 };
     let (offset, pull, incarnation) = (1436, 3, 0xbeef);
     let ack = |complete| Body::Ack { offset, pull, incarnation, complete };

@@ -121,7 +121,12 @@ pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
     let pull =
         any::<(u32, u16)>().prop_map(|(pull, incarnation)| ndp::Body::Pull { pull, incarnation });
     let body = prop_oneof![data, ack, nack, pull, Just(ndp::Body::Ask), Just(ndp::Body::Unknown)];
-    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| ndp::Header { id, one_way, body })
+    (ids(), any::<bool>(), any::<u16>(), body).prop_map(|(id, one_way, path, body)| ndp::Header {
+        id,
+        one_way,
+        path,
+        body,
+    })
 }
 
 pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
