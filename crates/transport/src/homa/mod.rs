@@ -29,6 +29,7 @@ mod grants;
 mod peer;
 pub(crate) mod ranges;
 mod receiver;
+mod repair;
 mod rpc;
 mod sender;
 mod srpt;
@@ -50,6 +51,7 @@ pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
 use peer::Peers;
+use repair::Repairs;
 use rpc::{Known, Outgoing, Rpcs, State};
 use srpt::{Ready, SendQueue};
 
@@ -91,6 +93,7 @@ pub struct Host {
     control: VecDeque<Control>,
     queue: SendQueue,
     grants: Grants,
+    repairs: Repairs,
     finished: VecDeque<Finished>,
     events: VecDeque<Event>,
     next_tick: Option<Time>,
@@ -109,6 +112,7 @@ impl Host {
             control: VecDeque::new(),
             queue: SendQueue::default(),
             grants: Grants::default(),
+            repairs: Repairs::default(),
             finished: VecDeque::new(),
             events: VecDeque::new(),
             next_tick: None,
@@ -133,7 +137,7 @@ impl Host {
         self.rpcs.check(self.finished.len());
         if self.rpcs.live() == 0 {
             assert!(self.grants.is_empty());
-            assert_eq!(self.grants.incoming, 0);
+            assert_eq!((self.grants.incoming, self.repairs.outstanding()), (0, 0));
             assert!(self.queue.is_empty());
         }
     }
@@ -207,6 +211,7 @@ impl Host {
             }
             State::Receiving(incoming) => {
                 self.grants.incoming -= u64::from(incoming.on_the_way());
+                self.repairs.release(incoming.asked);
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };
                     let list = &mut self.peers.get_mut(rpc.peer).grantable;
@@ -382,7 +387,7 @@ impl Transport for Host {
                 self.handle_resend(from, &header, offset, length);
             }
             Body::Unknown => self.handle_unknown(now, from, id),
-            Body::Busy => self.heard(from, id),
+            Body::Busy => self.handle_busy(from, id),
             Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
             Body::NeedAck => self.handle_need_ack(from, &header),
             Body::Ack { count, others } => {
