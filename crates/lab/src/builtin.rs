@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 3] = [
+pub const SCENARIOS: [Builtin; 4] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -22,6 +22,11 @@ pub const SCENARIOS: [Builtin; 3] = [
         name: "incast",
         file: "scenarios/incast.toml",
         text: include_str!("../../../scenarios/incast.toml"),
+    },
+    Builtin {
+        name: "many-senders",
+        file: "scenarios/many-senders.toml",
+        text: include_str!("../../../scenarios/many-senders.toml"),
     },
     Builtin {
         name: "homa-sigcomm18",

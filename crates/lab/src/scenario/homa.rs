@@ -32,6 +32,8 @@ pub(super) const HOMA_KEYS: &[&str] = &[
     "resend_interval",
     "timeout_resends",
     "request_ack_ticks",
+    "max_restarts",
+    "paced_resends",
     "measure_rtt",
     "min_rtt_window",
     "scheduled_window",
@@ -74,6 +76,8 @@ pub(super) struct HomaKeys {
     resend_interval: Option<u16>,
     timeout_resends: Option<u16>,
     request_ack_ticks: Option<u16>,
+    max_restarts: Option<u16>,
+    paced_resends: Option<bool>,
     measure_rtt: Option<bool>,
     min_rtt_window: Option<Unit<Span>>,
     scheduled_window: Option<bool>,
@@ -220,6 +224,8 @@ impl HomaKeys {
         config.resend_interval = ticks(self.resend_interval, config.resend_interval);
         config.timeout_resends = ticks(self.timeout_resends, config.timeout_resends);
         config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
+        config.max_restarts = self.max_restarts.unwrap_or(config.max_restarts);
+        config.paced_resends = self.paced_resends.unwrap_or(config.paced_resends);
         match config.check() {
             Ok(()) => Ok(config),
             Err(error) => Err(self.invalid(chosen, error, &config)),

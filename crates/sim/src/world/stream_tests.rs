@@ -250,6 +250,7 @@ impl Case {
         workload.receivers = Some(0..hosts - 1);
         let measure = MeasureConfig {
             warmup: Span::ZERO,
+            ports_from: Span::ZERO,
             messages: 400,
             time_limit: Span::from_secs(1000),
             sample_every: Span::ZERO,
@@ -265,6 +266,7 @@ impl Case {
         let fabric = Fabric::new(&FabricConfig {
             topology: Topology::SingleSwitch { hosts: self.hosts, host_link },
             host_link_delay: Span::from_ns(100),
+            host_link_delays: Vec::new(),
             core_link_delay: Span::from_ns(100),
             host_send_delay: Span::from_ns(500),
             host_receive_delay: Span::from_ns(500),

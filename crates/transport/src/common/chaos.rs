@@ -136,7 +136,7 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) ->
         let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };
         network.submit(from, to, MessageId::request(n), 1 + n * n / 2, kind).unwrap();
     }
-    assert!(network.run_until(Time::ZERO + Span::from_secs(10)));
+    assert!(network.run_until(Time::ZERO + Span::from_secs(60)));
     let mut delivered = 0;
     for (_, host, event) in &network.events {
         match event {
@@ -146,4 +146,160 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(new: impl Fn(HostId) ->
         }
     }
     assert_eq!(delivered, 400 + 200);
+}
+
+/// Packets that are later than every timer of a sender, and earlier than receivers forget: nothing is
+/// delivered twice.
+pub(crate) fn late_packets_do_no_harm<T: Transport>(
+    new: impl Fn(HostId) -> T,
+    idle: impl Fn(&T) -> bool,
+    lateness: Span,
+) {
+    for seed in 0..20 {
+        let faults = Faults { loss: 0.1, duplication: 0.3, reordering: 0.3, lateness };
+        let schedule = Schedule {
+            seed,
+            hosts: 3,
+            messages: 40,
+            longest: 30_000,
+            faults,
+            restarts: 0,
+            outages: 0,
+        };
+        run(&schedule, &new, &idle).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+/// A peer that is gone in the middle of everything: what was submitted for it fails, once, and what it
+/// had begun is forgotten. `held` counts what a machine knows of messages and connections.
+pub(crate) fn silent_peer<T: Transport>(
+    new: impl Fn(HostId) -> T,
+    idle: impl Fn(&T) -> bool,
+    held: impl Fn(&T) -> usize,
+) {
+    for gone_after_us in [0, 3, 10, 40, 200, 1_000] {
+        let hosts = (0..2).map(|id| new(HostId(id))).collect();
+        let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), 1);
+        network.respond = Some(|bytes| bytes / 2 + 1);
+        for n in 1..=30 {
+            let kind = if n % 2 == 0 { Kind::Request } else { Kind::OneWay };
+            for from in 0..2 {
+                let id = MessageId::request(n + 100 * u64::from(from));
+                network.submit(from, 1 - from, id, n * 3_000, kind).expect("taken");
+            }
+        }
+        network.run_until(Time::ZERO + Span::from_us(gone_after_us));
+        network.set_down(1, true);
+        assert!(held(&network.hosts[0]) > 0, "gone after {gone_after_us} us: it was too late");
+        network.run_until(Time::ZERO + Span::from_secs(60));
+        assert!(idle(&network.hosts[0]), "gone after {gone_after_us} us");
+        assert_eq!(held(&network.hosts[0]), 0, "gone after {gone_after_us} us");
+        assert_eq!(network.hosts[0].poll_timeout(), None);
+        for n in 1..=30 {
+            let id = MessageId::request(n);
+            let ends = network.events_at(0).filter(|event| match *event {
+                Event::Sent { id: sent, .. } => sent == id && n % 2 == 1,
+                Event::Delivered { id: answer, .. } => answer == id.response(),
+                Event::Failed { id: failed, .. } => failed == id,
+                Event::Stream(_) => false,
+            });
+            assert_eq!(ends.count(), 1, "gone after {gone_after_us} us: {id}");
+        }
+    }
+}
+
+/// Hosts without number each begin a message and are never heard again: what the machine holds stays
+/// below `most`, and is nothing when `patience` has passed.
+pub(crate) fn spoofed_sources<T: Transport>(
+    new: impl Fn(HostId) -> T,
+    held: impl Fn(&T) -> usize,
+    most: usize,
+    patience: Span,
+) {
+    let mut host = new(HostId(0));
+    let mut now = Time::ZERO;
+    for source in 1..=100_000 {
+        now += Span::from_ns(100);
+        let mut sender = new(HostId(source));
+        let id = MessageId::request(1);
+        let kind = if source % 2 == 0 { Kind::Request } else { Kind::OneWay };
+        let message = rackweave_core::Submit { id, peer: HostId(0), bytes: 50_000, kind };
+        sender.submit(now, message).expect("taken");
+        let first = sender.poll_transmit(now).expect("a first packet");
+        let _ = host.handle_packet(now, &first);
+        tend(&mut host, now);
+        assert!(held(&host) <= most, "{} after {source} sources", held(&host));
+    }
+    assert!(held(&host) > 0);
+    let until = now + patience;
+    settle(&mut host, now, until);
+    assert_eq!(held(&host), 0);
+}
+
+/// Forged packets of all types, in floods: the machine stays within `check`, and goes quiet afterwards.
+pub(crate) fn flood<T: Transport>(
+    new: impl Fn(HostId) -> T,
+    mut forge: impl FnMut(&mut Rng, HostId) -> rackweave_core::Packet<T::Header>,
+    check: impl Fn(&T),
+    held: impl Fn(&T) -> usize,
+    patience: Span,
+) {
+    for (seed, sources) in [(1, 3), (2, 40), (3, 1 << 30)] {
+        let mut rng = Rng::stream(seed, 0, 0, "chaos flood");
+        let mut host = new(HostId(0));
+        let mut now = Time::ZERO;
+        for n in 0..20_000_u64 {
+            now += Span::from_us(rng.below(40));
+            if n % 50 == 0 {
+                let (id, peer) = (MessageId::request(n), HostId(1 + rng.below(sources) as u32));
+                let kind = if rng.chance(0.5) { Kind::Request } else { Kind::OneWay };
+                let bytes = 1 + rng.below(50_000);
+                let _ = host.submit(now, rackweave_core::Submit { id, peer, bytes, kind });
+            }
+            let from = HostId(1 + rng.below(sources) as u32);
+            let packet = forge(&mut rng, from);
+            let _ = host.handle_packet(now, &packet);
+            if host.poll_timeout().is_some_and(|at| at <= now) {
+                host.handle_timeout(now);
+            }
+            while let Some(event) = host.poll_event() {
+                // Whoever believes a forged request answers it.
+                if let Event::Delivered { peer, id, kind: Kind::Request, .. } = event {
+                    let kind = Kind::Response;
+                    let id = id.response();
+                    let _ = host.submit(now, rackweave_core::Submit { id, peer, bytes: 900, kind });
+                }
+            }
+            for _ in 0..rng.below(3) {
+                let _ = host.poll_transmit(now);
+            }
+            if n % 100 == 0 {
+                check(&host);
+            }
+        }
+        let until = now + patience;
+        settle(&mut host, now, until);
+        check(&host);
+        assert_eq!(held(&host), 0, "seed {seed}");
+    }
+}
+
+/// The driver's part after a packet; the application answers nothing.
+fn tend<T: Transport>(host: &mut T, now: Time) {
+    if host.poll_timeout().is_some_and(|at| at <= now) {
+        host.handle_timeout(now);
+    }
+    while host.poll_event().is_some() {}
+    while host.poll_transmit(now).is_some() {}
+}
+
+/// Lets time pass without any packet arriving, until no timer is armed or `until`.
+fn settle<T: Transport>(host: &mut T, mut now: Time, until: Time) {
+    tend(host, now);
+    while let Some(next) = host.poll_timeout()
+        && next <= until
+    {
+        now = now.max(next);
+        tend(host, now);
+    }
 }

@@ -41,6 +41,9 @@ pub enum PriorityBy {
 /// The most ticks that a question to a silent peer waits so that not all are asked at once.
 pub(super) const MAX_SPREAD: u32 = 8;
 
+/// The most ticks after which a busy peer is asked again.
+const MAX_BUSY_TICKS: u16 = 40;
+
 /// The most ticks by which the first question about a message that was begun anew is late.
 const MAX_RESTART_JITTER: u16 = 63;
 
@@ -105,7 +108,11 @@ pub struct Config {
     /// unscheduled windows at once, as in the kernel module, lose them again.) 0: as the module,
     /// the whole window, and each such answer counts as none.
     pub max_restarts: u16,
-    /// Whether a RESEND names each gap, or the first one only.
+    /// Whether what RESENDs ask for is limited to a window (`window`, of all messages together) that is
+    /// not here yet, and the next is asked for as it comes (ours), or each message asks for all
+    /// that it lacks when its time has come, as the kernel module does.
+    pub paced_resends: bool,
+    /// Without `paced_resends`: whether a RESEND names each gap, or the first one only.
     pub resend_all_gaps: bool,
     /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
     pub one_resend_per_peer: bool,
@@ -270,8 +277,10 @@ impl Config {
             tick: Span::from_ms(1),
             resend_ticks: 5,
             resend_interval: 5,
-            timeout_resends: 5,
+            // Where a buffer is full, questions and answers are lost with the data.
+            timeout_resends: 10,
             max_restarts: 100,
+            paced_resends: true,
             resend_all_gaps: true,
             one_resend_per_peer: false,
             need_ack_resends: false,
@@ -283,7 +292,7 @@ impl Config {
             max_gaps: 256,
             max_control: 1 << 16,
             max_finished: 1 << 16,
-            finished_ticks: 200,
+            finished_ticks: 400,
             leverage: Leverage::OFF,
         }
     }
@@ -326,7 +335,8 @@ impl Config {
             resend_ticks: 15,
             resend_interval: 10,
             timeout_resends: 5,
-            max_restarts: 0,
+            max_restarts: 100,
+            paced_resends: false,
             resend_all_gaps: false,
             one_resend_per_peer: true,
             need_ack_resends: true,
@@ -395,6 +405,15 @@ impl Config {
         self.patience()
             .saturating_add(u32::from(self.request_ack_ticks))
             .saturating_add(u32::from(jitter))
+            .saturating_add(if self.paced_resends { u32::from(MAX_BUSY_TICKS) } else { 0 })
+    }
+
+    /// Bytes that RESENDs may have asked for and that are not here.
+    pub(super) fn repair_window(&self) -> u64 {
+        match self.window {
+            0 => (self.max_incoming / (u64::from(self.overcommit) + 1)).max(1),
+            window => u64::from(window).min(self.max_incoming),
+        }
     }
 
     /// Ticks by which the first question about an RPC that was begun anew is late: later each
@@ -402,6 +421,14 @@ impl Config {
     pub(super) fn restart_jitter(&self, id: u64, restarts: u16) -> u16 {
         let most = (4_u64 << restarts.min(4)).min(u64::from(MAX_RESTART_JITTER) + 1);
         (mix(id ^ u64::from(restarts) << 48) % most) as u16
+    }
+
+    /// Ticks of silence after which a peer is asked again that said for the `busy`-th time in a row that it
+    /// is (ours): twice as many each time, and not all at once.
+    pub(super) fn busy_ticks(&self, id: u64, busy: u16) -> u16 {
+        let least = self.resend_ticks.min(MAX_BUSY_TICKS / 2);
+        let most = least.saturating_mul(2 << busy.min(5)).clamp(least, MAX_BUSY_TICKS);
+        least + (mix(id ^ u64::from(busy) << 48) % u64::from(most - least + 1)) as u16
     }
 
     /// Ticks by which the question after the `asked`-th one about this RPC is late: different for each
@@ -478,8 +505,8 @@ mod tests {
         );
         assert_eq!(wrong(|c| c.window = 0), "a dynamic window (0) needs a limit on max_incoming");
         assert_eq!(
-            wrong(|c| c.finished_ticks = 83 + 5 + 63),
-            "finished_ticks must be above 151, the ticks for which a sender tries"
+            wrong(|c| c.finished_ticks = 148 + 5 + 63 + 40),
+            "finished_ticks must be above 256, the ticks for which a sender tries"
         );
         assert_eq!(
             wrong(|c| (c.timeout_resends, c.resend_interval) = (u16::MAX, u16::MAX)),

@@ -32,6 +32,7 @@ mod pacer;
 mod peer;
 pub(crate) mod ranges;
 mod receiver;
+mod repair;
 mod rpc;
 mod rtt;
 mod sender;
@@ -56,6 +57,7 @@ pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
 pub use leverage::{Detection, Leverage};
 use peer::Peers;
+use repair::Repairs;
 use rpc::{Known, Outgoing, Rpcs, State};
 use srpt::{Ready, SendQueue};
 
@@ -99,6 +101,7 @@ pub struct Host {
     control: VecDeque<Control>,
     queue: SendQueue,
     grants: Grants,
+    repairs: Repairs,
     finished: VecDeque<Finished>,
     events: VecDeque<Event>,
     next_tick: Option<Time>,
@@ -118,6 +121,7 @@ impl Host {
             control: VecDeque::new(),
             queue: SendQueue::default(),
             grants: Grants::default(),
+            repairs: Repairs::default(),
             finished: VecDeque::new(),
             events: VecDeque::new(),
             next_tick: None,
@@ -143,7 +147,7 @@ impl Host {
         self.rpcs.check(self.finished.len());
         if self.rpcs.live() == 0 {
             assert!(self.grants.is_empty());
-            assert_eq!(self.grants.incoming, 0);
+            assert_eq!((self.grants.incoming, self.repairs.outstanding()), (0, 0));
             assert!(self.queue.is_empty());
         }
     }
@@ -217,6 +221,7 @@ impl Host {
             }
             State::Receiving(incoming) => {
                 self.grants.incoming -= u64::from(incoming.on_the_way());
+                self.repairs.release(incoming.asked);
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };
                     let list = &mut self.peers.get_mut(rpc.peer).grantable;
@@ -349,7 +354,7 @@ impl Host {
                 self.handle_resend(from, &header, offset, length);
             }
             Body::Unknown => self.handle_unknown(now, from, id),
-            Body::Busy => self.heard(from, id),
+            Body::Busy => self.handle_busy(from, id),
             Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
             Body::NeedAck => self.handle_need_ack(from, &header),
             Body::Ack { count, others } => {

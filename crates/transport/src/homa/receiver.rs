@@ -33,6 +33,7 @@ impl Host {
         };
         let from = packet.src;
         let len = u32::from(segment_length);
+        self.repairs.came(packet.priority, packet.wire_bytes.into());
         let in_message = offset.checked_add(len).filter(|end| *end <= message_length);
         let Some(end) = in_message else { return Placement::Discard };
         if len == 0 || message_length > self.config.max_message_bytes || packet.is_trimmed() {
@@ -90,8 +91,12 @@ impl Host {
             length,
             granted,
             left: length,
-            priority: 0,
+            priority: self.config.cutoffs.priority(length),
             grant_waits: false,
+            asked: 0,
+            asked_to: 0,
+            ask_until: 0,
+            asked_at: 0,
             received: Received::default(),
         };
         let slot = if let Known::Slot(slot) = known {
@@ -134,6 +139,11 @@ impl Host {
         let (old_left, before) = (incoming.left, incoming.on_the_way());
         let fresh = incoming.received.insert(offset, end, max_gaps);
         incoming.left -= fresh;
+        if incoming.asked > 0 {
+            let asked = incoming.asked.min(fresh);
+            incoming.asked -= asked;
+            self.repairs.release(asked);
+        }
         let left = incoming.left;
         self.grants.incoming -= u64::from(before - incoming.on_the_way());
         let grantable = incoming.granted < incoming.length;
@@ -155,6 +165,9 @@ impl Host {
             self.arrived(now, slot);
         }
         self.issue_grants();
+        if self.repairs.is_due() {
+            self.repair();
+        }
         Placement::Store(Slice { message: MessageId(id ^ 1), offset, len: end - offset })
     }
 
@@ -219,7 +232,8 @@ impl Host {
         };
         let rpc = self.rpcs.get(slot);
         // The question may have overtaken the data.
-        let asks = self.config.need_ack_resends || rpc.silent >= self.config.resend_ticks;
+        let asks = self.config.need_ack_resends
+            || rpc.silent >= self.config.resend_ticks && !self.config.paced_resends;
         let body = match &rpc.state {
             // Nothing of the response has come: all that was sent is lost.
             State::Sending(_) if id & 1 == 0 && asks => self.resend(0, u32::MAX),

@@ -25,6 +25,8 @@ pub(super) struct Rpc {
     pub(super) asked: u16,
     /// Ticks of silence at which the peer is asked (again).
     pub(super) next_ask: u16,
+    /// How often the receiver has said in a row that it is busy with others.
+    pub(super) busy: u16,
     /// How often it was begun anew because the peer did not know it.
     pub(super) restarts: u16,
     /// The last that was heard of the peer is that it does not know the RPC.
@@ -108,6 +110,14 @@ pub(super) struct Incoming {
     pub(super) priority: u8,
     /// A GRANT waits among the control packets: it will say what is newest when it is sent.
     pub(super) grant_waits: bool,
+    /// Bytes that RESENDs asked for and that are not here (see [`super::repair`]).
+    pub(super) asked: u32,
+    /// Gaps up to here have been asked for, those beyond not yet; 0: none, or all.
+    pub(super) asked_to: u32,
+    /// Where the gaps end that are being asked for: what was granted when the first of them was.
+    pub(super) ask_until: u32,
+    /// The tick of the last RESEND.
+    pub(super) asked_at: u32,
     pub(super) received: Received,
 }
 
@@ -184,6 +194,7 @@ impl Rpcs {
             silent: 0,
             asked: 0,
             next_ask,
+            busy: 0,
             restarts: 0,
             unknown: false,
             state,

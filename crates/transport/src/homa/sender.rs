@@ -149,6 +149,22 @@ impl Host {
         }
     }
 
+    /// BUSY (facts 1.6). Ours: a peer that has told that it is busy with others is asked less and less often,
+    /// since a thousand senders' questions are a load too.
+    pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
+        self.heard(from, id);
+        let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
+        let rpc = self.rpcs.get_mut(slot);
+        match &mut rpc.state {
+            State::Receiving(incoming) => self.repairs.is_late(incoming),
+            State::Sending(_) if self.config.paced_resends => {
+                rpc.busy = rpc.busy.saturating_add(1);
+                rpc.next_ask = self.config.busy_ticks(rpc.id, rpc.busy);
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn handle_grant(
         &mut self,
         from: HostId,
@@ -158,7 +174,9 @@ impl Host {
         resend_all: bool,
     ) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
-        self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
+        let rpc = self.rpcs.get_mut(slot);
+        rpc.heard(self.config.resend_ticks);
+        rpc.busy = 0;
         self.allow(slot, offset, Some(priority));
         if resend_all {
             self.send_again(slot, 0, ALL);

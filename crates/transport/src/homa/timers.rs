@@ -27,9 +27,11 @@ impl Host {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
         let mut active = false;
+        self.begin_repairs(tick);
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }
+        self.repairs_found();
         if !active {
             self.next_tick = None;
         }
@@ -71,6 +73,13 @@ impl Host {
             rpc.silent = 0;
             return true;
         }
+        if wait == Wait::Data
+            && let State::Receiving(incoming) = &rpc.state
+            && self.config.paced_resends
+            && self.repairs.is_starved(incoming.priority)
+        {
+            return true;
+        }
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
         if wait == Wait::Ack {
@@ -79,11 +88,19 @@ impl Host {
                 self.give_up(now, slot);
                 return false;
             }
-            if silent >= request_ack_ticks {
+            let ask_at = if rpc.busy > 0 { rpc.next_ask } else { request_ack_ticks };
+            if silent >= ask_at {
                 rpc.asked = rpc.asked.saturating_add(1);
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
+        }
+        if wait == Wait::Data && self.config.paced_resends {
+            let hopeless = self.repair_at_tick(slot);
+            if hopeless {
+                self.give_up(now, slot);
+            }
+            return !hopeless;
         }
         if silent < rpc.next_ask {
             return true;
@@ -130,7 +147,10 @@ impl Host {
             }
             // "-1 = nothing received" (facts 1.1).
             (Wait::Response, _) => {
-                let body = self.resend(0, u32::MAX);
+                // Ours: where many responses are lost at once, a packet of each is enough to begin with.
+                let length =
+                    if self.config.paced_resends { self.config.max_payload } else { u32::MAX };
+                let body = self.resend(0, length);
                 self.send_control(host, id, one_way, body);
             }
             // Ours: a receiver that knows nothing of the message would never grant it.

@@ -100,6 +100,12 @@ impl Host {
         self.slots.iter().filter_map(|slot| slot.connection.as_ref())
     }
 
+    /// Peers to which this host has opened connections.
+    #[cfg(test)]
+    pub(super) fn pools(&self) -> usize {
+        self.pools.len()
+    }
+
     /// What is held besides connections: for tests of bounds.
     #[cfg(test)]
     pub(super) fn backlog(&self) -> [usize; 6] {

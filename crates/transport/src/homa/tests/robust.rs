@@ -85,7 +85,7 @@ fn without_room_to_remember_old_ids_are_refused() {
     assert_eq!(events(&mut network), [""; 0]);
     // A message that was not yet begun then fails, with a reason, rather than being doubtful.
     submit(&mut network, 0, 1, 0, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(200)));
+    network.run_until(at(Span::from_ms(390)));
     assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
 }
 
@@ -175,7 +175,7 @@ fn what_is_cancelled_is_not_sent_again() {
     network.hosts[0].check_bounds();
 }
 
-fn any_header(rng: &mut Rng) -> Header {
+pub(super) fn any_header(rng: &mut Rng) -> Header {
     // Small numbers meet state, large ones overflow.
     let number = |rng: &mut Rng| match rng.below(4) {
         0 => rng.below(4) as u32,

@@ -136,7 +136,7 @@ fn control_packets_that_wait_are_limited() {
     assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count(), 10);
 }
 
-fn any_packet(rng: &mut Rng, from: u32) -> super::Packet<Header> {
+pub(super) fn any_packet(rng: &mut Rng, from: u32) -> super::Packet<Header> {
     // Small numbers meet state, large ones overflow.
     let number = |rng: &mut Rng| match rng.below(4) {
         0 => rng.below(40) as u32,

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Kind, Span};
 
-use super::{Config, at, events, id, network, submit, trace};
+use super::{Config, at, events, network, submit, trace};
 use crate::testkit::Network;
 
 /// A window of three packets, so that driving packets are soon seen.

@@ -260,7 +260,7 @@ proptest! {
 }
 
 /// A segment that may hit something.
-fn forge(rng: &mut Rng, start: u32, known_ports: &[u32]) -> Packet<Header> {
+pub(super) fn forge(rng: &mut Rng, start: u32, known_ports: &[u32]) -> Packet<Header> {
     let near = |rng: &mut Rng| match rng.below(4) {
         0 => rng.next_u64() as u32,
         1 => rng.below(8) as u32,

@@ -3,6 +3,7 @@
 mod bottleneck;
 mod chaos;
 mod dialogue;
+mod faults;
 mod halves;
 mod net;
 mod pool;
