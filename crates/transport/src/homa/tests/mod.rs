@@ -4,6 +4,7 @@ mod dialogue;
 mod faults;
 mod order;
 mod path;
+mod repair;
 mod robust;
 
 use std::fmt::Write as _;
