@@ -11,7 +11,8 @@
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
 //! - `receiver`: arriving data; `grants`: who is granted; `ranges`: what has arrived.
-//! - `timers`: ticks, RESENDs, giving up; `rpc`, `peer`: the state.
+//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are asked for; `rpc`, `peer`:
+//!   the state.
 //! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
 //!
 //! # Events
@@ -23,6 +24,16 @@
 //! twice are not taken for a new one (the known gap of Homa: facts 1.6, last line). If there is no
 //! room to remember it, ids of that peer up to it are refused for that time: their messages fail
 //! with a reason rather than being delivered twice. A peer that restarts has forgotten all this.
+//!
+//! # Memory
+//! Whatever arrives, a host holds at most [`Config::max_rpcs`] RPCs (more are refused with
+//! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
+//! each; as many peers, with [`Config::max_acks_queued`] ids each, of which idle ones make room;
+//! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and
+//! [`Config::max_control`] packets that wait for the link, besides a GRANT for each RPC. What a silent
+//! peer has begun is forgotten after [`Config::patience`], and fails after it if the application
+//! waits for it ([`FailReason::PeerSilent`]); a response in arrival is waited for up to four times as
+//! long if many others are repaired first. A request stays until the application answers or cancels it.
 
 pub mod config;
 pub mod cutoffs;

@@ -19,6 +19,14 @@
 //! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
 //! or twice are not taken for a new one. A peer that restarts has forgotten this: a message that it
 //! had half of is sent anew.
+//!
+//! # Memory
+//! Whatever arrives, a host holds at most [`Config::max_exchanges`] exchanges (more are refused with
+//! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
+//! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
+//! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
+//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`]).
+//! A request stays until the application answers or cancels it.
 
 pub mod config;
 mod receiver;

@@ -18,6 +18,15 @@
 //! where the stream starts: so any segment of the first window can open the connection at the
 //! server, and after a restart of either end no old connection is continued by accident. (This is
 //! ours; TCP Fast Open, RFC 7413, does it for the first segment only.)
+//!
+//! # Memory
+//! Whatever arrives, a host holds at most [`Config::max_connections`] connections, its own and its peers',
+//! and [`Config::max_messages`] messages that it has submitted; more are refused with `Busy`, or not let
+//! in. A connection holds up to [`Config::max_ranges`] ranges that came out of order, and the ids of
+//! the messages that begin within its receive window. Besides there are 256 packets without a
+//! connection and 1024 connections that are remembered as ended. What a silent peer leaves is
+//! forgotten when its retransmissions or keep-alives are used up (`FailReason::PeerSilent`), or,
+//! where nothing waits for it, after [`Config::idle_timeout`].
 
 mod config;
 mod congestion;

@@ -5,6 +5,7 @@ mod faults;
 mod leverage;
 mod order;
 mod path;
+mod repair;
 mod robust;
 
 use std::fmt::Write as _;
