@@ -1,4 +1,4 @@
-//! Any bytes as a Homa header, in both layouts.
+//! Any bytes as a Homa header, in each layout.
 
 #![no_main]
 

@@ -31,6 +31,13 @@ pub trait Header: Copy + core::fmt::Debug {
     /// The message bytes that the packet carries, if any.
     fn payload(&self) -> Option<Slice>;
 
+    /// The number of the path that its sender has picked, of as many as the fabric has between two
+    /// hosts. Switches follow it if the packet is sprayed; without one they pick for themselves.
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        None
+    }
+
     /// Bytes of payload: the length of [`Header::payload`].
     fn payload_bytes(&self) -> u32 {
         self.payload().map_or(0, |slice| slice.len)
@@ -61,6 +68,7 @@ const ECN_CAPABLE: u8 = 1;
 const ECN_MARKED: u8 = 2;
 const SPRAY: u8 = 4;
 const TRIMMABLE: u8 = 8;
+/// With [`TRIMMABLE`]: turned back.
 const TRIMMED: u8 = 16;
 /// The three highest bits number the transport at the host.
 const INSTANCE_SHIFT: u32 = 5;
@@ -154,7 +162,7 @@ impl<H: Header> Packet<H> {
     #[must_use]
     #[inline]
     pub const fn is_trimmable(&self) -> bool {
-        self.flags & TRIMMABLE != 0
+        self.flags & (TRIMMED | TRIMMABLE) == TRIMMABLE
     }
 
     /// Whether it was cut to its header.
@@ -208,6 +216,21 @@ impl<H: Header> Packet<H> {
     pub const fn trim(&mut self) {
         self.flags = self.flags & !TRIMMABLE | TRIMMED;
         self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
+    }
+
+    /// Sends a packet back to where it came from, without its payload, as NDP's switches do when
+    /// there is no room for its header either. It goes back only once.
+    pub const fn turn_back(&mut self) {
+        (self.src, self.dst) = (self.dst, self.src);
+        self.trim();
+        self.flags |= TRIMMABLE;
+    }
+
+    /// Whether a switch has sent it back: its source is who should have got it.
+    #[must_use]
+    #[inline]
+    pub const fn is_turned_back(&self) -> bool {
+        self.flags & (TRIMMED | TRIMMABLE) == TRIMMED | TRIMMABLE
     }
 
     /// The bytes that still travel with the packet: none once it was trimmed.

@@ -295,6 +295,8 @@ pub enum Admission {
     Marked,
     /// It, or one that waited, was cut to its header; both wait.
     Trimmed,
+    /// It, or one that waited, does not wait any more: this packet is to go back to its sender.
+    TurnedBack(PacketRef),
     /// It is gone, and its slot is free.
     Dropped(DropReason),
 }

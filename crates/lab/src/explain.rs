@@ -297,6 +297,11 @@ fn per_data_packet(transport: &TransportConfig) -> Reverse {
             let free_bytes = u64::from(config.free_tokens) * u64::from(config.max_payload);
             Reverse { free_bytes, packets: 1.0 }
         }
+        // Beyond the first window each packet is driven, and clock packets go both ways.
+        TransportConfig::Polo(config) => {
+            let free_bytes = u64::from(config.first_window) * u64::from(config.max_payload);
+            Reverse { free_bytes, packets: 1.3 }
+        }
         // Every message is acknowledged, and of a long one every second segment.
         TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
     }

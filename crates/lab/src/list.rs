@@ -66,7 +66,10 @@ fn transports() -> Vec<Item> {
         Item::new(
             "homa",
             "receiver-driven: grants by SRPT, priorities in the network's queues",
-            &json!({ "profiles": ["sigcomm18", "linux"], "sources": ["SIGCOMM 2018", "USENIX ATC 2021"] }),
+            &json!({
+                "profiles": ["sigcomm18", "linux", "leverage-homa"],
+                "sources": ["SIGCOMM 2018", "USENIX ATC 2021", "netdev 0x17 (2023)"],
+            }),
         ),
         Item::new(
             "dctcp",
@@ -87,6 +90,11 @@ fn transports() -> Vec<Item> {
             "phost",
             "receiver-driven: tokens, one for each packet, that senders spend or lose",
             &json!({ "profiles": ["paper", "polo-slides"], "sources": ["CoNEXT 2015"] }),
+        ),
+        Item::new(
+            "polo",
+            "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
+            &json!({ "profiles": ["fabric", "polo-slides"], "sources": ["ICPP 2020"] }),
         ),
     ]
 }

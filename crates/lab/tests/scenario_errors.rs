@@ -115,6 +115,9 @@ mistakes! {
     host_of_a_trace_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
         "arrivals = \"trace\"\nfile = \"far_trace.csv\"");
     key_of_other_arrivals: with("load = 0.5", "load = 0.5\noutstanding = 3");
+    stream_key_of_rpcs: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nstreams_per_pair = 2");
+    rpc_without_response: with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nresponse = \"none\"");
+    application_that_copies_nothing: with("", "[workload.application]\ncopy_rate = \"0 Gbps\"");
     receiver_that_is_not_there: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
         "arrivals = \"incast\"\nsizes = \"W4\"\nreceiver = 8");
     buffer_below_a_packet: with("", "[fabric.switch]\nbuffer = \"1 KB\"");
@@ -140,6 +143,17 @@ mistakes! {
     background_with_a_wrong_load: with("",
         "[[background]]\narrivals = \"poisson\"\nsizes = \"W4\"\nload = 2\ntransport = { name = \"tcp\" }");
     time_limit_within_the_warmup: with("", "[measure]\ntime_limit = \"1 us\"");
+}
+
+#[test]
+fn streams_need_a_transport_that_has_some() {
+    let text = with("load = 0.5", "load = 0.5\nexchange = \"stream\"").replace("homa", "phost");
+    let shown = error(&text);
+    assert!(shown.contains("phost has no streams"), "{shown}");
+    assert!(shown.contains("exchange = \"stream\"") && shown.contains("here"), "{shown}");
+    assert!(shown.contains("stream = \"unary\""), "what would do: {shown}");
+    let unary = text.replace("\"stream\"", "\"stream\"\nstream = \"unary\"");
+    assert_eq!(parse(&unary, &[]).unwrap().points.len(), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::{Batch, Scenario, builtin};
 use rackweave_sim::config::{BufferConfig, Topology};
 use rackweave_transport::{TransportConfig, phost};
+use rackweave_workload::{Exchange, StreamMode};
 use serde_json::json;
 
 const BASE: &str = r#"
@@ -294,7 +295,9 @@ proptest! {
             "fabric.leaves", "fabric.hosts_per_leaf", "fabric.spines", "fabric.host_link",
             "fabric.core_link", "fabric.oversubscription", "fabric.switch.buffer",
             "transport.rtt_bytes", "transport.priorities", "transport.unscheduled_levels",
-            "transport.cutoffs", "transport.overcommit", "workload.sizes", "workload.load",
+            "transport.cutoffs", "transport.overcommit", "transport.scheduled_factor",
+            "transport.average_shift", "transport.average_deviation", "transport.min_rtt_window",
+            "transport.peer_link", "transport.back_off_packets", "workload.sizes", "workload.load",
             "workload.senders", "workload.truncate", "measure.warmup", "measure.time_limit",
             "measure.size_buckets", "measure.messages", "seed",
         ]),
@@ -312,6 +315,25 @@ proptest! {
         let set = format!("{key}={value}");
         let _ = Scenario::parse("x.toml", BASE, Path::new("."), &[set], None);
     }
+}
+
+#[test]
+fn streams_and_applications_mean_what_they_say_also_when_resolved() {
+    let text = format!(
+        "{BASE}exchange = \"stream\"\nstream = \"unary\"\nstreams_per_pair = 3\nresponse = \"none\"\n\
+         [workload.application]\ncopy_rate = \"20 Gbps\"\nper_rpc = \"2 us\"\n\
+         [sweep]\n\"workload.response\" = [\"none\", \"100 B\"]"
+    );
+    let scenario = parse(&text, &[]);
+    let workload = &scenario.points[0].config.streams[0].workload;
+    let streaming = workload.streaming.unwrap();
+    assert_eq!((streaming.mode, streaming.per_pair.get()), (StreamMode::Unary, 3));
+    let application = workload.application;
+    assert_eq!(application.copy_rate, Some(Rate::from_gbps(20)));
+    assert_eq!((application.per_message, application.per_rpc), (Span::ZERO, Span::from_us(2)));
+    let exchanges = scenario.points.iter().map(|p| p.config.streams[0].workload.exchange);
+    assert!(exchanges.eq([Exchange::OneWay, Exchange::Respond(100)]));
+    assert_eq!(configs(&parse(&scenario.resolved, &[])), configs(&scenario));
 }
 
 #[test]

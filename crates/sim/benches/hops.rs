@@ -123,8 +123,9 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
         "ndp" => {
-            // htsim's 15 packets are a round trip on this fabric without any queue: twice that.
-            let config = ndp::Config { initial_window: 30, ..ndp::Config::paper(LINK) };
+            // htsim's 15 packets are a round trip on this fabric without any queue: three times that.
+            let paths = fabric.config().topology.paths() as u16;
+            let config = ndp::Config { initial_window: 45, paths, ..ndp::Config::paper(LINK) };
             TransportConfig::Ndp(Arc::new(config))
         }
         "phost" => {
@@ -144,8 +145,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
 }
 
 /// As in htsim: a data queue of 15 packets, and twice its bytes for headers.
-const NDP_QUEUES: TrimConfig =
-    TrimConfig { data_queue_bytes: 15 * 1538, header_queue_bytes: 2 * 15 * 1538 };
+const NDP_QUEUES: TrimConfig = TrimConfig {
+    data_queue_bytes: 15 * 1538,
+    header_queue_bytes: 2 * 15 * 1538,
+    return_to_sender: false,
+};
 
 fn fabric(topology: Topology, name: &str) -> FabricConfig {
     FabricConfig {

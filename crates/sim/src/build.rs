@@ -1,8 +1,10 @@
 //! From a [`RunConfig`] to a running world.
 
-use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_core::{HostId, MessageId, Open, Refused, Span, Time, Transport as _, frame};
 use rackweave_transport::{Machine, TransportConfig};
-use rackweave_workload::{Generator, Grants, LoadCounts, Pattern, WorkloadError, open_loop_gap};
+use rackweave_workload::{
+    Generator, Grants, LoadCounts, Pattern, StreamMode, WorkloadError, open_loop_gap,
+};
 
 use crate::config::{
     BufferConfig, CapturePort, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
@@ -63,6 +65,12 @@ pub enum BuildError {
     /// The factor of dynamic thresholds must be positive.
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
+    /// Messages on streams over a transport that has none.
+    #[error("{}: its transport has no streams", stream_name(*stream))]
+    NoSuchExchange {
+        /// Which stream of messages.
+        stream: usize,
+    },
     /// A run of no time.
     #[error(
         "the time limit must be above zero, beyond the warm-up and the start of port statistics"
@@ -91,9 +99,13 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
             bytes_per_grant: u64::from(config.max_payload),
             wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
         }),
-        // Nor for each packet of the others (NDP's pulls and acknowledgements, pHost's tokens):
+        // Nor for each packet of the others (NDP's pulls and acknowledgements, pHost's tokens, Polo's
+        // driving packets):
         // their load counts data.
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => None,
+        TransportConfig::Tcp(_)
+        | TransportConfig::Ndp(_)
+        | TransportConfig::PHost(_)
+        | TransportConfig::Polo(_) => None,
     };
     let exchange = stream.workload.exchange;
     let extra = |size: u64| {
@@ -114,6 +126,14 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
             Ok(Some(Span((gap.0 as f64 * with_response / sizes.mean()) as u64)))
         }
     }
+}
+
+/// Whether a transport has streams: exchanges of [`StreamMode::OneId`] need them.
+#[must_use]
+pub fn has_streams(transport: &TransportConfig) -> bool {
+    let mut machine = transport.machine(HostId(0));
+    let stream = Open { id: MessageId::request(1), peer: HostId(1), deadline: Time::MAX };
+    machine.open(Time::ZERO, stream) != Err(Refused::Unsupported)
 }
 
 /// The different transports of a run, and which one each stream uses.
@@ -199,6 +219,12 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     }
     let mut streams = Vec::with_capacity(config.streams.len());
     for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
+        let streaming = stream.workload.streaming;
+        if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
+            && !has_streams(&stream.transport)
+        {
+            return Err(BuildError::NoSuchExchange { stream: number });
+        }
         let generator = mean_gap(&fabric, stream).and_then(|gap| {
             let hosts = fabric.hosts();
             Generator::new(&stream.workload, hosts, gap, config.seed, config.run, number as u64)

@@ -132,6 +132,8 @@ pub struct TrimConfig {
     pub data_queue_bytes: u64,
     /// Bytes that its header queue holds.
     pub header_queue_bytes: u64,
+    /// A cut packet that finds the header queue full goes back to its sender.
+    pub return_to_sender: bool,
 }
 
 /// How a switch picks one of several equally short ways.

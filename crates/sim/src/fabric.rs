@@ -286,7 +286,11 @@ impl Fabric {
         };
         let rng = Rng::stream(seed, run, u64::from(switch), "switch");
         let first = HostId(spec.first_host);
-        Forwarder::new(first, spec.hosts_per_port, spec.downs, spec.ups, choice, rng)
+        let forwarder =
+            Forwarder::new(first, spec.hosts_per_port, spec.downs, spec.ups, choice, rng);
+        // Paths are numbered by up ports, the leaf's first: what is above the leaves divides by theirs.
+        let above_leaves = spec.hosts_per_port > 1;
+        forwarder.with_stride(if above_leaves { u32::from(self.switches[0].ups) } else { 1 })
     }
 
     /// The links that a packet takes from one host to another; of several ways the first.
@@ -497,6 +501,16 @@ impl Topology {
             Self::Dumbbell { left, right, .. } => left.saturating_add(right),
             Self::LeafSpine { leaves, hosts_per_leaf, .. } => leaves.saturating_mul(hosts_per_leaf),
             Self::FatTree { k, .. } => (k / 2).saturating_mul(k / 2).saturating_mul(k),
+        }
+    }
+
+    /// Number of paths between two hosts that are farthest from each other: what a sender can name.
+    #[must_use]
+    pub const fn paths(self) -> u32 {
+        match self {
+            Self::LeafSpine { leaves, spines, .. } if leaves > 1 => spines,
+            Self::FatTree { k, .. } if k > 2 => (k / 2).saturating_mul(k / 2),
+            _ => 1,
         }
     }
 

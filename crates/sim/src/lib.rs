@@ -16,7 +16,7 @@ pub mod fabric;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, mean_gap, run};
+pub use build::{BuildError, has_streams, mean_gap, run};
 pub use config::RunConfig;
 pub use fabric::{Fabric, FabricError};
 pub use result::RunResult;

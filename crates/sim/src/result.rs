@@ -59,6 +59,8 @@ pub struct Counters {
     pub ecn_marks: u64,
     /// Packets trimmed.
     pub trims: u64,
+    /// Trimmed packets that went back to their senders.
+    pub turned_back: u64,
     /// Messages that were refused at submission.
     pub refused: u64,
 }

@@ -11,7 +11,8 @@ use rackweave_core::{DropReason, Header, HostId, Packet, Port, Rng, SwitchProgra
 /// How one of several equally good ports is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathChoice {
-    /// As the packet wishes: by its flow, or anew for each packet.
+    /// As the packet wishes: by its flow; or anew for each packet, at random or by the path that its
+    /// sender has named.
     Packet,
     /// By a hash of hosts and ports, for all packets (ECMP).
     Flow,
@@ -33,6 +34,8 @@ pub struct Forwarder {
     /// Number of up ports.
     up_count: u16,
     choice: PathChoice,
+    /// Paths below each of its up ports: what a packet's path number is divided by here.
+    stride: u32,
     /// Makes switches hash differently, or all flows that share one link would share the next.
     salt: u64,
     rng: Rng,
@@ -71,10 +74,20 @@ impl Forwarder {
             first_up,
             up_count,
             choice,
+            stride: 1,
             salt,
             rng,
             detours: None,
         }
+    }
+
+    /// The same forwarder among switches of which those below have picked one of `stride` ways
+    /// already. A packet's path number is a number whose digits, the lowest first, are the up ports on its
+    /// way.
+    #[must_use]
+    pub fn with_stride(mut self, stride: u32) -> Self {
+        self.stride = stride.max(1);
+        self
     }
 
     /// From now on, packets to a host leave by one of `ports[host / hosts_per_group]`; packets to a
@@ -148,6 +161,13 @@ impl Forwarder {
             PathChoice::Spray => true,
         };
         let random = if spray {
+            // The numbers of paths hold as long as all links work.
+            if self.choice == PathChoice::Packet
+                && let Some(path) = packet.header.path()
+                && self.detours.is_none()
+            {
+                return (u32::from(path) / self.stride % u32::from(n)) as u16;
+            }
             self.rng.next_u64()
         } else {
             let hosts = u64::from(packet.src.0) << 32 | u64::from(packet.dst.0);
@@ -185,16 +205,20 @@ mod tests {
 
     use super::*;
 
+    /// A header with a path, or none.
     #[derive(Clone, Copy, Debug)]
-    struct Empty;
+    struct Empty(Option<u16>);
     impl Header for Empty {
         fn payload(&self) -> Option<Slice> {
             None
         }
+        fn path(&self) -> Option<u16> {
+            self.0
+        }
     }
 
     fn packet(src: u32, dst: u32, port: u16) -> Packet<Empty> {
-        Packet::new(HostId(src), HostId(dst), 1500, Empty).with_ports(port, 80)
+        Packet::new(HostId(src), HostId(dst), 1500, Empty(None)).with_ports(port, 80)
     }
 
     fn leaf(choice: PathChoice) -> Forwarder {
@@ -239,6 +263,27 @@ mod tests {
             counts[usize::from(leaf.route(&packet).unwrap().0) - 16] += 1;
         }
         assert!(counts.iter().all(|c| (880..1120).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_named_path_is_followed_by_sprayed_packets_alone() {
+        let named = |path| {
+            let mut packet = packet(20, 40, 1).sprayed(true);
+            packet.header = Empty(Some(path));
+            packet
+        };
+        let mut leaf = leaf(PathChoice::Packet);
+        let mut second = leaf.clone().with_stride(4);
+        for path in 0..16 {
+            assert_eq!(leaf.route(&named(path)), Some(Port(16 + path % 4)));
+            assert_eq!(second.route(&named(path)), Some(Port(16 + path / 4)));
+        }
+        assert!(leaf.route(&named(u16::MAX - 1)).is_some(), "any number is some path");
+        let of_flow = leaf.route(&packet(20, 40, 1));
+        assert!((0..16).all(|path| leaf.route(&named(path).sprayed(false)) == of_flow));
+        let mut random = self::leaf(PathChoice::Spray);
+        let ports: Vec<_> = (0..64).map(|_| random.route(&named(1))).collect();
+        assert!(ports.iter().any(|port| *port != ports[0]));
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Trim {
     pub data_limit_bytes: u64,
     /// Most bytes of control packets and cut ones (the highest priority) that wait.
     pub header_limit_bytes: u64,
+    /// A cut packet that finds no room goes back to its sender (NDP section 3.2: return to sender),
+    /// once; otherwise it is dropped.
+    pub turn_back: bool,
 }
 
 /// The queue of one port. What is looked at while nothing waits comes first, in 32 bytes.
@@ -119,7 +122,8 @@ impl PortQueue {
         }
         let header_bytes = u64::from(frame::wire_bytes(frame::MIN_PAYLOAD));
         if self.top_bytes + header_bytes > trim.header_limit_bytes {
-            return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+            pool.modify(packet, Packet::trim);
+            return Self::refuse_header(pool, packet, trim);
         }
         pool.modify(packet, |cut| {
             cut.trim();
@@ -127,6 +131,21 @@ impl PortQueue {
         });
         self.append(pool, packet);
         Admission::Trimmed
+    }
+
+    /// A full header queue: what was cut, here or before, may go back to its sender, unless it is on its
+    /// way there.
+    #[cold]
+    fn refuse_header<H: Header>(pool: &mut Pool<H>, packet: PacketRef, trim: Trim) -> Admission {
+        let header = pool.get(packet);
+        if !trim.turn_back || !header.is_trimmed() || header.is_turned_back() {
+            return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+        }
+        pool.modify(packet, |header| {
+            header.turn_back();
+            header.priority = TOP as u8;
+        });
+        Admission::TurnedBack(packet)
     }
 
     /// The last packet waiting at this priority, if it may be cut.
@@ -145,7 +164,7 @@ impl<H: Header> Queue<H> for PortQueue {
             let is_top = usize::from(pool.priority(packet)) >= TOP;
             if is_top {
                 if self.top_bytes + bytes > trim.header_limit_bytes {
-                    return Self::drop(pool, packet, DropReason::HeaderQueueFull);
+                    return Self::refuse_header(pool, packet, trim);
                 }
             } else if self.bytes - self.top_bytes + bytes > trim.data_limit_bytes {
                 if pool.get(packet).is_trimmable() {
@@ -269,7 +288,8 @@ mod tests {
 
     #[test]
     fn trims_the_arriving_or_the_last_and_keeps_every_header() {
-        let trim = Trim { data_limit_bytes: 4 * 1538, header_limit_bytes: 100 * 84 };
+        let trim =
+            Trim { data_limit_bytes: 4 * 1538, header_limit_bytes: 100 * 84, turn_back: false };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         for tag in 0..50 {
             let admission = bench.put(tag, 0, 1500, true);
@@ -292,11 +312,40 @@ mod tests {
 
     #[test]
     fn a_full_header_queue_drops() {
-        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84 };
+        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, turn_back: false };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         let results: Vec<_> = (0..4).map(|tag| bench.put(tag, 0, 1500, true)).collect();
         assert_eq!(results[3], Admission::Dropped(DropReason::HeaderQueueFull));
         assert_eq!(bench.put(9, 0, 1500, false), Admission::Dropped(DropReason::QueueFull));
+        assert_eq!(bench.pool.live(), 3);
+    }
+
+    #[test]
+    fn a_full_header_queue_turns_a_packet_back_once() {
+        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, turn_back: true };
+        let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
+        for tag in 0..3 {
+            bench.put(tag, 0, 1500, true);
+        }
+        let Admission::TurnedBack(packet) = bench.put(3, 0, 1500, true) else {
+            panic!("there is no room");
+        };
+        let back = *bench.pool.get(packet);
+        assert!(back.is_turned_back() && back.is_trimmed() && !back.is_trimmable());
+        assert_eq!((back.src, back.dst), (HostId(1), HostId(0)));
+        assert_eq!((back.wire_bytes, back.priority), (84, 7));
+        // On its way back it finds the queue full again.
+        let admission = bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng);
+        assert_eq!(admission, Admission::Dropped(DropReason::HeaderQueueFull));
+        // What another switch has cut is turned back too, what was never data is not.
+        let mut cut = Packet::new(HostId(0), HostId(1), 1500, Tag(5)).with_priority(7);
+        cut.trim();
+        let cut = bench.pool.insert(cut);
+        let admission = bench.queue.enqueue(&mut bench.pool, cut, &mut bench.rng);
+        assert_eq!(admission, Admission::TurnedBack(cut));
+        bench.pool.remove(cut);
+        let control = bench.put(4, 7, 64, false);
+        assert_eq!(control, Admission::Dropped(DropReason::HeaderQueueFull));
         assert_eq!(bench.pool.live(), 3);
     }
 }

@@ -8,6 +8,7 @@ pub mod homa;
 mod machine;
 pub mod ndp;
 pub mod phost;
+pub mod polo;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

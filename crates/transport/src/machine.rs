@@ -8,7 +8,7 @@ use rackweave_core::{
 };
 use rackweave_wire::Header;
 
-use crate::{homa, ndp, phost, tcp};
+use crate::{homa, ndp, phost, polo, tcp};
 
 /// Which transport, and its parameters. Hosts share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,8 @@ pub enum TransportConfig {
     Ndp(Arc<ndp::Config>),
     /// pHost.
     PHost(Arc<phost::Config>),
+    /// Polo.
+    Polo(Arc<polo::Config>),
 }
 
 impl TransportConfig {
@@ -32,6 +34,7 @@ impl TransportConfig {
             Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
             Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
             Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
+            Self::Polo(config) => Machine::Polo(polo::Host::new(host, Arc::clone(config))),
         }
     }
 
@@ -43,6 +46,7 @@ impl TransportConfig {
             Self::Tcp(config) => config.framing(),
             Self::Ndp(config) => config.framing(),
             Self::PHost(config) => config.framing(),
+            Self::Polo(config) => config.framing(),
         }
     }
 }
@@ -58,6 +62,8 @@ pub enum Machine {
     Ndp(ndp::Host),
     /// pHost.
     PHost(phost::Host),
+    /// Polo.
+    Polo(polo::Host),
 }
 
 /// Calls the same method of whichever machine it is.
@@ -68,6 +74,7 @@ macro_rules! each {
             Machine::Tcp($machine) => $call,
             Machine::Ndp($machine) => $call,
             Machine::PHost($machine) => $call,
+            Machine::Polo($machine) => $call,
         }
     };
 }
@@ -96,6 +103,9 @@ impl Transport for Machine {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             (Self::PHost(machine), Header::PHost(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::Polo(machine), Header::Polo(header)) => {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.

@@ -72,6 +72,8 @@ pub struct Network<T: Transport> {
     pub faults: Faults,
     /// Packets that are lost besides.
     pub lose: Option<PacketFilter<T::Header>>,
+    /// Packets that meet a queue above the ECN threshold.
+    pub mark: Option<PacketFilter<T::Header>>,
     /// What the applications were told: when, where, what.
     pub events: Vec<(Time, HostId, Event)>,
     /// Every packet sent, and when its first bit was, if [`Network::keep_packets`].
@@ -101,6 +103,7 @@ impl<T: Transport> Network<T> {
             hosts,
             faults: Faults::default(),
             lose: None,
+            mark: None,
             events: Vec::new(),
             packets: Vec::new(),
             keep_packets: false,
@@ -273,7 +276,7 @@ impl<T: Transport> Network<T> {
         self.armed[index] = wanted;
     }
 
-    fn transmit(&mut self, index: usize, packet: Packet<T::Header>) {
+    fn transmit(&mut self, index: usize, mut packet: Packet<T::Header>) {
         assert_eq!(packet.src, HostId(index as u32));
         if self.keep_packets {
             self.packets.push((self.now, packet));
@@ -285,6 +288,9 @@ impl<T: Transport> Network<T> {
         let lost = self.lose.is_some_and(|lose| lose(&packet));
         if self.down[index] || lost || self.rng.chance(loss) {
             return;
+        }
+        if self.mark.is_some_and(|mark| mark(&packet)) {
+            packet.mark();
         }
         let copies = if self.rng.chance(duplication) { 2 } else { 1 };
         for _ in 0..copies {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use rackweave_core::{Ecn, Kind, Packet};
 
-use crate::{Header, homa, ndp, phost, tcp};
+use crate::{Header, homa, ndp, phost, polo, tcp};
 
 /// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
 /// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
@@ -22,6 +22,7 @@ impl fmt::Display for Line<'_> {
             Header::Tcp(header) => write_tcp(f, header)?,
             Header::Ndp(header) => write_ndp(f, header)?,
             Header::PHost(header) => write_phost(f, header)?,
+            Header::Polo(header) => write_polo(f, header)?,
         }
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
@@ -62,6 +63,7 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
             retransmit,
             offset,
             segment_length,
+            stamps,
         } => {
             let end = u64::from(offset) + u64::from(segment_length);
             write!(f, " [{offset}..{end}) of {message_length} incoming {incoming}")?;
@@ -74,11 +76,16 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
             if ack_id.get() != 0 {
                 write!(f, " ack {}.{ack_port}", ack_id.get())?;
             }
-            Ok(())
+            write_stamps(f, stamps.sent_at, stamps.echo)
         }
-        Body::Grant { offset, priority, resend_all } => {
+        Body::Grant { offset, priority, resend_all, stamps } => {
             write!(f, " to {offset} at {priority}")?;
-            f.write_str(if resend_all { " resend all" } else { "" })
+            f.write_str(if resend_all { " resend all" } else { "" })?;
+            write_stamps(f, stamps.sent_at, stamps.echo)?;
+            if stamps.echo != 0 {
+                write!(f, " held {} ns host {} ns", stamps.held_ns, stamps.host_ns)?;
+            }
+            Ok(())
         }
         Body::Resend { length: u32::MAX, priority, .. } => write!(f, " all at {priority}"),
         Body::Resend { offset, length, priority } => {
@@ -100,6 +107,16 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
         }
         Body::Unknown | Body::Busy | Body::NeedAck => Ok(()),
     }
+}
+
+fn write_stamps(f: &mut fmt::Formatter<'_>, sent_at: u32, echo: u32) -> fmt::Result {
+    if sent_at != 0 {
+        write!(f, " sent {sent_at}")?;
+    }
+    if echo != 0 {
+        write!(f, " echo {echo}")?;
+    }
+    Ok(())
 }
 
 /// The flags as tcpdump writes them.
@@ -162,6 +179,9 @@ fn write_ndp(f: &mut fmt::Formatter<'_>, header: &ndp::Header) -> fmt::Result {
     if header.one_way {
         f.write_str(" one-way")?;
     }
+    if let Some(path) = rackweave_core::Header::path(header) {
+        write!(f, " path {path}")?;
+    }
     match header.body {
         Body::Data { message_length, offset, len, window } => {
             let end = u64::from(offset) + u64::from(len);
@@ -207,6 +227,45 @@ fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Resul
     }
 }
 
+fn write_polo(f: &mut fmt::Formatter<'_>, header: &polo::Header) -> fmt::Result {
+    use polo::Body;
+    let name = match header.body {
+        Body::Data { .. } => "DATA",
+        Body::Adjoint { .. } => "ADJOINT",
+        Body::AdjointAck { .. } => "ADJOINT-ACK",
+        Body::Drive { .. } => "DRIVE",
+        Body::Loss { .. } => "LOSS",
+        Body::Complete => "COMPLETE",
+        Body::Ask => "ASK",
+        Body::Unknown => "UNKNOWN",
+    };
+    write!(f, "polo {name} id {}", header.id.get())?;
+    if header.one_way {
+        f.write_str(" one-way")?;
+    }
+    let say = |f: &mut fmt::Formatter<'_>, is: bool, text| f.write_str(if is { text } else { "" });
+    match header.body {
+        Body::Data { message_length, offset, len, window, driven, again } => {
+            let end = u64::from(offset) + u64::from(len);
+            write!(f, " [{offset}..{end}) of {message_length} window {window}")?;
+            say(f, driven, " driven")?;
+            say(f, again, " again")
+        }
+        Body::Adjoint { message_length, sent, epoch, window, timeout } => {
+            write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;
+            say(f, timeout, " timeout")
+        }
+        Body::AdjointAck { epoch, paused, tick } => {
+            write!(f, " epoch {epoch}")?;
+            say(f, paused, " paused")?;
+            say(f, tick, " tick")
+        }
+        Body::Drive { upto } => write!(f, " upto {upto}"),
+        Body::Loss { first, count } => write!(f, " {first} +{count}"),
+        Body::Complete | Body::Ask | Body::Unknown => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +295,7 @@ mod tests {
             retransmit,
             offset: 1424,
             segment_length: 1424,
+            stamps: homa::DataStamps::default(),
         };
         let header = |one_way, body| homa::Header { id: Id64::new(42), one_way, body };
         assert_eq!(
@@ -252,12 +312,19 @@ mod tests {
     #[test]
     fn homa_control() {
         use homa::Body;
-        let grant = |resend_all| Body::Grant { offset: 20_000, priority: 2, resend_all };
+        let stamped = homa::GrantStamps { sent_at: 9, echo: 7, held_ns: 5, host_ns: 3 };
+        let grant_at =
+            |resend_all, stamps| Body::Grant { offset: 20_000, priority: 2, resend_all, stamps };
+        let grant = |resend_all| grant_at(resend_all, homa::GrantStamps::default());
         let resend = |length| Body::Resend { offset: 1424, length, priority: 7 };
         let ids = [40, 38, 36].map(Id64::new);
         for (body, expected) in [
             (grant(false), "GRANT id 42 to 20000 at 2"),
             (grant(true), "GRANT id 42 to 20000 at 2 resend all"),
+            (
+                grant_at(false, stamped),
+                "GRANT id 42 to 20000 at 2 sent 9 echo 7 held 5 ns host 3 ns",
+            ),
             (resend(1424), "RESEND id 42 [1424..2848) at 7"),
             (resend(u32::MAX), "RESEND id 42 all at 7"),
             (Body::Unknown, "UNKNOWN id 42"),
@@ -334,9 +401,13 @@ mod tests {
             (Body::Ask, false, "ASK id 42"),
             (Body::Unknown, false, "UNKNOWN id 42"),
         ] {
-            let text = line(ndp::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
+            let header = ndp::Header { id: Id64::new(42), one_way, path: ndp::ANY_PATH, body };
+            let text = line(header, 7, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 ndp {expected} prio 7"));
         }
+        let (id, body) = (Id64::new(42), Body::Ask);
+        let text = line(ndp::Header { id, one_way: false, path: 7, body }, 7, Ecn::NotCapable);
+        assert_eq!(text, "h3.1 > h7.2 ndp ASK id 42 path 7 prio 7");
     }
 
     #[test]
@@ -362,6 +433,40 @@ mod tests {
         ] {
             let text = line(phost::Header { id: Id64::new(42), one_way, body }, 6, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 phost {expected} prio 6"));
+        }
+    }
+
+    #[test]
+    fn polo_packets() {
+        use polo::Body;
+        let (message_length, offset, len, window) = (20_000, 1460, 1460, 12);
+        let data =
+            |driven, again| Body::Data { message_length, offset, len, window, driven, again };
+        let adjoint =
+            |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
+        for (body, one_way, expected) in [
+            (data(false, false), true, "DATA id 42 one-way [1460..2920) of 20000 window 12"),
+            (data(true, true), false, "DATA id 42 [1460..2920) of 20000 window 12 driven again"),
+            (adjoint(false), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3"),
+            (adjoint(true), false, "ADJOINT id 42 sent 12 of 20000 window 12 epoch 3 timeout"),
+            (
+                Body::AdjointAck { epoch: 4, paused: false, tick: true },
+                false,
+                "ADJOINT-ACK id 42 epoch 4 tick",
+            ),
+            (
+                Body::AdjointAck { epoch: 4, paused: true, tick: false },
+                false,
+                "ADJOINT-ACK id 42 epoch 4 paused",
+            ),
+            (Body::Drive { upto: 13 }, false, "DRIVE id 42 upto 13"),
+            (Body::Loss { first: 5, count: 2 }, false, "LOSS id 42 5 +2"),
+            (Body::Complete, false, "COMPLETE id 42"),
+            (Body::Ask, false, "ASK id 42"),
+            (Body::Unknown, false, "UNKNOWN id 42"),
+        ] {
+            let text = line(polo::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
+            assert_eq!(text, format!("h3.1 > h7.2 polo {expected} prio 7"));
         }
     }
 

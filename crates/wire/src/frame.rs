@@ -73,6 +73,7 @@ pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
         Header::Tcp(header) => header.counted_bytes(),
         Header::Ndp(header) => header.header_bytes(),
         Header::PHost(header) => header.header_bytes(),
+        Header::Polo(header) => header.header_bytes(),
     };
     IPV4 + header_bytes + header.payload_bytes()
 }
@@ -311,6 +312,7 @@ mod tests {
             retransmit: false,
             offset: 1424,
             segment_length: 1424,
+            stamps: homa::DataStamps::default(),
         };
         let header = homa::Header { id: Id64::new(8), one_way: true, body };
         let mut packet = Packet::new(HostId(0), HostId(1), 1500, header.into()).trimmable();

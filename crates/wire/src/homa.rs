@@ -38,10 +38,14 @@ pub mod size {
     pub const DATA_HEAD: u32 = 56;
     /// DATA, without its bytes.
     pub const DATA_TALK: u32 = 60;
+    /// DATA, without its bytes: two time stamps more.
+    pub const DATA_LEVERAGE: u32 = DATA_TALK + 8;
     /// GRANT.
     pub const GRANT_HEAD: u32 = 33;
     /// GRANT.
     pub const GRANT_TALK: u32 = 34;
+    /// GRANT: two time stamps and two times more.
+    pub const GRANT_LEVERAGE: u32 = GRANT_TALK + 16;
     /// RESEND.
     pub const RESEND: u32 = 37;
     /// CUTOFFS.
@@ -73,6 +77,31 @@ pub struct Header {
     pub body: Body,
 }
 
+/// Time stamps of DATA, for Leverage Homa's measured round trips (ours: the slides say that they are
+/// measured, not how). Nanoseconds modulo 2^32 of the clock of the host that made the stamp;
+/// 0: none. Only [`Layout::Leverage`] has room for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataStamps {
+    /// When the packet was handed to the link.
+    pub sent_at: u32,
+    /// The newest [`GrantStamps::sent_at`] that its sender has had, plus the time that has passed there
+    /// since: as if that GRANT had been answered at once.
+    pub echo: u32,
+}
+
+/// Time stamps of GRANT: as [`DataStamps`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrantStamps {
+    /// When the packet was handed to the link.
+    pub sent_at: u32,
+    /// The newest [`DataStamps::sent_at`] that its sender has had from this peer.
+    pub echo: u32,
+    /// Since then the grant was withheld by policy for so many nanoseconds.
+    pub held_ns: u32,
+    /// And it waited for the link in the host for so many.
+    pub host_ns: u32,
+}
+
 /// The packet types and their fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -94,6 +123,8 @@ pub enum Body {
         offset: u32,
         /// Bytes of the piece (on the wire: what is left of the packet).
         segment_length: u16,
+        /// Leverage Homa's time stamps.
+        stamps: DataStamps,
     },
     /// Permission to send up to `offset`.
     Grant {
@@ -103,6 +134,8 @@ pub enum Body {
         priority: u8,
         /// The receiver has lost its state: send all again from 0.
         resend_all: bool,
+        /// Leverage Homa's time stamps.
+        stamps: GrantStamps,
     },
     /// A request to send bytes again.
     Resend {

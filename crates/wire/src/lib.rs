@@ -1,6 +1,6 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`]: the headers of one protocol each, `encode` and `decode`.
 //! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
@@ -14,6 +14,7 @@ mod malformed;
 pub mod ndp;
 pub mod pcapng;
 pub mod phost;
+pub mod polo;
 pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};
@@ -31,6 +32,8 @@ pub enum Header {
     Ndp(ndp::Header),
     /// pHost.
     PHost(phost::Header),
+    /// Polo.
+    Polo(polo::Header),
 }
 
 /// TCP's IP protocol number.
@@ -45,6 +48,7 @@ impl Header {
             Self::Tcp(_) => IP_PROTOCOL_TCP,
             Self::Ndp(_) => ndp::IP_PROTOCOL,
             Self::PHost(_) => phost::IP_PROTOCOL,
+            Self::Polo(_) => polo::IP_PROTOCOL,
         }
     }
 
@@ -56,6 +60,7 @@ impl Header {
             Self::Tcp(header) => header.header_bytes(),
             Self::Ndp(header) => header.header_bytes(),
             Self::PHost(header) => header.header_bytes(),
+            Self::Polo(header) => header.header_bytes(),
         }
     }
 
@@ -66,6 +71,7 @@ impl Header {
             Self::Tcp(header) => header.encode(ports, out),
             Self::Ndp(header) => header.encode(ports, out),
             Self::PHost(header) => header.encode(ports, out),
+            Self::Polo(header) => header.encode(ports, out),
         }
     }
 
@@ -79,7 +85,7 @@ impl Header {
         bytes: &[u8],
         l4_bytes: usize,
     ) -> Result<(Self, Ports), Malformed> {
-        for layout in [homa::Layout::Head, homa::Layout::Talk] {
+        for layout in homa::Layout::ALL {
             if ip_protocol == layout.ip_protocol() {
                 let (header, ports) = homa::Header::decode(layout, bytes, l4_bytes)?;
                 return Ok((Self::Homa(header), ports));
@@ -98,6 +104,10 @@ impl Header {
                 let (header, ports) = phost::Header::decode(bytes, l4_bytes)?;
                 Ok((Self::PHost(header), ports))
             }
+            polo::IP_PROTOCOL => {
+                let (header, ports) = polo::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::Polo(header), ports))
+            }
             other => Err(Malformed::Protocol(other)),
         }
     }
@@ -111,6 +121,15 @@ impl HeaderTrait for Header {
             Self::Tcp(header) => header.payload(),
             Self::Ndp(header) => header.payload(),
             Self::PHost(header) => header.payload(),
+            Self::Polo(header) => header.payload(),
+        }
+    }
+
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        match self {
+            Self::Ndp(header) => header.path(),
+            _ => None,
         }
     }
 }
@@ -140,6 +159,13 @@ impl From<phost::Header> for Header {
     #[inline]
     fn from(header: phost::Header) -> Self {
         Self::PHost(header)
+    }
+}
+
+impl From<polo::Header> for Header {
+    #[inline]
+    fn from(header: polo::Header) -> Self {
+        Self::Polo(header)
     }
 }
 

@@ -51,6 +51,9 @@ pub enum Malformed {
     /// No such pHost packet.
     #[error("pHost packet type {0} is not known")]
     PHostType(u8),
+    /// No such Polo packet.
+    #[error("Polo packet type {0} is not known")]
+    PoloType(u8),
     /// An ACK has room for five.
     #[error("an ACK that claims {0} entries, but has room for 5")]
     AckCount(u16),

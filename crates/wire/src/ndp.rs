@@ -27,15 +27,18 @@ pub mod packet_type {
 /// Bytes of each packet's header, without IP's.
 pub mod size {
     /// The part that all have, and all of ASK and UNKNOWN.
-    pub const COMMON: u32 = 16;
+    pub const COMMON: u32 = 18;
     /// PULL.
-    pub const PULL: u32 = 20;
+    pub const PULL: u32 = 22;
     /// DATA, without its bytes; ACK and NACK.
-    pub const DATA: u32 = 24;
+    pub const DATA: u32 = 26;
 }
 
 const FLAG_ONE_WAY: u8 = 0x80;
 const FLAG_COMPLETE: u8 = 0x40;
+
+/// In [`Header::path`]: whichever the switches pick.
+pub const ANY_PATH: u16 = u16::MAX;
 
 /// An NDP header. The ports are the packet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct Header {
     pub id: Id64,
     /// The message expects no response.
     pub one_way: bool,
+    /// The path on which its sender wants it to go, by number; or [`ANY_PATH`].
+    pub path: u16,
     /// What kind of packet it is, and its fields.
     pub body: Body,
 }
@@ -140,6 +145,7 @@ impl Header {
         out.put_u8(flags);
         out.put_u16(extra);
         out.put_u64(self.id.get());
+        out.put_u16(self.path);
         match self.body {
             Body::Data { message_length, offset, .. } => {
                 out.put_u32(message_length);
@@ -169,6 +175,7 @@ impl Header {
         let (code, flags) = (reader.u8()?, reader.u8()?);
         let extra = reader.u16()?;
         let id = Id64::new(reader.u64()?);
+        let path = reader.u16()?;
         let body = match code {
             packet_type::DATA => {
                 reader.need("an NDP DATA header", size::DATA as usize)?;
@@ -196,7 +203,7 @@ impl Header {
             packet_type::UNKNOWN => Body::Unknown,
             code => return Err(Malformed::NdpType(code)),
         };
-        Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, body }, ports))
+        Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, path, body }, ports))
     }
 }
 
@@ -204,5 +211,10 @@ impl rackweave_core::Header for Header {
     #[inline]
     fn payload(&self) -> Option<Slice> {
         Self::payload(self)
+    }
+
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        (self.path != ANY_PATH).then_some(self.path)
     }
 }

@@ -13,7 +13,8 @@ use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 use rackweave_wire::{Header, Id64, frame, tcp};
 
 fn grant() -> Packet<Header> {
-    let body = homa::Body::Grant { offset: 20_000, priority: 2, resend_all: false };
+    let stamps = homa::GrantStamps::default();
+    let body = homa::Body::Grant { offset: 20_000, priority: 2, resend_all: false, stamps };
     let header = homa::Header { id: Id64::new(43), one_way: false, body };
     Packet::new(HostId(7), HostId(3), 53, header.into()).with_ports(2, 1).with_priority(7)
 }

@@ -43,6 +43,11 @@ fn phost() {
 }
 
 #[test]
+fn polo() {
+    replay("decode_polo", checks::polo);
+}
+
+#[test]
 fn frames() {
     replay("decode_frame", checks::frame);
 }

@@ -1,7 +1,9 @@
 //! Homa's layouts: sizes and places of fields, as in the kernel module (HomaModule) of July 2026
 //! (`Head`) and October 2023 (`Talk`).
 
-use rackweave_wire::homa::{Body, ETH_OVERHEAD, Header, Layout, MAX_MESSAGE_LENGTH, size};
+use rackweave_wire::homa::{
+    Body, DataStamps, ETH_OVERHEAD, GrantStamps, Header, Layout, MAX_MESSAGE_LENGTH, size,
+};
 use rackweave_wire::{Id64, Malformed, Ports};
 
 const PORTS: Ports = Ports { source: 0x1112, destination: 0x2122 };
@@ -32,34 +34,41 @@ const DATA: Body = Body::Data {
     retransmit: true,
     offset: 0x9192_9394,
     segment_length: 0x0102,
+    stamps: DataStamps { sent_at: 0xa1a2_a3a4, echo: 0xb1b2_b3b4 },
 };
-const GRANT: Body = Body::Grant { offset: 0x4142_4344, priority: 5, resend_all: true };
+const GRANT: Body = Body::Grant {
+    offset: 0x4142_4344,
+    priority: 5,
+    resend_all: true,
+    stamps: GrantStamps { sent_at: 1, echo: 2, held_ns: 3, host_ns: 4 },
+};
 const RESEND: Body = Body::Resend { offset: 0x4142_4344, length: u32::MAX, priority: 7 };
 const CUTOFFS: Body = Body::Cutoffs { cutoffs: [7, 6, 5, 4, 3, 2, 1], version: 0x5152 };
 const ACK: Body = Body::Ack { count: 2, others: [Id64::new(0x41), Id64::new(0x42), Id64::new(0)] };
 
 #[test]
 fn sizes_are_those_of_the_kernel_module() {
-    for (body, head, talk) in [
-        (DATA, 56, 60),
-        (GRANT, 33, 34),
-        (RESEND, 37, 37),
-        (Body::Unknown, 28, 28),
-        (Body::Busy, 28, 28),
-        (Body::NeedAck, 28, 28),
-        (CUTOFFS, 62, 62),
-        (ACK, 80, 90),
+    for (body, head, talk, leverage) in [
+        (DATA, 56, 60, 68),
+        (GRANT, 33, 34, 50),
+        (RESEND, 37, 37, 37),
+        (Body::Unknown, 28, 28, 28),
+        (Body::Busy, 28, 28, 28),
+        (Body::NeedAck, 28, 28, 28),
+        (CUTOFFS, 62, 62, 62),
+        (ACK, 80, 90, 90),
     ] {
         assert_eq!(encode(Layout::Head, body).len(), head, "{body:?}");
         assert_eq!(encode(Layout::Talk, body).len(), talk, "{body:?}");
+        assert_eq!(encode(Layout::Leverage, body).len(), leverage, "{body:?}");
     }
     let named =
         [size::COMMON, size::DATA_HEAD, size::DATA_TALK, size::GRANT_HEAD, size::GRANT_TALK];
     assert_eq!(named, [28, 56, 60, 33, 34]);
     assert_eq!([size::RESEND, size::CUTOFFS, size::ACK_HEAD, size::ACK_TALK], [37, 62, 80, 90]);
     assert_eq!([size::MAX_HEADER, ETH_OVERHEAD, MAX_MESSAGE_LENGTH], [90, 42, 1_000_000]);
-    assert_eq!([Layout::Head, Layout::Talk].map(|layout| layout.max_payload(1500)), [1424, 1420]);
-    assert_eq!([Layout::Head, Layout::Talk].map(Layout::ip_protocol), [146, 0xfd]);
+    assert_eq!(Layout::ALL.map(|layout| layout.max_payload(1500)), [1424, 1420, 1412]);
+    assert_eq!(Layout::ALL.map(Layout::ip_protocol), [146, 0xfd, 250]);
 }
 
 #[test]
@@ -81,8 +90,12 @@ fn fields_are_where_the_kernel_module_has_them() {
     check(head, DATA, common("10", "e0", "00"), own);
     let own = "41424344 51525354 8182 01 00 91929394 00000102 6162636465666768 1112 7172";
     check(talk, DATA, common("10", "f0", "00"), own);
+    let stamps = "a1a2a3a4 b1b2b3b4";
+    check(Layout::Leverage, DATA, common("10", "f0", "00"), &format!("{own} {stamps}"));
     check(head, GRANT, common("11", "00", "40"), "41424344 05");
     check(talk, GRANT, common("11", "00", "40"), "41424344 05 01");
+    let own = "41424344 05 01 00000001 00000002 00000003 00000004";
+    check(Layout::Leverage, GRANT, common("11", "00", "40"), own);
     check(head, RESEND, common("12", "00", "00"), "41424344 ffffffff 07");
     check(head, Body::Unknown, common("13", "00", "00"), "");
     check(head, Body::Busy, common("14", "00", "00"), "");
@@ -94,6 +107,23 @@ fn fields_are_where_the_kernel_module_has_them() {
     let entries = "0000000000000041 1112 2122 0000000000000042 1112 2122";
     let zero = "00".repeat(36);
     check(talk, ACK, common("18", "00", "00"), &format!("0002 {entries} {zero}"));
+}
+
+#[test]
+fn time_stamps_are_kept_where_there_is_room_for_them() {
+    for body in [DATA, GRANT] {
+        let bytes = encode(Layout::Leverage, body);
+        let l4_bytes = bytes.len() + 0x102;
+        let (header, _) = Header::decode(Layout::Leverage, &bytes, l4_bytes).unwrap();
+        assert_eq!(header.body, body);
+        let bytes = encode(Layout::Talk, body);
+        let (header, _) = Header::decode(Layout::Talk, &bytes, bytes.len() + 0x102).unwrap();
+        match header.body {
+            Body::Data { stamps, .. } => assert_eq!(stamps, DataStamps::default()),
+            Body::Grant { stamps, .. } => assert_eq!(stamps, GrantStamps::default()),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -7,9 +7,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Malformed, Ports, frame, homa, ndp, phost, tcp};
+use rackweave_wire::{Header, Malformed, Ports, frame, homa, ndp, phost, polo, tcp};
 use strategies::{
-    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, ports, tcp_headers,
+    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, polo_headers, ports,
+    stamped, tcp_headers,
 };
 
 fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
@@ -27,6 +28,14 @@ proptest! {
         let (bytes, l4_bytes) = encoded(&header, layout, ports);
         prop_assert_eq!(bytes.len(), header.header_bytes(layout) as usize);
         let decoded = Header::decode(header.ip_protocol(layout), &bytes, l4_bytes);
+        prop_assert_eq!(decoded, Ok((header, ports)));
+    }
+
+    #[test]
+    fn time_stamps_come_back(header in homa_headers(), numbers: [u32; 4], ports in ports()) {
+        let header = Header::Homa(stamped(header, numbers));
+        let (bytes, l4_bytes) = encoded(&header, Layout::Leverage, ports);
+        let decoded = Header::decode(header.ip_protocol(Layout::Leverage), &bytes, l4_bytes);
         prop_assert_eq!(decoded, Ok((header, ports)));
     }
 
@@ -56,8 +65,9 @@ proptest! {
         checks::tcp(&bytes);
         checks::ndp(&bytes);
         checks::phost(&bytes);
+        checks::polo(&bytes);
         checks::frame(&bytes);
-        for protocol in [146, 253, 6, 254, 252] {
+        for protocol in [146, 253, 250, 6, 254, 252, 251] {
             // Most are refused; none may panic, whatever IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
@@ -76,6 +86,7 @@ proptest! {
             Header::Tcp(_) => checks::tcp(l4),
             Header::Ndp(_) => checks::ndp(l4),
             Header::PHost(_) => checks::phost(l4),
+            Header::Polo(_) => checks::polo(l4),
         }
     }
 
@@ -134,6 +145,16 @@ proptest! {
         for cut in 0..bytes.len() {
             for claimed in [cut, l4_bytes] {
                 prop_assert!(phost::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_polo_header_cut_anywhere_is_refused(header in polo_headers(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header.into(), Layout::Head, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                prop_assert!(polo::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
             }
         }
     }

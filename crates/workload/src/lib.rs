@@ -22,6 +22,7 @@
 //! # Ok::<(), rackweave_workload::WorkloadError>(())
 //! ```
 
+mod application;
 pub mod error;
 pub mod generator;
 pub mod load;
@@ -31,6 +32,7 @@ pub mod sizes;
 mod tables;
 pub mod trace;
 
+pub use application::{Application, StreamMode, Streaming};
 pub use error::{LineProblem, SizesError, TraceError, WorkloadError};
 pub use generator::Generator;
 pub use load::{Grants, open_loop_gap};

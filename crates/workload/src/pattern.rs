@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use rackweave_core::{HostId, Span, Time};
 
+use crate::application::{Application, Streaming};
 use crate::sizes::SizeDist;
 use crate::trace::Trace;
 
@@ -14,6 +15,10 @@ pub struct WorkloadConfig {
     pub pattern: Pattern,
     /// Whether messages are answered.
     pub exchange: Exchange,
+    /// Whether messages travel on streams; `None`: each by itself.
+    pub streaming: Option<Streaming>,
+    /// What it costs to take them in.
+    pub application: Application,
     /// No message starts before this.
     pub start: Span,
     /// No message starts after this.
@@ -31,6 +36,8 @@ impl WorkloadConfig {
         Self {
             pattern,
             exchange: Exchange::OneWay,
+            streaming: None,
+            application: Application::INSTANT,
             start: Span::ZERO,
             stop: Span::MAX,
             senders: None,

@@ -433,16 +433,23 @@ impl MessageCounts {
     }
 }
 
-/// Headers as hosts of this configuration would write them: the kernel module's of 2023 where the
-/// packets have its sizes, and today's otherwise (the simulations of 2018 had no bytes).
+/// Headers as hosts of this configuration would write them: the kernel module's of 2023, or ours with
+/// time stamps, where the packets have their sizes, and today's otherwise (the simulations of 2018
+/// had no bytes).
 fn capture_layout(spec: &PointSpec) -> Layout {
-    let of_2023 = spec.config.streams.iter().any(|stream| match &stream.transport {
-        TransportConfig::Homa(config) => {
-            config.header_bytes == homa::Config::linux(config.link).header_bytes
-        }
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => false,
+    let mut homa = spec.config.streams.iter().filter_map(|stream| match &stream.transport {
+        TransportConfig::Homa(config) => Some(config),
+        _ => None,
     });
-    if of_2023 { Layout::Talk } else { Layout::Head }
+    let of_2023 = |config: &homa::Config| {
+        let linux = homa::Config::linux(config.link).with_leverage(config.leverage.clone());
+        config.header_bytes == linux.header_bytes
+    };
+    match homa.find(|config| of_2023(config)) {
+        Some(config) if config.leverage.measure_rtt => Layout::Leverage,
+        Some(_) => Layout::Talk,
+        None => Layout::Head,
+    }
 }
 
 fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {

@@ -4,9 +4,12 @@
 //! `[sweep]` work on that tree; then each point's tree is checked and turned into plain numbers.
 //! So an error in a swept value points at that value, wherever it was written.
 
+mod application;
 mod de;
 mod fabric;
+mod homa;
 mod measure;
+mod polo;
 mod receiver_driven;
 mod source;
 mod sweep;
@@ -326,6 +329,8 @@ impl Reader<'_> {
             .map_err(|error| self.sources.de_error(error))?;
         let workload = file.workload.resolve("workload", &context).map_err(located)?;
         let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
+        application::check_streams("workload", (chosen.name, &transport), &fabric, &workload)
+            .map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         let mut labels = vec![chosen.label()];
@@ -401,6 +406,8 @@ impl Reader<'_> {
             let chosen = transport::read(&transport.node, &format!("{path}.transport"), swept)
                 .map_err(|error| self.sources.de_error(error))?;
             let transport = chosen.resolve(fabric, &workload).map_err(located)?;
+            application::check_streams(&path, (chosen.name, &transport), fabric, &workload)
+                .map_err(located)?;
             streams.push((StreamConfig { transport, workload }, chosen.label()));
         }
         Ok(streams)

@@ -5,20 +5,21 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{Bytes, Rate, Span};
+use rackweave_core::{Bytes, Span};
 use rackweave_sim::config::FabricConfig;
-use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_transport::{TransportConfig, tcp};
 use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 use serde::Deserialize;
-use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
+use super::application::is_on_streams;
 use super::de::{self, DeError, one_of};
+use super::homa::{HOMA_KEYS, HomaKeys};
+use super::polo::{POLO_KEYS, PoloKeys};
 use super::receiver_driven::{NDP_KEYS, NdpKeys, PHOST_KEYS, PHostKeys};
 use super::tree::{Node, Table, Value};
-use super::values::{Limit, Unit};
+use super::values::Unit;
 use super::{Problem, SweptKeys};
 use crate::error::nearest;
-use crate::path::Path;
 
 /// The transports by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +29,12 @@ pub(crate) enum Name {
     Tcp,
     Ndp,
     PHost,
+    Polo,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 5] = [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Polo];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -40,6 +43,7 @@ impl Name {
             Self::Tcp => "tcp",
             Self::Ndp => "ndp",
             Self::PHost => "phost",
+            Self::Polo => "polo",
         }
     }
 
@@ -53,6 +57,7 @@ impl Name {
             Self::Dctcp | Self::Tcp => TCP_KEYS,
             Self::Ndp => NDP_KEYS,
             Self::PHost => PHOST_KEYS,
+            Self::Polo => POLO_KEYS,
         }
     }
 }
@@ -69,95 +74,7 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
         TransportConfig::Tcp(_) => Name::Tcp.as_str(),
         TransportConfig::Ndp(_) => Name::Ndp.as_str(),
         TransportConfig::PHost(_) => Name::PHost.as_str(),
-    }
-}
-
-const HOMA_KEYS: &[&str] = &[
-    "profile",
-    "rtt_bytes",
-    "unscheduled",
-    "window",
-    "max_incoming",
-    "overcommit",
-    "max_rpcs_per_peer",
-    "fifo_grant_increment",
-    "grant_fifo_fraction",
-    "pacer_fifo_fraction",
-    "priorities",
-    "unscheduled_levels",
-    "cutoffs",
-    "spray",
-    "tick",
-    "resend_ticks",
-    "resend_interval",
-    "timeout_resends",
-    "request_ack_ticks",
-];
-
-/// Homa's keys; what is not given is the profile's.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct HomaKeys {
-    profile: Option<Profile>,
-    rtt_bytes: Option<Unit<Bytes>>,
-    unscheduled: Option<Unit<Bytes>>,
-    window: Option<Unit<Bytes>>,
-    max_incoming: Option<Limit>,
-    overcommit: Option<u32>,
-    max_rpcs_per_peer: Option<u32>,
-    fifo_grant_increment: Option<Unit<Bytes>>,
-    grant_fifo_fraction: Option<f64>,
-    pacer_fifo_fraction: Option<f64>,
-    priorities: Option<u8>,
-    unscheduled_levels: Option<u8>,
-    cutoffs: Option<Cutoffs>,
-    spray: Option<bool>,
-    tick: Option<Unit<Span>>,
-    resend_ticks: Option<u16>,
-    resend_interval: Option<u16>,
-    timeout_resends: Option<u16>,
-    request_ack_ticks: Option<u16>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Profile {
-    #[default]
-    Sigcomm18,
-    Linux,
-}
-
-/// Which message lengths use which unscheduled level.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Cutoffs {
-    /// Such that each level carries as many bytes of the workload.
-    Workload,
-    /// Those of the Linux kernel module.
-    Linux,
-    /// The longest message of each unscheduled level but the last, highest level first.
-    Given(Vec<Unit<Bytes>>),
-}
-
-impl<'de> Deserialize<'de> for Cutoffs {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = Cutoffs;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("\"workload\", \"linux\" or a list of sizes")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Cutoffs, E> {
-                match text {
-                    "workload" => Ok(Cutoffs::Workload),
-                    "linux" => Ok(Cutoffs::Linux),
-                    _ => Err(E::unknown_variant(text, &["workload", "linux"])),
-                }
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Cutoffs, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(list)).map(Cutoffs::Given)
-            }
-        }
-        from.deserialize_any(Either)
+        TransportConfig::Polo(_) => Name::Polo.as_str(),
     }
 }
 
@@ -222,7 +139,7 @@ pub(crate) struct Chosen {
     pub(crate) name: Name,
     /// What results call it, if not by its name.
     label: Option<String>,
-    path: String,
+    pub(super) path: String,
     keys: Keys,
 }
 
@@ -231,6 +148,7 @@ enum Keys {
     Tcp(Box<TcpKeys>),
     Ndp(NdpKeys),
     PHost(PHostKeys),
+    Polo(PoloKeys),
 }
 
 /// Reads a transport table that stands at `path`.
@@ -339,6 +257,7 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
         Name::Dctcp | Name::Tcp => Keys::Tcp(de::from_table(table, origin)?),
         Name::Ndp => Keys::Ndp(de::from_table(table, origin)?),
         Name::PHost => Keys::PHost(de::from_table(table, origin)?),
+        Name::Polo => Keys::Polo(de::from_table(table, origin)?),
     })
 }
 
@@ -369,7 +288,23 @@ impl Chosen {
                 refuse_longer_messages(self, workload, config.max_message_bytes)?;
                 TransportConfig::PHost(Arc::new(config))
             }
+            Keys::Polo(keys) => {
+                let config = keys.resolve(self, fabric)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::Polo(Arc::new(config))
+            }
         })
+    }
+
+    /// This transport with nothing but defaults, if they will do here.
+    pub(super) fn plain(
+        name: Name,
+        fabric: &FabricConfig,
+        workload: &WorkloadConfig,
+    ) -> Option<TransportConfig> {
+        let start = super::tree::Origin::new(0, 0..0);
+        let keys = read_keys(name, &Table::default(), start).ok()?;
+        Self { name, label: None, path: String::new(), keys }.resolve(fabric, workload).ok()
     }
 
     /// A value that makes no sense, in whichever table it stands.
@@ -380,212 +315,15 @@ impl Chosen {
     }
 }
 
-impl HomaKeys {
-    fn resolve(
-        &self,
-        chosen: &Chosen,
-        fabric: &FabricConfig,
-        workload: &WorkloadConfig,
-    ) -> Result<homa::Config, Problem> {
-        let link: Rate = super::host_link(fabric.topology);
-        let bytes = |key: &str, value: Option<Unit<Bytes>>| -> Result<Option<u32>, Problem> {
-            let Some(Unit(Bytes(n))) = value else { return Ok(None) };
-            match u32::try_from(n) {
-                Ok(n) => Ok(Some(n)),
-                Err(_) => Err(chosen.bad(key, format!("`{key}` is too large: {}", Bytes(n)))),
-            }
-        };
-        let mut config = match self.profile.unwrap_or_default() {
-            Profile::Linux => {
-                if self.rtt_bytes.is_some() {
-                    return Err(chosen
-                        .bad("rtt_bytes", "the profile `linux` has no `rtt_bytes`")
-                        .with_help("its keys are `unscheduled` and `window`"));
-                }
-                homa::Config::linux(link)
-            }
-            Profile::Sigcomm18 => {
-                let own = Path::longest(fabric).base_rtt_bytes();
-                let rtt_bytes = bytes("rtt_bytes", self.rtt_bytes)?;
-                homa::Config::sigcomm18(link, rtt_bytes.unwrap_or(own))
-            }
-        };
-        let positive = |key: &str, n: u32| {
-            if n == 0 { Err(chosen.bad(key, format!("`{key}` must be at least 1"))) } else { Ok(n) }
-        };
-        if let Some(n) = bytes("unscheduled", self.unscheduled)? {
-            config.unscheduled_bytes = n;
-        }
-        if let Some(n) = bytes("window", self.window)? {
-            config.window = n;
-        }
-        if let Some(limit) = self.max_incoming {
-            config.max_incoming = limit.0.unwrap_or(u64::MAX);
-        }
-        if let Some(n) = self.max_rpcs_per_peer {
-            config.max_rpcs_per_peer = positive("max_rpcs_per_peer", n)?;
-        }
-        if let Some(n) = bytes("fifo_grant_increment", self.fifo_grant_increment)? {
-            config.fifo_grant_increment = n;
-        }
-        let per_mille = |key: &str, x: f64| {
-            if (0.0..=1.0).contains(&x) {
-                Ok((x * 1000.0).round() as u32)
-            } else {
-                Err(chosen.bad(key, format!("`{key}` must be from 0 to 1, not {x}")))
-            }
-        };
-        if let Some(x) = self.grant_fifo_fraction {
-            config.grant_fifo_fraction = per_mille("grant_fifo_fraction", x)?;
-        }
-        if let Some(x) = self.pacer_fifo_fraction {
-            config.pacer_fifo_fraction = per_mille("pacer_fifo_fraction", x)?;
-        }
-        refuse_longer_messages(chosen, workload, config.max_message_bytes)?;
-        self.priorities(chosen, workload, &mut config)?;
-        if let Some(n) = self.overcommit {
-            config.overcommit = positive("overcommit", n)?;
-        }
-        if let Some(spray) = self.spray {
-            config.spray = spray;
-        }
-        if let Some(Unit(tick)) = self.tick {
-            if tick == Span::ZERO {
-                return Err(chosen.bad("tick", "`tick` must be above 0"));
-            }
-            config.tick = tick;
-        }
-        let ticks = |given: Option<u16>, default: u16| given.unwrap_or(default);
-        config.resend_ticks = ticks(self.resend_ticks, config.resend_ticks);
-        config.resend_interval = ticks(self.resend_interval, config.resend_interval);
-        config.timeout_resends = ticks(self.timeout_resends, config.timeout_resends);
-        config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
-        match config.check() {
-            Ok(()) => Ok(config),
-            Err(error) => Err(self.invalid(chosen, error, &config)),
-        }
-    }
-
-    /// What the transport itself says about the numbers, at the key that is to blame.
-    fn invalid(
-        &self,
-        chosen: &Chosen,
-        error: homa::InvalidConfig,
-        config: &homa::Config,
-    ) -> Problem {
-        use homa::InvalidConfig as E;
-        match error {
-            E::Zero("unscheduled_bytes") => {
-                chosen.bad("unscheduled", "`unscheduled` must be at least 1 B")
-            }
-            E::Zero(key) => chosen.bad(key, format!("`{key}` must be at least 1")),
-            E::Share(key) => chosen.bad(key, format!("`{key}` must be from 0 to 1")),
-            E::DynamicWindow => {
-                let message = "a `window` of 0, a share of `max_incoming`, needs a limit on that";
-                chosen.bad("window", message).with_help("such as max_incoming = \"400 KB\"")
-            }
-            E::ForgetsTooSoon(ticks) => {
-                let given = [
-                    ("resend_ticks", self.resend_ticks.is_some()),
-                    ("resend_interval", self.resend_interval.is_some()),
-                    ("timeout_resends", self.timeout_resends.is_some()),
-                    ("request_ack_ticks", self.request_ack_ticks.is_some()),
-                ];
-                let key =
-                    given.iter().find(|(_, is_given)| *is_given).map_or("name", |(key, _)| key);
-                let message = format!(
-                    "senders would try for {ticks} ticks, and receivers remember a finished \
-                     message for {}: it could be delivered twice",
-                    config.finished_ticks
-                );
-                chosen.bad(key, message).with_help(
-                    "the ticks are about resend_ticks + (timeout_resends + 1) * resend_interval + \
-                     request_ack_ticks",
-                )
-            }
-            E::PacketTooLong(_) | E::Priorities { .. } => {
-                Problem::new(chosen.path.clone(), error.to_string())
-            }
-        }
-    }
-
-    fn priorities(
-        &self,
-        chosen: &Chosen,
-        workload: &WorkloadConfig,
-        config: &mut homa::Config,
-    ) -> Result<(), Problem> {
-        let own = match self.profile.unwrap_or_default() {
-            Profile::Sigcomm18 => Cutoffs::Workload,
-            Profile::Linux => Cutoffs::Linux,
-        };
-        let cutoffs = self.cutoffs.as_ref().unwrap_or(&own);
-        let levels = self.priorities.unwrap_or(config.num_priorities);
-        if !(2..=homa::config::MAX_PRIORITIES).contains(&levels) {
-            let message =
-                format!("`priorities` must be from 2 to {}", homa::config::MAX_PRIORITIES);
-            return Err(chosen
-                .bad("priorities", message)
-                .with_help("scheduled and unscheduled packets need one level each"));
-        }
-        if let Some(unscheduled) = self.unscheduled_levels {
-            if *cutoffs != Cutoffs::Workload {
-                let message = "`unscheduled_levels` follows from these cutoffs";
-                return Err(chosen
-                    .bad("unscheduled_levels", message)
-                    .with_help("it goes with cutoffs = \"workload\""));
-            }
-            if !(1..levels).contains(&unscheduled) {
-                let message = format!("`unscheduled_levels` must be from 1 to {}", levels - 1);
-                return Err(chosen.bad("unscheduled_levels", message));
-            }
-        }
-        config.num_priorities = levels;
-        let cutoffs = match cutoffs {
-            Cutoffs::Workload => {
-                let sizes = sizes(workload);
-                homa::cutoffs::allocate_for(config, &sizes, self.unscheduled_levels)
-            }
-            // The profile has them already.
-            Cutoffs::Linux if self.priorities.is_none() && own == Cutoffs::Linux => return Ok(()),
-            Cutoffs::Linux => {
-                let linux = [200, 2_800, 15_000, u32::MAX];
-                homa::Cutoffs::new(&linux, levels).ok_or_else(|| {
-                    chosen.bad("priorities", "Linux's four unscheduled levels need 5 priorities")
-                })?
-            }
-            Cutoffs::Given(edges) => given_cutoffs(chosen, edges, levels)?,
-        };
-        *config = config.clone().with_priorities(cutoffs);
-        Ok(())
-    }
-}
-
-fn given_cutoffs(
-    chosen: &Chosen,
-    edges: &[Unit<Bytes>],
-    levels: u8,
-) -> Result<homa::Cutoffs, Problem> {
-    let mut sizes = Vec::with_capacity(edges.len() + 1);
-    for edge in edges {
-        let size = u32::try_from(edge.0.0);
-        sizes.push(size.map_err(|_| chosen.bad("cutoffs", format!("{} is too large", edge.0)))?);
-    }
-    sizes.push(u32::MAX);
-    homa::Cutoffs::new(&sizes, levels).ok_or_else(|| {
-        chosen.bad("cutoffs", format!("these cutoffs don't fit {levels} priorities")).with_help(
-            "they are growing sizes, one fewer than there are unscheduled levels, and leave at \
-             least one level for scheduled packets",
-        )
-    })
-}
-
 /// Every message of the workload must be one that the transport takes.
-fn refuse_longer_messages(
+pub(super) fn refuse_longer_messages(
     chosen: &Chosen,
     workload: &WorkloadConfig,
     max: u32,
 ) -> Result<(), Problem> {
+    if is_on_streams(workload) {
+        return Ok(());
+    }
     let max = u64::from(max);
     // The transport stands in its stream's table, and only the measured stream's workload in one
     // of its own.
@@ -617,26 +355,6 @@ fn refuse_longer_messages(
         Some(response) if response > max => Err(too_long("response", response)),
         _ => Ok(()),
     }
-}
-
-/// The sizes of all messages that the transport sends, with their weights.
-fn sizes(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
-    let as_u32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-    let mut sizes: Vec<(u32, f64)> = match &workload.pattern {
-        Pattern::Trace(trace) => trace.entries().iter().map(|e| (as_u32(e.bytes), 1.0)).collect(),
-        other => other.sizes().map_or(Vec::new(), |sizes| {
-            sizes.points().map(|(size, weight)| (as_u32(size), weight)).collect()
-        }),
-    };
-    let responses: Vec<(u32, f64)> = sizes
-        .iter()
-        .filter_map(|(size, weight)| {
-            let response = workload.exchange.response_bytes(u64::from(*size))?;
-            Some((as_u32(response), *weight))
-        })
-        .collect();
-    sizes.extend(responses);
-    sizes
 }
 
 impl TcpKeys {

@@ -1,17 +1,19 @@
 //! `[workload]` and the workload keys of `[[background]]`.
 
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rackweave_core::{Bytes, HostId, Span};
 use rackweave_workload::{
-    Exchange, Generator, Interpolation, LoadCounts, Pattern, SizeDist, Trace, WorkloadConfig,
-    WorkloadError,
+    Exchange, Generator, Interpolation, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
+    Trace, WorkloadConfig, WorkloadError,
 };
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Problem;
+use super::application::{ApplicationKeys, Response, StreamName};
 use super::values::{Share, Unit};
 use crate::error::nearest;
 
@@ -32,7 +34,11 @@ pub(crate) struct Workload {
     #[serde(default)]
     exchange: ExchangeName,
     #[serde(skip_serializing_if = "Option::is_none")]
-    response: Option<Unit<Bytes>>,
+    response: Option<Response>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<StreamName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    streams_per_pair: Option<NonZeroU16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     senders: Option<Hosts>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +59,8 @@ pub(crate) struct Workload {
     start: Unit<Span>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<Unit<Span>>,
+    #[serde(default, skip_serializing_if = "ApplicationKeys::is_default")]
+    application: ApplicationKeys,
 }
 
 const fn at_once() -> Unit<Span> {
@@ -96,6 +104,7 @@ enum ExchangeName {
     #[default]
     OneWay,
     Rpc,
+    Stream,
 }
 
 /// A published distribution, one size, a file, or a range.
@@ -210,6 +219,8 @@ impl Workload {
         let config = WorkloadConfig {
             pattern: self.pattern(place, context)?,
             exchange: self.exchange(place)?,
+            streaming: self.streaming(place)?,
+            application: self.application.resolve(path)?,
             start: self.start.0,
             stop: self.stop.map_or(Span::MAX, |stop| stop.0),
             senders: match &self.senders {
@@ -326,11 +337,35 @@ impl Workload {
                 Err(Problem::new(place.key("response"), message)
                     .with_help("requests and responses are exchange = \"rpc\""))
             }
-            (ExchangeName::Rpc, None) => Ok(Exchange::Echo),
-            (ExchangeName::Rpc, Some(Unit(Bytes(0)))) => {
+            (ExchangeName::Rpc | ExchangeName::Stream, None) => Ok(Exchange::Echo),
+            (ExchangeName::Rpc, Some(Response::None)) => {
+                Err(Problem::new(place.key("response"), "requests have a response")
+                    .with_help("messages without are exchange = \"one-way\" or \"stream\""))
+            }
+            (_, Some(Response::Bytes(Unit(Bytes(0))))) => {
                 Err(Problem::new(place.key("response"), "a response has at least 1 byte"))
             }
-            (ExchangeName::Rpc, Some(Unit(Bytes(bytes)))) => Ok(Exchange::Respond(bytes)),
+            (ExchangeName::Rpc | ExchangeName::Stream, Some(response)) => Ok(response.into()),
+        }
+    }
+
+    fn streaming(&self, place: Place<'_>) -> Result<Option<Streaming>, Problem> {
+        if self.exchange == ExchangeName::Stream {
+            let mode = self.stream.map_or(StreamMode::OneId, StreamMode::from);
+            let per_pair = self.streams_per_pair.unwrap_or(NonZeroU16::MIN);
+            return Ok(Some(Streaming { mode, per_pair }));
+        }
+        let given = [
+            ("stream", self.stream.is_some()),
+            ("streams_per_pair", self.streams_per_pair.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(None),
+            Some((key, _)) => Err(Problem::new(
+                place.key(key),
+                format!("`{key}` has no meaning for messages that are not on streams"),
+            )
+            .with_help("those on streams are exchange = \"stream\"")),
         }
     }
 

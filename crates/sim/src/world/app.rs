@@ -5,10 +5,11 @@ use std::cmp::Ordering;
 use rackweave_core::{
     FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport, frame,
 };
-use rackweave_workload::{Arrival, Exchange, Generator};
+use rackweave_workload::{Arrival, Exchange, Generator, StreamMode};
 
 use super::World;
 use super::host::HostState;
+use super::thread::Work;
 use crate::config::StreamConfig;
 use crate::result::{MeasuredRoundTrip, MessageRecord, Outcome};
 
@@ -17,14 +18,14 @@ use crate::result::{MeasuredRoundTrip, MessageRecord, Outcome};
 pub(super) struct StreamState<'a> {
     pub(super) config: &'a StreamConfig,
     /// Number of its transport at each host.
-    instance: u8,
+    pub(super) instance: u8,
     generator: Generator,
     /// The arrival that each host's event stands for.
     pending: Vec<Option<Arrival>>,
     /// Arrivals to come that are known, and messages under way: zero means that it has ended.
     alive: u64,
     /// Payload bytes delivered in the measured time, by the host that started the message.
-    delivered_bytes: Vec<u64>,
+    pub(super) delivered_bytes: Vec<u64>,
 }
 
 impl<'a> StreamState<'a> {
@@ -81,6 +82,12 @@ impl Messages {
         MessageId::request(serial << SLOT_BITS | u64::from(slot))
     }
 
+    /// A name like a message's, which no message has.
+    pub(super) const fn unused_id(&mut self) -> MessageId {
+        self.next_serial += 1;
+        MessageId::request((self.next_serial - 1) << SLOT_BITS)
+    }
+
     const fn place(id: MessageId) -> (u64, usize) {
         let number = id.number();
         (number >> SLOT_BITS, (number & ((1 << SLOT_BITS) - 1)) as usize)
@@ -110,7 +117,7 @@ impl Messages {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     UnderWay,
     Completed,
     Failed(FailReason),
@@ -174,10 +181,10 @@ pub(super) struct Tally {
 
 /// The bytes of a message that have arrived: disjoint ranges in order.
 #[derive(Debug, Default)]
-struct Coverage(std::collections::BTreeMap<u64, u64>);
+pub(super) struct Coverage(std::collections::BTreeMap<u64, u64>);
 
 impl Coverage {
-    fn insert(&mut self, mut start: u64, mut end: u64) {
+    pub(super) fn insert(&mut self, mut start: u64, mut end: u64) {
         while let Some((&s, &e)) = self.0.range(..=end).next_back() {
             if e < start {
                 break;
@@ -187,6 +194,18 @@ impl Coverage {
             self.0.remove(&s);
         }
         self.0.insert(start, end);
+    }
+    pub(super) fn covers(&self, start: u64, end: u64) -> bool {
+        let range = self.0.range(..=start).next_back();
+        start == end || range.is_some_and(|(_, &range_end)| range_end >= end)
+    }
+    pub(super) fn forget_below(&mut self, start: u64) {
+        while let Some(range) = self.0.first_entry().filter(|range| *range.key() < start) {
+            let end = range.remove();
+            if end > start {
+                self.0.insert(start, end);
+            }
+        }
     }
     fn is_exactly(&self, bytes: u64) -> bool {
         self.0.iter().eq([(&0, &bytes)])
@@ -259,6 +278,9 @@ impl<T: Transport> World<'_, T> {
             stream,
             measured,
         });
+        if self.channels.in_use() {
+            self.join_channel(stream, id, src, arrival.dst);
+        }
         let kind = if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
         let message = Submit { id, peer: arrival.dst, bytes: arrival.bytes, kind };
         let instance = self.streams[usize::from(stream)].instance;
@@ -271,6 +293,11 @@ impl<T: Transport> World<'_, T> {
             HostState::Up => {}
             HostState::Paused(waiting) => return waiting.messages.push((instance, message)),
             HostState::Down(_) => return self.failed(message.id, FailReason::HostCrashed),
+        }
+        if self.channels.in_use()
+            && (!self.is_under_way(message.id) || self.write_message(host, message))
+        {
+            return;
         }
         self.settle(host.0);
         let now = self.now;
@@ -341,6 +368,24 @@ impl<T: Transport> World<'_, T> {
         if self.measure.verify {
             self.verify(id, bytes);
         }
+        let workload = &self.streams[usize::from(message.stream)].config.workload;
+        let work = Work::Message { peer, id, bytes, kind };
+        if workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary) {
+            self.arrive_in_order(host, id, work);
+        } else {
+            self.take_in(message.stream, host, work);
+        }
+    }
+
+    /// Whether the exchange that a message belongs to has not ended.
+    pub(super) fn is_under_way(&self, id: MessageId) -> bool {
+        self.messages.get(id).is_some()
+    }
+
+    /// The application has taken in a message that arrived at `host`.
+    pub(super) fn processed(&mut self, host: HostId, peer: HostId, id: MessageId, kind: Kind) {
+        // It may have failed while it waited.
+        let Some(&message) = self.messages.get(id) else { return };
         let exchange = self.streams[usize::from(message.stream)].config.workload.exchange;
         match kind {
             Kind::Request => {
@@ -361,12 +406,17 @@ impl<T: Transport> World<'_, T> {
 
     /// A message will not complete.
     pub(super) fn failed(&mut self, id: MessageId, reason: FailReason) {
-        self.end_message(id, State::Failed(reason));
+        if !self.channels.in_use() || !self.fail_channel_of(id, reason) {
+            self.end_message(id, State::Failed(reason));
+        }
     }
 
-    fn end_message(&mut self, id: MessageId, end: State) {
+    pub(super) fn end_message(&mut self, id: MessageId, end: State) {
         // Delivered, then given up by a sender that never learnt of it; or the other way round.
         let Some(message) = self.messages.remove(id) else { return };
+        if self.channels.in_use() {
+            self.channels.forget_message(id);
+        }
         if message.measured {
             self.messages.ended.push((message, self.now, end));
         }
@@ -427,7 +477,9 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn store(&mut self, src: HostId, host: HostId, slice: Slice) {
         // The bytes of a response count under the response's own id.
         let request = MessageId(slice.message.0 & !1);
-        let Some(message) = self.messages.get(request) else { return };
+        let Some(message) = self.messages.get(request) else {
+            return self.store_of_stream(src, host, slice);
+        };
         if self.now >= self.tally.since {
             let stream = &mut self.streams[usize::from(message.stream)];
             stream.delivered_bytes[message.src.0 as usize] += u64::from(slice.len);

@@ -199,6 +199,8 @@ impl<T: Transport> World<'_, T> {
                 }
                 self.fail_messages_of(host);
                 self.forget_arriving(host);
+                self.crash_threads(host);
+                self.crash_channels(host);
                 self.do_todo();
             }
             (None, HostState::Paused(waiting)) => {
@@ -211,6 +213,7 @@ impl<T: Transport> World<'_, T> {
                 for (instance, message) in waiting.messages {
                     self.submit(host, instance, message);
                 }
+                self.resume_threads(host);
             }
             (None | Some(FaultKind::Pause), HostState::Down(starts)) => {
                 let starts = std::mem::take(starts);

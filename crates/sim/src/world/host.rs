@@ -183,8 +183,8 @@ impl<T: Transport> World<'_, T> {
                     Event::Delivered { peer, id, bytes, kind } => {
                         self.delivered(HostId(host), peer, id, bytes, kind);
                     }
-                    // Nothing here opens streams.
-                    Event::Sent { .. } | Event::Stream(_) => {}
+                    Event::Stream(event) => self.on_stream_event(HostId(host), event),
+                    Event::Sent { .. } => {}
                     Event::Failed { id, reason, .. } => self.failed(id, reason),
                 }
             }

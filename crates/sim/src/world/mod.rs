@@ -10,11 +10,15 @@
 //! `poll_transmit` in place of the queue.
 
 mod app;
+mod channel;
 mod faults;
 mod host;
 mod probe;
 #[cfg(test)]
+mod stream_tests;
+#[cfg(test)]
 mod tests;
+mod thread;
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -32,9 +36,11 @@ use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};
 
 use app::{Messages, StreamState};
+use channel::Channels;
 use faults::{LinkFaults, Stray};
 use host::Host;
 use probe::{LinkStats, Probe};
+use thread::Threads;
 
 /// What a run tells others while it runs, and is told.
 #[derive(Debug, Default)]
@@ -149,13 +155,14 @@ struct Components {
     /// Links come first: component = link.
     apps: u32,
     timers: u32,
-    /// Sampling, faults, delayed starts, late packets, statistics.
+    /// Sampling, faults, delayed starts, late packets, statistics, application threads.
     sample: u32,
     fault: u32,
     later: u32,
     stray: u32,
     measure: u32,
     ports: u32,
+    work: u32,
     end: u32,
 }
 
@@ -178,6 +185,8 @@ pub struct World<'a, T: Transport> {
     /// Somebody further up the stack is doing what is to do.
     doing: bool,
     later: BinaryHeap<app::Later>,
+    threads: Threads,
+    channels: Channels,
     faults: &'a [Fault],
     link_faults: Vec<LinkFaults>,
     strays: BinaryHeap<Stray>,
@@ -209,7 +218,8 @@ impl<'a, T: Transport> World<'a, T> {
             stray: sample + 3,
             measure: sample + 4,
             ports: sample + 5,
-            end: sample + 6,
+            work: sample + 6,
+            end: sample + 7,
         };
         let horizon = fabric.longest_hop().0 * 4;
         let mut kinds = Vec::new();
@@ -242,6 +252,9 @@ impl<'a, T: Transport> World<'a, T> {
         });
         let switches = switches.collect();
         let all_hosts = (0..n_hosts).map(|host| Host::new((hosts.0)(HostId(host)))).collect();
+        let applications = streams.iter().map(|(config, ..)| &config.workload.application);
+        let threads = Threads::new(applications, streams.len() * n_hosts as usize);
+        let has_channels = streams.iter().any(|(config, ..)| config.workload.streaming.is_some());
         let mut world = Self {
             now: Time::ZERO,
             events: EventQueue::new(components.end as usize, horizon),
@@ -258,6 +271,8 @@ impl<'a, T: Transport> World<'a, T> {
             todo: VecDeque::new(),
             doing: false,
             later: BinaryHeap::new(),
+            threads,
+            channels: Channels::new(has_channels),
             faults,
             link_faults: vec![
                 LinkFaults::default();
@@ -384,8 +399,10 @@ impl<'a, T: Transport> World<'a, T> {
             self.on_stray();
         } else if component == c.measure {
             self.on_measure();
-        } else {
+        } else if component == c.ports {
             self.on_ports();
+        } else {
+            self.on_work();
         }
     }
 
@@ -478,6 +495,7 @@ impl<'a, T: Transport> World<'a, T> {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
+            Admission::TurnedBack(_) => self.counters.turned_back += 1,
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
@@ -487,6 +505,10 @@ impl<'a, T: Transport> World<'a, T> {
         if let Some(shared) = &mut switch.shared {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
+        }
+        if let Admission::TurnedBack(packet) = admission {
+            // Not twice: what was turned back cannot be cut again.
+            self.forward(number, packet);
         }
     }
 
@@ -573,6 +595,7 @@ fn queue_config(fabric: &FabricConfig) -> rackweave_switch::QueueConfig {
         trim: switch.trim.map(|trim| rackweave_switch::Trim {
             data_limit_bytes: trim.data_queue_bytes,
             header_limit_bytes: trim.header_queue_bytes,
+            turn_back: trim.return_to_sender,
         }),
     }
 }

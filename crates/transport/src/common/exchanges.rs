@@ -1,10 +1,10 @@
 //! What a host knows of each exchange (a request with its response, or a one-way message), and the
 //! slab that holds them.
 
-use std::collections::VecDeque;
-
 use rackweave_core::{HostId, Kind, MessageId, Refused, Span, Submit, Time};
 use rustc_hash::FxHashMap;
+
+use super::Finished;
 
 /// An exchange. Of its two directions only one is under way at a time, because the response says
 /// that the request has arrived.
@@ -81,8 +81,6 @@ pub(crate) enum Known {
 
 /// "No slot".
 const NONE: u32 = u32::MAX;
-/// In the index, instead of a slot: the exchange is finished.
-const FINISHED: u32 = u32::MAX - 1;
 
 /// What bounds the memory for exchanges.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +89,7 @@ pub(crate) struct Limits {
     pub(crate) live: u32,
     /// Finished ones that are remembered; while there are so many, no new one begins.
     pub(crate) finished: u32,
-    /// For how long they are remembered, so that packets that come late or twice are not taken for
+    /// For how long they are remembered at least, so that packets that come late or twice are not taken for
     /// a new one.
     pub(crate) finished_for: Span,
 }
@@ -105,7 +103,7 @@ pub(crate) struct Exchanges<O, I> {
     live: u32,
     births: u64,
     index: FxHashMap<(HostId, u64), u32>,
-    finished: VecDeque<(Time, HostId, u64)>,
+    finished: Finished,
 }
 
 impl<O, I> Exchanges<O, I> {
@@ -117,7 +115,7 @@ impl<O, I> Exchanges<O, I> {
             live: 0,
             births: 0,
             index: FxHashMap::default(),
-            finished: VecDeque::new(),
+            finished: Finished::new(limits.finished_for),
         }
     }
 
@@ -125,9 +123,9 @@ impl<O, I> Exchanges<O, I> {
     #[inline]
     pub(crate) fn find(&self, peer: HostId, local: u64) -> Known {
         match self.index.get(&(peer, local)) {
-            None => Known::No,
-            Some(&FINISHED) => Known::Finished,
             Some(&slot) => Known::Slot(slot),
+            None if self.finished.contains(peer, local) => Known::Finished,
+            None => Known::No,
         }
     }
 
@@ -163,7 +161,7 @@ impl<O, I> Exchanges<O, I> {
         one_way: bool,
         state: State<O, I>,
     ) -> Option<u32> {
-        self.forget_expired(now);
+        self.finished.forget(now);
         if self.live >= self.limits.live || self.finished.len() >= self.limits.finished as usize {
             return None;
         }
@@ -193,12 +191,9 @@ impl<O, I> Exchanges<O, I> {
         let state = core::mem::replace(&mut exchange.state, State::Free(self.free));
         self.free = slot;
         self.live -= 1;
+        self.index.remove(&key);
         if finished {
-            self.index.insert(key, FINISHED);
-            self.forget_expired(now);
-            self.finished.push_back((now, key.0, key.1));
-        } else {
-            self.index.remove(&key);
+            self.finished.insert(now, key.0, key.1);
         }
         state
     }
@@ -229,15 +224,6 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    fn forget_expired(&mut self, now: Time) {
-        while let Some(&(at, peer, local)) = self.finished.front()
-            && now.since(at) >= self.limits.finished_for
-        {
-            self.finished.pop_front();
-            self.index.remove(&(peer, local));
-        }
-    }
-
     /// How many are under way.
     pub(crate) const fn live(&self) -> u32 {
         self.live
@@ -263,7 +249,7 @@ impl<O, I> Exchanges<O, I> {
     #[cfg(test)]
     pub(crate) fn check_bounds(&self) {
         assert_eq!(self.iter().count(), self.live as usize);
-        assert_eq!(self.index.len(), self.live as usize + self.finished.len());
+        assert_eq!(self.index.len(), self.live as usize);
         assert!(self.slots.len() <= self.limits.live as usize);
         assert!(self.finished.len() <= (self.limits.finished + self.limits.live) as usize);
     }

@@ -32,8 +32,9 @@ impl<K: Copy + Ord> Heap<K> {
         self.position.get(slot as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }
 
-    #[cfg(test)]
-    fn contains(&self, slot: u32) -> bool {
+    /// Whether the slot has an entry.
+    #[inline]
+    pub(crate) fn contains(&self, slot: u32) -> bool {
         self.find(slot).is_some()
     }
 

@@ -1,9 +1,10 @@
-//! What NDP and pHost share: their messages are exchanges with a sender's and a receiver's half
+//! What NDP, pHost and Polo share: their messages are exchanges with a sender's and a receiver's half
 //! each, found by a peer's id, in lists and heaps by slot.
 
 #[cfg(test)]
 pub(crate) mod chaos;
 mod exchanges;
+mod finished;
 mod heap;
 mod list;
 
@@ -11,6 +12,7 @@ use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
 
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
+pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
 
@@ -28,6 +30,11 @@ impl Scatter {
     /// Of this host's message.
     pub(crate) fn new(host: HostId, local: u64) -> Self {
         Self(mix(mix(u64::from(host.0)) ^ local))
+    }
+
+    /// A number of this message's own.
+    pub(crate) const fn seed(self) -> u64 {
+        self.0
     }
 
     /// The first span as it is, each further one shortened by up to half.

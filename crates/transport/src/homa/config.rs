@@ -5,6 +5,7 @@ use rackweave_core::{Framing, Rate, Span, frame};
 use thiserror::Error;
 
 use super::cutoffs::{self, Cutoffs};
+use super::leverage::Leverage;
 
 /// The most priority levels that Ethernet (802.1p) has.
 pub const MAX_PRIORITIES: u8 = 8;
@@ -130,6 +131,9 @@ pub struct Config {
     /// Ticks for which it remembers them; longer than a sender tries (see
     /// [`Config::remembered_for`]).
     pub finished_ticks: u32,
+
+    /// Leverage Homa: set by [`Config::with_leverage`].
+    pub leverage: Leverage,
 }
 
 /// Why a configuration makes no sense.
@@ -158,6 +162,12 @@ pub enum InvalidConfig {
     /// Finished RPCs are forgotten while their senders may still try.
     #[error("finished_ticks must be above {0}, the ticks for which a sender tries")]
     ForgetsTooSoon(u32),
+    /// A switch of Leverage Homa that needs measured round trips.
+    #[error("{0} needs measure_rtt")]
+    NeedsRtt(&'static str),
+    /// An average that forgets hardly anything.
+    #[error("average_shift is at most 16, not {0}")]
+    AverageShift(u32),
 }
 
 impl Config {
@@ -212,7 +222,7 @@ impl Config {
         if self.finished_ticks <= self.remembered_for() {
             return Err(InvalidConfig::ForgetsTooSoon(self.remembered_for()));
         }
-        Ok(())
+        self.leverage.check()
     }
 
     /// The configuration of the SIGCOMM'18 paper's simulations, for links of rate `link` and a
@@ -274,6 +284,7 @@ impl Config {
             max_control: 1 << 16,
             max_finished: 1 << 16,
             finished_ticks: 200,
+            leverage: Leverage::OFF,
         }
     }
 
@@ -326,6 +337,7 @@ impl Config {
             max_control: 1 << 16,
             max_finished: 1 << 16,
             finished_ticks: 200,
+            leverage: Leverage::OFF,
         }
     }
 

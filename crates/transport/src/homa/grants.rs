@@ -1,6 +1,7 @@
 //! Whom the receiver grants: few messages at a time, those with the fewest bytes left.
 
 use super::config::Config;
+use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs, State};
 
 /// The order of grants: fewest bytes that have not arrived first, then the oldest (facts 1.4).
@@ -17,6 +18,7 @@ struct Entry {
     key: Key,
     granted: u32,
     length: u32,
+    peer: u32,
 }
 
 /// Messages that are not wholly granted.
@@ -54,7 +56,8 @@ impl Grants {
         if let State::Receiving(incoming) = &rpcs.get(key.slot).state
             && let Err(at) = self.position(key)
         {
-            let entry = Entry { key, granted: incoming.granted, length: incoming.length };
+            let (granted, length) = (incoming.granted, incoming.length);
+            let entry = Entry { key, granted, length, peer: rpcs.get(key.slot).peer };
             self.active.insert(at, entry);
         }
     }
@@ -127,25 +130,45 @@ impl Grants {
 
     /// The next grant in SRPT order at or after `from`, which is the rank to go on from (facts 1.4,
     /// steps 2 to 6). `n` messages are granted at a time.
-    pub(super) fn next(&self, config: &Config, from: usize) -> Option<(usize, Grant)> {
+    pub(super) fn next(
+        &self,
+        config: &Config,
+        peers: &Peers,
+        from: usize,
+    ) -> Option<(usize, Grant)> {
         let n = self.active.len().min(config.overcommit as usize);
-        let available = config.max_incoming.saturating_sub(self.incoming);
+        let measured = |entry: &Entry| match config.leverage.scheduled_window {
+            true => peers.scheduled_window(entry.peer),
+            false => 0,
+        };
+        let max_incoming = if config.leverage.scheduled_window {
+            // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). Of several
+            // peers' windows the largest counts (ours).
+            let all = self.active[..n].iter().map(|entry| match measured(entry) {
+                0 => config.max_incoming,
+                window => u64::from(window) * u64::from(config.overcommit),
+            });
+            all.max().unwrap_or(config.max_incoming)
+        } else {
+            config.max_incoming
+        };
+        let available = max_incoming.saturating_sub(self.incoming);
         if available == 0 {
             return None;
         }
         for (rank, entry) in self.active[..n].iter().enumerate().skip(from) {
             let received = entry.length - entry.key.left;
-            let window = if config.window > 0 {
-                config.window
-            } else {
-                u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX)
+            let window = match (measured(entry), config.window) {
+                (0, 0) => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
+                (0, window) | (window, _) => window,
             };
             let mut offset = config.whole_packets(received.saturating_add(window), entry.length);
             if offset <= entry.granted {
                 continue;
             }
             if u64::from(offset - entry.granted) > available {
-                offset = config.whole_packets(entry.granted + available as u32, entry.length);
+                let clipped = entry.granted.saturating_add(available as u32);
+                offset = config.whole_packets(clipped, entry.length);
             }
             let priority = sched_priority(config, rank, n);
             return Some((rank, Grant { slot: entry.key.slot, offset, priority }));

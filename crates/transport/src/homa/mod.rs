@@ -12,6 +12,7 @@
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
 //! - `receiver`: arriving data; `grants`: who is granted; `ranges`: what has arrived.
 //! - `timers`: ticks, RESENDs, giving up; `rpc`, `peer`: the state.
+//! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
 //!
 //! # Events
 //! A response says that its request has arrived: a request has no [`Event::Sent`] of its own.
@@ -26,22 +27,26 @@
 pub mod config;
 pub mod cutoffs;
 mod grants;
+pub mod leverage;
+mod pacer;
 mod peer;
 pub(crate) mod ranges;
 mod receiver;
 mod rpc;
+mod rtt;
 mod sender;
 mod srpt;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod windows;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time,
-    Transport,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, RoundTrip,
+    Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -49,6 +54,7 @@ use rackweave_wire::homa::{Body, Header};
 pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
+pub use leverage::{Detection, Leverage};
 use peer::Peers;
 use rpc::{Known, Outgoing, Rpcs, State};
 use srpt::{Ready, SendQueue};
@@ -66,6 +72,8 @@ enum Control {
         slot: u32,
         host: HostId,
         id: u64,
+        /// When it was decided on.
+        decided: Time,
     },
     Other {
         dst: HostId,
@@ -94,6 +102,7 @@ pub struct Host {
     finished: VecDeque<Finished>,
     events: VecDeque<Event>,
     next_tick: Option<Time>,
+    leverage: windows::State,
 }
 
 impl Host {
@@ -112,6 +121,7 @@ impl Host {
             finished: VecDeque::new(),
             events: VecDeque::new(),
             next_tick: None,
+            leverage: windows::State::default(),
         }
     }
 
@@ -278,7 +288,8 @@ impl Host {
 
     fn submit_outgoing(&mut self, now: Time, message: Submit, length: u32) -> Result<(), Refused> {
         let id = message.id.0;
-        let unscheduled = self.config.whole_packets(self.config.unscheduled_bytes, length);
+        let unscheduled = self.unscheduled_to(message.peer);
+        let unscheduled = self.config.whole_packets(unscheduled, length);
         let outgoing = Outgoing {
             length,
             granted: unscheduled,
@@ -310,9 +321,45 @@ impl Host {
             (_, Known::Slot(_) | Known::Finished) => return Err(Refused::DuplicateId),
         };
         self.start_timer(now);
+        self.note_submitted(now, unscheduled, length);
         let birth = self.rpcs.get(slot).birth;
         self.queue.push(Ready { left: length, slot, birth });
         Ok(())
+    }
+
+    /// Takes a packet from the network.
+    #[inline]
+    fn handle_header(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = packet.header;
+        let (from, id) = (packet.src, header.local_id());
+        if let Body::Data { .. } = header.body {
+            return self.handle_data(now, packet);
+        }
+        if self.config.one_resend_per_peer
+            && let Some(peer) = self.peers.find(from)
+        {
+            peer.asked = 0;
+        }
+        match header.body {
+            Body::Data { .. } => {}
+            Body::Grant { offset, priority, resend_all, .. } => {
+                self.handle_grant(from, id, offset, priority, resend_all);
+            }
+            Body::Resend { offset, length, .. } => {
+                self.handle_resend(from, &header, offset, length);
+            }
+            Body::Unknown => self.handle_unknown(now, from, id),
+            Body::Busy => self.heard(from, id),
+            Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
+            Body::NeedAck => self.handle_need_ack(from, &header),
+            Body::Ack { count, others } => {
+                self.handle_ack(now, from, id);
+                for other in others.iter().take(usize::from(count)) {
+                    self.handle_ack(now, from, other.get() ^ 1);
+                }
+            }
+        }
+        Placement::Discard
     }
 }
 
@@ -352,6 +399,7 @@ impl Transport for Host {
             },
             Known::No | Known::Finished => None,
         };
+        self.leverage.now = now;
         if let Some(slot) = submitted.or(arriving) {
             let is_server = self.rpcs.get(slot).id & 1 == 1;
             self.remove_rpc(now, slot, is_server);
@@ -360,60 +408,51 @@ impl Transport for Host {
     }
 
     fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
-        let header = packet.header;
-        let (from, id) = (packet.src, header.local_id());
-        if from == self.id || packet.dst != self.id {
+        if packet.src == self.id || packet.dst != self.id {
             return Placement::Discard;
         }
-        if let Body::Data { .. } = header.body {
-            return self.handle_data(now, packet);
+        self.leverage.now = now;
+        let placement = self.handle_header(now, packet);
+        if self.config.leverage.measure_rtt {
+            self.note_stamps(now, packet);
         }
-        if self.config.one_resend_per_peer
-            && let Some(peer) = self.peers.find(from)
-        {
-            peer.asked = 0;
-        }
-        match header.body {
-            Body::Data { .. } => {}
-            Body::Grant { offset, priority, resend_all } => {
-                self.handle_grant(from, id, offset, priority, resend_all);
-            }
-            Body::Resend { offset, length, .. } => {
-                self.handle_resend(from, &header, offset, length);
-            }
-            Body::Unknown => self.handle_unknown(now, from, id),
-            Body::Busy => self.heard(from, id),
-            Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
-            Body::NeedAck => self.handle_need_ack(from, &header),
-            Body::Ack { count, others } => {
-                self.handle_ack(now, from, id);
-                for other in others.iter().take(usize::from(count)) {
-                    self.handle_ack(now, from, other.get() ^ 1);
-                }
-            }
-        }
-        Placement::Discard
+        placement
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        if self.next_tick.is_some_and(|at| at <= now) {
+        if let Some(due) = self.next_tick.filter(|at| *at <= now) {
+            self.note_lateness(due, now);
             self.handle_tick(now);
         }
+        self.handle_pacer_timeout(now);
     }
-
     #[inline]
-    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+        self.leverage.now = now;
         while let Some(control) = self.control.pop_front() {
             if let Some(packet) = self.control_packet(control) {
                 return Some(packet);
             }
         }
-        self.packet_again().or_else(|| self.next_packet())
+        if let Some(packet) = self.packet_again() {
+            return Some(packet);
+        }
+        if self.backs_off(now) {
+            return None;
+        }
+        let packet = self.next_packet();
+        if packet.is_none() {
+            self.arm_trickle(now);
+        }
+        packet
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        self.next_tick
+        match self.leverage.pacer.next_timeout() {
+            None => self.next_tick,
+            Some(pacer) => Some(self.next_tick.map_or(pacer, |tick| tick.min(pacer))),
+        }
     }
 
     #[inline]
@@ -423,5 +462,9 @@ impl Transport for Host {
 
     fn framing(&self) -> Framing {
         self.config.framing()
+    }
+
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        self.measured_round_trips()
     }
 }

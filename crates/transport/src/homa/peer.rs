@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 
 use super::cutoffs::Cutoffs;
 use super::grants::Key;
+use super::windows::PeerPath;
 
 /// Another host.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Peer {
     pub(super) floor: u64,
     /// ... are refused before this tick: whether they are finished was forgotten for lack of room.
     pub(super) floor_until: u32,
+    /// What Leverage Homa measures of it.
+    pub(super) path: Option<Box<PeerPath>>,
 }
 
 /// The peers of a host.
@@ -79,6 +82,7 @@ impl Peers {
             grantable: Vec::new(),
             floor: 0,
             floor_until: 0,
+            path: None,
         };
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = peer;
@@ -110,6 +114,18 @@ impl Peers {
     pub(super) fn find(&mut self, host: HostId) -> Option<&mut Peer> {
         let slot = *self.index.get(&host)?;
         Some(&mut self.slots[slot as usize])
+    }
+
+    /// Those that are known.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        let known =
+            |(slot, peer): &(usize, &Peer)| self.index.get(&peer.host) == Some(&(*slot as u32));
+        self.slots.iter().enumerate().filter(known).map(|(_, peer)| peer)
+    }
+
+    /// Bytes to grant a peer of a message beyond those received; 0 if its round trip is not known.
+    pub(super) fn scheduled_window(&self, peer: u32) -> u32 {
+        self.slots[peer as usize].path.as_deref().map_or(0, |path| path.scheduled)
     }
 
     #[inline]

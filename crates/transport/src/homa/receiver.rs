@@ -260,7 +260,7 @@ impl Host {
             return;
         }
         let mut rank = 0;
-        while let Some((at, grant)) = self.grants.next(&self.config, rank) {
+        while let Some((at, grant)) = self.grants.next(&self.config, &self.peers, rank) {
             // A message that needs no more grants leaves the list, and others move up.
             rank = if self.grant(grant) { 0 } else { at + 1 };
         }
@@ -294,7 +294,8 @@ impl Host {
             self.grants.remove(&self.config, &self.rpcs, list, key);
         }
         if !waits {
-            self.control.push_back(Control::Grant { slot, host, id });
+            let decided = self.leverage.now;
+            self.control.push_back(Control::Grant { slot, host, id, decided });
         }
         last
     }

@@ -19,7 +19,7 @@ impl Host {
     pub(super) fn control_packet(&mut self, control: Control) -> Option<Packet<Header>> {
         let (dst, header) = match control {
             Control::Other { dst, header } => (dst, header),
-            Control::Grant { slot, host, id } => {
+            Control::Grant { slot, host, id, decided } => {
                 let rpc = self.rpcs.get_mut(slot);
                 if (rpc.host, rpc.id) != (host, id) {
                     return None;
@@ -27,8 +27,10 @@ impl Host {
                 let State::Receiving(incoming) = &mut rpc.state else { return None };
                 incoming.grant_waits = false;
                 let (offset, priority) = (incoming.granted, incoming.priority);
-                let body = Body::Grant { offset, priority, resend_all: false };
-                (host, Header { id: Id64::new(id), one_way: rpc.one_way, body })
+                let one_way = rpc.one_way;
+                let stamps = self.grant_stamps(host, decided);
+                let body = Body::Grant { offset, priority, resend_all: false, stamps };
+                (host, Header { id: Id64::new(id), one_way, body })
             }
         };
         let sizes = &self.config.header_bytes;
@@ -78,7 +80,9 @@ impl Host {
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(index, left, more);
-        Some(self.data_packet(slot, offset, end - offset, None))
+        let packet = self.data_packet(slot, offset, end - offset, None);
+        self.note_sent(self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
+        Some(packet)
     }
 
     /// A DATA packet; `again` is the priority of a retransmission.
@@ -89,6 +93,7 @@ impl Host {
         len: u32,
         again: Option<u8>,
     ) -> Packet<Header> {
+        let stamps = self.data_stamps(self.rpcs.get(slot).peer, len, again.is_some());
         let rpc = self.rpcs.get(slot);
         let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let State::Sending(outgoing) = &rpc.state else {
@@ -120,6 +125,7 @@ impl Host {
             retransmit: again.is_some(),
             offset,
             segment_length: len as u16,
+            stamps,
         };
         // Ours: a short last packet, sprayed, overtakes the few full ones before it, and the message takes
         // another time than on one path. So messages that are sent without grants keep to a path of their
@@ -160,7 +166,7 @@ impl Host {
     }
 
     /// Lets a message be sent up to `offset`, if that is news; a grant says at which priority.
-    fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
+    pub(super) fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;

@@ -76,6 +76,11 @@ impl SendQueue {
         self.again.retain(|other| *other != slot);
     }
 
+    /// Whether no message has bytes that may be sent and never were.
+    pub(super) fn nothing_new(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// Bytes of this RPC, not yet in the list, are to be sent again.
     pub(super) fn push_again(&mut self, slot: u32) {
         self.again.push_back(slot);

@@ -3,6 +3,9 @@
 use rackweave_core::{Framing, Rate, Span};
 use thiserror::Error;
 
+/// Most paths that a sender can choose among: those of a fat-tree of 128-port switches.
+pub const MAX_PATHS: u16 = 4096;
+
 /// NDP's parameters: plain numbers. See [`Config::paper`] and [`Config::polo_slides`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -14,8 +17,11 @@ pub struct Config {
     pub header_bytes: u32,
     /// Bytes of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether switches pick a path for each packet anew.
+    /// Whether each packet goes its own way; otherwise all of a message go the same.
     pub spray: bool,
+    /// Paths between two hosts of the fabric, of which the sender picks one for each packet. 0: the
+    /// switches pick, at random.
+    pub paths: u16,
     /// Packets of a message that go at line rate, without being pulled. To keep the link busy it
     /// must cover a round trip.
     pub initial_window: u16,
@@ -46,7 +52,7 @@ pub struct Config {
     /// Finished exchanges that are remembered. While there are so many, no new one begins: it
     /// could be an old one.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than `patience`, and than any packet is on its
+    /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
     /// way besides.
     pub finished_for: Span,
     /// Control packets that wait for the link; more are lost.
@@ -65,6 +71,9 @@ pub enum InvalidConfig {
     /// A packet must fit its 16-bit length.
     #[error("a packet of {0} bytes is longer than 65000")]
     TooLong(u32),
+    /// Every message keeps a list of the paths.
+    #[error("a sender can choose among at most {MAX_PATHS} paths, not {0}")]
+    Paths(u16),
     /// A priority is above 7.
     #[error("priority {0} is above 7")]
     Priority(u8),
@@ -91,8 +100,9 @@ impl Config {
             link,
             max_payload: 1436,
             header_bytes: 64,
-            control_bytes: 44,
+            control_bytes: 46,
             spray: true,
+            paths: 0,
             initial_window: 15,
             pull_percent: 99,
             min_rto: Span::from_ms(5),
@@ -153,6 +163,9 @@ impl Config {
         let priority = self.data_priority.max(self.control_priority);
         if priority > 7 {
             return Err(InvalidConfig::Priority(priority));
+        }
+        if self.paths > MAX_PATHS {
+            return Err(InvalidConfig::Paths(self.paths));
         }
         if !(1..=100).contains(&self.pull_percent) {
             return Err(InvalidConfig::PullPercent(self.pull_percent));
@@ -219,6 +232,10 @@ mod tests {
             "a packet of 65064 bytes is longer than 65000"
         );
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
+        assert_eq!(
+            wrong(|c| c.paths = 5000),
+            "a sender can choose among at most 4096 paths, not 5000"
+        );
         assert_eq!(wrong(|c| c.pull_percent = 101), "pull_percent must be 1 to 100, not 101");
         assert_eq!(wrong(|c| c.max_rto = Span::from_ms(4)), "min_rto is above max_rto");
         assert_eq!(wrong(|c| c.patience = c.max_rto), "patience must be above max_rto");

@@ -7,11 +7,11 @@
 //! they drop instead, only the timeout repairs.
 //!
 //! - [`config`]: the parameters.
-//! - `sender`: what is sent next, and what sent again; `receiver`: answers, and the pacer of pulls.
+//! - `sender`: what is sent next, and what sent again; `paths`: on which way; `receiver`: answers, and the
+//!   pacer of pulls.
 //!
-//! Each message is a flow of its own, as in `htsim`. Not built: switches that return headers
-//! to their sender when the header queue is full, and the sender's own choice of paths (it leaves
-//! spraying to the switches, so that it cannot avoid paths with many losses either).
+//! Each message is a flow of its own, as in `htsim`. An answer goes back the way its packet came,
+//! so that the path in its header says which it was.
 //!
 //! # Completion
 //! The answer to a message's last missing packet says so, as does every answer after it: only
@@ -25,6 +25,7 @@
 //! the incarnation in the answers that its receiver has lost the first part of a message.
 
 pub mod config;
+mod paths;
 mod receiver;
 mod sender;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rackweave_core::rng::mix;
 use rackweave_core::{
     Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Span, Submit,
     Time, Transport,
@@ -41,9 +43,10 @@ use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
 use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, List, SERVER_PORT, Scatter, State};
-pub use config::{Config, InvalidConfig};
+pub use config::{Config, InvalidConfig, MAX_PATHS};
+use paths::Paths;
 use receiver::Incoming;
-use sender::Outgoing;
+use sender::{Outgoing, Piece};
 
 type ExchangeState = State<Outgoing, Incoming>;
 
@@ -65,6 +68,8 @@ pub struct Host {
     next_pull_at: Time,
     /// What waits for the link, before all data.
     control: VecDeque<(HostId, Header)>,
+    /// The paths of those that answer no packet.
+    control_paths: Paths,
     timers: Heap<Time>,
     spare: Vec<Outgoing>,
     events: VecDeque<Event>,
@@ -80,6 +85,8 @@ impl Host {
             finished: config.max_finished,
             finished_for: config.finished_for,
         };
+        let mut control_paths = Paths::default();
+        control_paths.restart(mix(u64::from(id.0)));
         Self {
             id,
             exchanges: Exchanges::new(limits),
@@ -88,6 +95,7 @@ impl Host {
             pull_spacing: config.pull_spacing(),
             next_pull_at: Time::ZERO,
             control: VecDeque::new(),
+            control_paths,
             timers: Heap::default(),
             spare: Vec::new(),
             events: VecDeque::new(),
@@ -126,8 +134,14 @@ impl Host {
     /// Queues a control packet; with too many waiting it is lost, as any packet may be.
     #[inline]
     fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
+        let path = self.control_paths.next(self.config.paths);
+        self.send_control_by(path, dst, id, one_way, body);
+    }
+
+    #[inline]
+    fn send_control_by(&mut self, path: u16, dst: HostId, id: u64, one_way: bool, body: Body) {
         if self.control.len() < self.config.max_control as usize {
-            self.control.push_back((dst, Header { id: Id64::new(id), one_way, body }));
+            self.control.push_back((dst, Header { id: Id64::new(id), one_way, path, body }));
         }
     }
 
@@ -237,13 +251,18 @@ impl Transport for Host {
             return Placement::Discard;
         }
         match header.body {
+            Body::Data { offset, .. } if packet.is_turned_back() => {
+                self.handle_turned_back(now, from, id, offset);
+            }
             Body::Data { .. } => return self.handle_data(now, packet),
             Body::Ack { complete: true, .. } => self.handle_complete(now, from, id),
             Body::Ack { offset, pull, incarnation, .. } => {
-                self.handle_answer(now, from, id, Some((offset, false)), pull, incarnation);
+                let piece = Piece { offset, trimmed: false, path: header.path };
+                self.handle_answer(now, from, id, Some(piece), pull, incarnation);
             }
             Body::Nack { offset, pull, incarnation } => {
-                self.handle_answer(now, from, id, Some((offset, true)), pull, incarnation);
+                let piece = Piece { offset, trimmed: true, path: header.path };
+                self.handle_answer(now, from, id, Some(piece), pull, incarnation);
             }
             Body::Pull { pull, incarnation } => {
                 self.handle_answer(now, from, id, None, pull, incarnation);

@@ -1,7 +1,7 @@
 //! The receiver: arriving packets, their answers, and the pacer of pulls.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
+use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
 use rackweave_wire::ndp::{Body, Header};
 
 use super::{Config, ExchangeState, Host};
@@ -10,6 +10,9 @@ use crate::homa::ranges::Received;
 
 /// Pulls that a driver that comes late may send at once.
 const CATCH_UP: u64 = 8;
+
+/// A pull may be early by this part of the time between two.
+const EARLY: u64 = 4;
 
 /// A message on its way in, in packets.
 #[derive(Debug)]
@@ -86,14 +89,18 @@ impl Host {
         if incoming.missing == 0 {
             let incarnation = incoming.incarnation;
             self.arrived(now, slot);
-            self.send_complete(peer, id.0, one_way, offset, incarnation);
+            let body = Body::Ack { offset, pull: 0, incarnation, complete: true };
+            self.send_control_by(header.path, peer, id.0, one_way, body);
         } else {
             if incoming.wants_pull() {
                 // The pull goes with the answer if none has gone for long enough, else it waits
-                // (htsim; the paper sends both on their own).
-                if self.pulls.is_empty() && now >= self.next_pull_at {
+                // (htsim; the paper sends both on their own). One that would wait for a moment only
+                // goes too, and the next one waits for that moment more (ours): it saves a packet.
+                let early = Span(self.pull_spacing.0 / EARLY);
+                if self.pulls.is_empty() && now.saturating_add(early) >= self.next_pull_at {
                     incoming.pulls = incoming.pulls.saturating_add(1);
-                    self.next_pull_at = now.saturating_add(self.pull_spacing);
+                    self.next_pull_at =
+                        self.next_pull_at.max(now).saturating_add(self.pull_spacing);
                 } else {
                     incoming.owed += 1;
                     self.pulls.push_back(slot);
@@ -106,7 +113,7 @@ impl Host {
             } else {
                 Body::Nack { offset, pull, incarnation }
             };
-            self.send_control(peer, id.0, one_way, body);
+            self.send_control_by(header.path, peer, id.0, one_way, body);
         }
         if fresh == 0 {
             return Placement::Discard;

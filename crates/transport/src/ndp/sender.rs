@@ -9,6 +9,7 @@ use rackweave_wire::ndp::{Body, Header};
 
 use super::Host;
 use super::config::Config;
+use super::paths::Paths;
 use crate::common::{Awaiting, Known, Scatter, State};
 
 /// In [`Outgoing::states`], instead of the time at which a packet was sent: it has arrived.
@@ -16,12 +17,24 @@ const ARRIVED: Time = Time(u64::MAX);
 /// It waits to be sent again.
 const WAITS: Time = Time(u64::MAX - 1);
 
+/// What an answer says of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// Its first byte.
+    pub(super) offset: u32,
+    /// It has arrived without its bytes.
+    pub(super) trimmed: bool,
+    /// The path that it took.
+    pub(super) path: u16,
+}
+
 /// A message on its way out, in packets.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     length: u32,
     packets: u32,
     scatter: Scatter,
+    paths: Paths,
     /// The first packet that was never sent.
     next: u32,
     /// The first that has not arrived.
@@ -67,13 +80,24 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Makes this the state of a new message, keeping its memory.
     pub(super) fn reset(&mut self, length: u32, scatter: Scatter, config: &Config) {
-        let Self { mut states, mut sent, mut again, .. } = core::mem::take(self);
+        let Self { mut states, mut sent, mut again, mut paths, .. } = core::mem::take(self);
         states.clear();
         sent.clear();
         again.clear();
+        paths.restart(scatter.seed());
         let packets = config.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
-        *self = Self { length, packets, scatter, credit, states, sent, again, ..Self::default() };
+        *self = Self {
+            length,
+            packets,
+            scatter,
+            paths,
+            credit,
+            states,
+            sent,
+            again,
+            ..Self::default()
+        };
     }
 
     /// Whether a packet may be sent.
@@ -158,6 +182,24 @@ impl Outgoing {
             self.waiting += 1;
             self.answers = self.answers.saturating_add(1);
             self.drop_old();
+        }
+    }
+
+    /// The packet has come back: neither its bytes nor its header could wait for the receiver's link.
+    /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
+    /// other packet and no pull is expected, else all senders of an incast would meet again. (The paper,
+    /// section 3.2: it "only resends immediately if it's not expecting more pulls".)
+    fn turned_back(&mut self, packet: u32) {
+        let Some(state) = self.state(packet) else { return };
+        if *state != ARRIVED && *state != WAITS {
+            *state = WAITS;
+            self.again.push_back(packet);
+            self.waiting += 1;
+            self.withheld = self.withheld.saturating_add(1);
+            self.drop_old();
+            if self.sent.is_empty() && self.answers <= self.pulled {
+                self.release_one();
+            }
         }
     }
 
@@ -312,7 +354,8 @@ impl Host {
             let window = outgoing.packets.min(u32::from(self.config.initial_window)) as u16;
             let body = Body::Data { message_length: outgoing.length, offset, len, window };
             let id = Id64::new(exchange.local);
-            let header = Header { id, one_way: exchange.one_way, body };
+            let path = outgoing.paths.next(self.config.paths);
+            let header = Header { id, one_way: exchange.one_way, path, body };
             let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
             let priority = self.config.data_priority;
             return Some(self.packet(peer, bytes, priority, header).trimmable());
@@ -334,7 +377,7 @@ impl Host {
         now: Time,
         from: HostId,
         id: u64,
-        piece: Option<(u32, bool)>,
+        piece: Option<Piece>,
         pull: u32,
         incarnation: u16,
     ) {
@@ -344,8 +387,9 @@ impl Host {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         outgoing.heard_at = now;
-        if let Some((offset, trimmed)) = piece {
+        if let Some(Piece { offset, trimmed, path }) = piece {
             let packet = offset / self.config.max_payload;
+            outgoing.paths.answered(path, trimmed);
             if trimmed {
                 outgoing.trimmed(packet);
             } else {
@@ -359,6 +403,20 @@ impl Host {
             // that it, or its predecessor, once had.
             return self.fail(now, slot, FailReason::PeerForgot);
         }
+        if outgoing.is_ready() {
+            self.ready.push_back(slot);
+        }
+        let deadline = outgoing.deadline(&self.config);
+        if deadline != Time::MAX {
+            self.timers.set_earlier(slot, after(now, deadline));
+        }
+    }
+
+    /// DATA that a switch has turned back: this host's own.
+    pub(super) fn handle_turned_back(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
+        outgoing.turned_back(offset / self.config.max_payload);
         if outgoing.is_ready() {
             self.ready.push_back(slot);
         }

@@ -69,7 +69,7 @@ pub struct Config {
     /// Finished exchanges that are remembered. While there are so many, no new one begins: it
     /// could be an old one.
     pub max_finished: u32,
-    /// For how long they are remembered: longer than `patience`, and than any packet is on its
+    /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
     /// way besides.
     pub finished_for: Span,
     /// Control packets that wait for the link; more are lost.

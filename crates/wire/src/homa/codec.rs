@@ -6,7 +6,7 @@
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-use super::{Body, Header, packet_type, size};
+use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
 
 /// The kernel module's layout changed between the two versions that we follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,9 @@ pub enum Layout {
     /// That of 2023, on which Leverage Homa was built: DATA says its segment's length, entries of
     /// acknowledgements name both ports, GRANT has `resend_all`.
     Talk,
+    /// [`Layout::Talk`] with time stamps behind DATA's and GRANT's fields: ours, for Leverage Homa,
+    /// whose own is not public.
+    Leverage,
 }
 
 /// In `flags`, ours: no response will follow.
@@ -31,12 +34,17 @@ const ACK_ENTRIES: usize = 5;
 const NO_CUTOFF: u32 = i32::MAX as u32;
 
 impl Layout {
-    /// The IP protocol number: IANA's 146 (since October 2024), before that one for experiments.
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Head, Self::Talk, Self::Leverage];
+
+    /// The IP protocol number: IANA's 146 (since October 2024), before that one for experiments;
+    /// with time stamps an unassigned one.
     #[must_use]
     pub const fn ip_protocol(self) -> u8 {
         match self {
             Self::Head => 146,
             Self::Talk => 0xfd,
+            Self::Leverage => 250,
         }
     }
 
@@ -46,6 +54,7 @@ impl Layout {
         match self {
             Self::Head => size::DATA_HEAD,
             Self::Talk => size::DATA_TALK,
+            Self::Leverage => size::DATA_LEVERAGE,
         }
     }
 
@@ -64,11 +73,12 @@ impl Header {
             (Body::Data { .. }, _) => layout.data_bytes(),
             (Body::Grant { .. }, Layout::Head) => size::GRANT_HEAD,
             (Body::Grant { .. }, Layout::Talk) => size::GRANT_TALK,
+            (Body::Grant { .. }, Layout::Leverage) => size::GRANT_LEVERAGE,
             (Body::Resend { .. }, _) => size::RESEND,
             (Body::Unknown | Body::Busy | Body::NeedAck, _) => size::COMMON,
             (Body::Cutoffs { .. }, _) => size::CUTOFFS,
             (Body::Ack { .. }, Layout::Head) => size::ACK_HEAD,
-            (Body::Ack { .. }, Layout::Talk) => size::ACK_TALK,
+            (Body::Ack { .. }, Layout::Talk | Layout::Leverage) => size::ACK_TALK,
         }
     }
 
@@ -92,11 +102,17 @@ impl Header {
         self.encode_common(layout, ports, out);
         match self.body {
             Body::Data { .. } => self.encode_data(layout, ports, out),
-            Body::Grant { offset, priority, resend_all } => {
+            Body::Grant { offset, priority, resend_all, stamps } => {
                 out.put_u32(offset);
                 out.put_u8(priority);
-                if layout == Layout::Talk {
+                if layout != Layout::Head {
                     out.put_u8(u8::from(resend_all));
+                }
+                if layout == Layout::Leverage {
+                    let GrantStamps { sent_at, echo, held_ns, host_ns } = stamps;
+                    for field in [sent_at, echo, held_ns, host_ns] {
+                        out.put_u32(field);
+                    }
                 }
             }
             Body::Resend { offset, length, priority } => {
@@ -130,9 +146,10 @@ impl Header {
         out.put_zeros(4 + 3); // sequence, ack
         out.put_u8(self.packet_type());
         // doff, as in TCP: 4-byte words of the header, in the high half. Only DATA's matters (to
-        // segmentation hardware), and only its length is a multiple of 4.
+        // segmentation hardware), and only its length is a multiple of 4. The field ends at 60: to
+        // such hardware, time stamps belong to the segment.
         let is_data = matches!(self.body, Body::Data { .. });
-        out.put_u8(if is_data { (layout.data_bytes() as u8 / 4) << 4 } else { 0 });
+        out.put_u8(if is_data { (layout.data_bytes().min(60) as u8 / 4) << 4 } else { 0 });
         let mut flags = if self.one_way { FLAG_ONE_WAY } else { 0 };
         if matches!(self.body, Body::Grant { resend_all: true, .. }) {
             flags |= FLAG_RESEND_ALL;
@@ -152,6 +169,7 @@ impl Header {
             retransmit,
             offset,
             segment_length,
+            stamps,
         } = self.body
         else {
             return;
@@ -166,7 +184,7 @@ impl Header {
                 out.put_zeros(3);
                 out.put_u32(offset);
             }
-            Layout::Talk => {
+            Layout::Talk | Layout::Leverage => {
                 out.put_u16(cutoff_version);
                 out.put_u8(u8::from(retransmit));
                 out.put_zeros(1);
@@ -174,6 +192,10 @@ impl Header {
                 out.put_u32(u32::from(segment_length));
                 put_ack(layout, ack_id, ports, ack_port, out);
             }
+        }
+        if layout == Layout::Leverage {
+            out.put_u32(stamps.sent_at);
+            out.put_u32(stamps.echo);
         }
     }
 
@@ -205,14 +227,27 @@ impl Header {
         let body = match code {
             packet_type::DATA => Self::decode_data(layout, &mut reader, l4_bytes)?,
             packet_type::GRANT => {
-                let talk = layout == Layout::Talk;
-                let bytes = if talk { size::GRANT_TALK } else { size::GRANT_HEAD };
+                let bytes = match layout {
+                    Layout::Head => size::GRANT_HEAD,
+                    Layout::Talk => size::GRANT_TALK,
+                    Layout::Leverage => size::GRANT_LEVERAGE,
+                };
                 reader.need("a Homa GRANT", bytes as usize)?;
-                Body::Grant {
-                    offset: reader.u32()?,
-                    priority: reader.u8()?,
-                    resend_all: if talk { reader.u8()? != 0 } else { flags & FLAG_RESEND_ALL != 0 },
+                let (offset, priority) = (reader.u32()?, reader.u8()?);
+                let resend_all = match layout {
+                    Layout::Head => flags & FLAG_RESEND_ALL != 0,
+                    Layout::Talk | Layout::Leverage => reader.u8()? != 0,
+                };
+                let mut stamps = GrantStamps::default();
+                if layout == Layout::Leverage {
+                    stamps = GrantStamps {
+                        sent_at: reader.u32()?,
+                        echo: reader.u32()?,
+                        held_ns: reader.u32()?,
+                        host_ns: reader.u32()?,
+                    };
                 }
+                Body::Grant { offset, priority, resend_all, stamps }
             }
             packet_type::RESEND => {
                 reader.need("a Homa RESEND", size::RESEND as usize)?;
@@ -261,7 +296,7 @@ impl Header {
                 offset = reader.u32()?;
                 said = left;
             }
-            Layout::Talk => {
+            Layout::Talk | Layout::Leverage => {
                 cutoff_version = reader.u16()?;
                 retransmit = reader.u8()? != 0;
                 reader.skip::<1>()?;
@@ -269,6 +304,10 @@ impl Header {
                 said = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
                 (ack_id, ack_port) = read_ack(layout, reader)?;
             }
+        }
+        let mut stamps = DataStamps::default();
+        if layout == Layout::Leverage {
+            stamps = DataStamps { sent_at: reader.u32()?, echo: reader.u32()? };
         }
         let segment_length = match u16::try_from(said) {
             Ok(length) if said <= left => length,
@@ -283,13 +322,14 @@ impl Header {
             retransmit,
             offset,
             segment_length,
+            stamps,
         })
     }
 
     fn decode_ack(layout: Layout, reader: &mut Reader<'_>) -> Result<Body, Malformed> {
         let bytes = match layout {
             Layout::Head => size::ACK_HEAD,
-            Layout::Talk => size::ACK_TALK,
+            Layout::Talk | Layout::Leverage => size::ACK_TALK,
         };
         reader.need("a Homa ACK", bytes as usize)?;
         let said = reader.u16()?;
@@ -309,7 +349,7 @@ impl Header {
 const fn ack_bytes(layout: Layout) -> usize {
     match layout {
         Layout::Head => 10,
-        Layout::Talk => 12,
+        Layout::Talk | Layout::Leverage => 12,
     }
 }
 
@@ -317,7 +357,7 @@ const fn ack_bytes(layout: Layout) -> usize {
 /// so ours says the packet's own.
 fn put_ack(layout: Layout, id: Id64, ports: Ports, server_port: u16, out: &mut Vec<u8>) {
     out.put_u64(id.get());
-    if layout == Layout::Talk {
+    if layout != Layout::Head {
         out.put_u16(ports.source);
     }
     out.put_u16(server_port);
@@ -326,7 +366,7 @@ fn put_ack(layout: Layout, id: Id64, ports: Ports, server_port: u16, out: &mut V
 /// Reads one finished RPC and its port at the server.
 fn read_ack(layout: Layout, reader: &mut Reader<'_>) -> Result<(Id64, u16), Malformed> {
     let id = Id64::new(reader.u64()?);
-    if layout == Layout::Talk {
+    if layout != Layout::Head {
         reader.skip::<2>()?;
     }
     Ok((id, reader.u16()?))

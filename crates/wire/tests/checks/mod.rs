@@ -3,7 +3,7 @@
 use rackweave_core::Packet;
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Ports, frame, ndp, phost, tcp};
+use rackweave_wire::{Header, Ports, frame, ndp, phost, polo, tcp};
 
 /// Lengths that IP may claim for a packet of which `captured` bytes are there.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
@@ -13,7 +13,7 @@ fn claimed_lengths(captured: usize) -> [usize; 4] {
 /// A Homa header that was understood is written in its full size and understood again.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn homa(bytes: &[u8]) {
-    for layout in [Layout::Head, Layout::Talk] {
+    for layout in Layout::ALL {
         for l4_bytes in claimed_lengths(bytes.len()) {
             let Ok((header, ports)) = homa::Header::decode(layout, bytes, l4_bytes) else {
                 continue;
@@ -76,6 +76,22 @@ pub(crate) fn phost(bytes: &[u8]) {
     }
 }
 
+/// A Polo header that was understood is written in its full size and understood again.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn polo(bytes: &[u8]) {
+    for l4_bytes in claimed_lengths(bytes.len()) {
+        let Ok((header, ports)) = polo::Header::decode(bytes, l4_bytes) else {
+            continue;
+        };
+        let mut again = Vec::new();
+        header.encode(ports, &mut again);
+        assert_eq!(again.len(), header.header_bytes() as usize);
+        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
+        assert_eq!(polo::Header::decode(&again, l4_bytes), Ok((header, ports)));
+        print(header.into(), ports);
+    }
+}
+
 /// A frame that was understood is written again as the same packet: once in our own form (without
 /// options and trailers that we do not write), it does not change any more.
 #[allow(dead_code, reason = "each user needs some of these")]
@@ -85,6 +101,7 @@ pub(crate) fn frame(bytes: &[u8]) {
     };
     let layout = match bytes[23] {
         253 => Layout::Talk,
+        250 => Layout::Leverage,
         _ => Layout::Head,
     };
     let mut again = Vec::new();

@@ -3,14 +3,15 @@
 
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, polo, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
 /// Target, name and bytes of each seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
-    for (layout, prefix) in [(Layout::Head, "head"), (Layout::Talk, "talk")] {
+    let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
+    for (layout, prefix) in layouts {
         for (name, header) in homa_headers() {
             let mut bytes = Vec::new();
             header.encode(layout, PORTS, &mut bytes);
@@ -36,6 +37,12 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         seeds.push(("decode_phost", name.to_owned(), bytes));
         seeds.push(("decode_frame", format!("phost_{name}"), framed(header, Layout::Head)));
     }
+    for (name, header) in polo_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_polo", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("polo_{name}"), framed(header, Layout::Head)));
+    }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
     }
@@ -54,7 +61,10 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
         retransmit,
         offset: 1424,
         segment_length: 1000,
+        stamps: homa::DataStamps { sent_at: 1_000_000, echo: 900_000 },
     };
+    let stamps = homa::GrantStamps { sent_at: 7, echo: u32::MAX, held_ns: 5, host_ns: 1 };
+    let grant = |offset, resend_all| Body::Grant { offset, priority: 2, resend_all, stamps };
     let header = |body| homa::Header { id: Id64::new(42), one_way: false, body };
     let others = [40, 38, 36].map(Id64::new);
     vec![
@@ -62,8 +72,8 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
         ("data_with_ack", header(data(40, false))),
         ("data_retransmitted", header(data(0, true))),
         ("data_one_way", homa::Header { one_way: true, ..header(data(0, false)) }),
-        ("grant", header(Body::Grant { offset: 20_000, priority: 2, resend_all: false })),
-        ("grant_resend_all", header(Body::Grant { offset: 0, priority: 2, resend_all: true })),
+        ("grant", header(grant(20_000, false))),
+        ("grant_resend_all", header(grant(0, true))),
         ("resend", header(Body::Resend { offset: 1424, length: 1424, priority: 7 })),
         ("resend_all", header(Body::Resend { offset: 0, length: u32::MAX, priority: 7 })),
         ("unknown", header(Body::Unknown)),
@@ -111,7 +121,7 @@ fn tcp_headers() -> Vec<(&'static str, tcp::Header)> {
 
 fn ndp_headers() -> Vec<(&'static str, ndp::Header)> {
     use ndp::Body;
-    let header = |body| ndp::Header { id: Id64::new(42), one_way: false, body };
+    let header = |body| ndp::Header { id: Id64::new(42), one_way: false, path: 7, body };
     let data = Body::Data { message_length: 10_000, offset: 1436, len: 1436, window: 7 };
     let (offset, pull, incarnation) = (1436, 3, 0xbeef);
     let ack = |complete| Body::Ack { offset, pull, incarnation, complete };
@@ -142,6 +152,37 @@ fn phost_headers() -> Vec<(&'static str, phost::Header)> {
         ("busy", header(Body::Busy)),
         ("unknown", header(Body::Unknown)),
         ("ask", header(Body::Ask)),
+    ]
+}
+
+fn polo_headers() -> Vec<(&'static str, polo::Header)> {
+    use polo::Body;
+    let header = |body| polo::Header { id: Id64::new(42), one_way: false, body };
+    let (message_length, window) = (20_000, 12);
+    let data = |driven, again| Body::Data {
+        message_length,
+        offset: 1460,
+        len: 1460,
+        window,
+        driven,
+        again,
+    };
+    let adjoint = |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
+    let ack = |paused, tick| Body::AdjointAck { epoch: 4, paused, tick };
+    vec![
+        ("data", header(data(false, false))),
+        ("data_one_way", polo::Header { one_way: true, ..header(data(false, false)) }),
+        ("data_driven", header(data(true, false))),
+        ("data_again", header(data(true, true))),
+        ("adjoint", header(adjoint(false))),
+        ("adjoint_timeout", header(adjoint(true))),
+        ("adjoint_ack_paused", header(ack(true, false))),
+        ("adjoint_ack_tick", header(ack(false, true))),
+        ("drive", header(Body::Drive { upto: 13 })),
+        ("loss", header(Body::Loss { first: 5, count: 2 })),
+        ("complete", header(Body::Complete)),
+        ("ask", header(Body::Ask)),
+        ("unknown", header(Body::Unknown)),
     ]
 }
 
@@ -185,6 +226,11 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ndp_headers()[0].1.encode(PORTS, &mut ndp);
     let mut phost = Vec::new();
     phost_headers()[0].1.encode(PORTS, &mut phost);
+    let polo = |at: usize| {
+        let mut bytes = Vec::new();
+        polo_headers()[at].1.encode(PORTS, &mut bytes);
+        bytes
+    };
     vec![
         ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
         ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),
@@ -205,6 +251,10 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("decode_phost", "type_zero", changed(phost.clone(), 4, 0)),
         ("decode_phost", "cut_in_rts", phost[..19].to_vec()),
         ("decode_phost", "cut_in_common_header", phost[..15].to_vec()),
+        ("decode_polo", "type_zero", changed(polo(0), 4, 0)),
+        ("decode_polo", "cut_in_adjoint", polo(4)[..27].to_vec()),
+        ("decode_polo", "cut_in_data_header", polo(0)[..23].to_vec()),
+        ("decode_polo", "cut_in_common_header", polo(0)[..15].to_vec()),
         ("decode_frame", "ethertype_ipv6", changed(good_frame.clone(), 12, 0x86)),
         ("decode_frame", "checksum", changed(good_frame.clone(), 24, 0)),
         ("decode_frame", "fragment", changed(good_frame.clone(), 20, 0x20)),

@@ -4,10 +4,10 @@ use proptest::array::{uniform3, uniform7};
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, tcp};
+use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, polo, tcp};
 
 pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
-    prop_oneof![Just(Layout::Head), Just(Layout::Talk)]
+    prop_oneof![Just(Layout::Head), Just(Layout::Talk), Just(Layout::Leverage)]
 }
 
 pub(crate) fn ports() -> impl Strategy<Value = Ports> {
@@ -33,6 +33,8 @@ fn homa_data() -> impl Strategy<Value = homa::Body> {
             retransmit,
             offset,
             segment_length,
+            // Only one layout has room for them: see `stamped`.
+            stamps: homa::DataStamps::default(),
         }
     })
 }
@@ -47,7 +49,8 @@ fn homa_ack() -> impl Strategy<Value = homa::Body> {
 
 pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
     let grant = any::<(u32, u8, bool)>().prop_map(|(offset, priority, resend_all)| {
-        homa::Body::Grant { offset, priority, resend_all }
+        let stamps = homa::GrantStamps::default();
+        homa::Body::Grant { offset, priority, resend_all, stamps }
     });
     let resend = any::<(u32, u32, u8)>()
         .prop_map(|(offset, length, priority)| homa::Body::Resend { offset, length, priority });
@@ -64,6 +67,19 @@ pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
         homa_ack(),
     ];
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| homa::Header { id, one_way, body })
+}
+
+/// The same header with time stamps, if its kind has any.
+pub(crate) fn stamped(mut header: homa::Header, numbers: [u32; 4]) -> homa::Header {
+    let [sent_at, echo, held_ns, host_ns] = numbers;
+    match &mut header.body {
+        homa::Body::Data { stamps, .. } => *stamps = homa::DataStamps { sent_at, echo },
+        homa::Body::Grant { stamps, .. } => {
+            *stamps = homa::GrantStamps { sent_at, echo, held_ns, host_ns };
+        }
+        _ => {}
+    }
+    header
 }
 
 pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
@@ -105,7 +121,12 @@ pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
     let pull =
         any::<(u32, u16)>().prop_map(|(pull, incarnation)| ndp::Body::Pull { pull, incarnation });
     let body = prop_oneof![data, ack, nack, pull, Just(ndp::Body::Ask), Just(ndp::Body::Unknown)];
-    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| ndp::Header { id, one_way, body })
+    (ids(), any::<bool>(), any::<u16>(), body).prop_map(|(id, one_way, path, body)| ndp::Header {
+        id,
+        one_way,
+        path,
+        body,
+    })
 }
 
 pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
@@ -137,12 +158,51 @@ pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| phost::Header { id, one_way, body })
 }
 
+pub(crate) fn polo_headers() -> impl Strategy<Value = polo::Header> {
+    let data = (any::<(u32, u32, u16, bool, bool)>(), 0..=65_000_u16).prop_map(
+        |((message_length, offset, window, driven, again), len)| polo::Body::Data {
+            message_length,
+            offset,
+            len,
+            window,
+            driven,
+            again,
+        },
+    );
+    let adjoint = any::<(u32, u32, u32, u16, bool)>().prop_map(
+        |(message_length, sent, epoch, window, timeout)| polo::Body::Adjoint {
+            message_length,
+            sent,
+            epoch,
+            window,
+            timeout,
+        },
+    );
+    let ack = any::<(u32, bool, bool)>().prop_map(|(epoch, paused, tick)| polo::Body::AdjointAck {
+        epoch,
+        paused,
+        tick,
+    });
+    let body = prop_oneof![
+        data,
+        adjoint,
+        ack,
+        any::<u32>().prop_map(|upto| polo::Body::Drive { upto }),
+        any::<(u32, u16)>().prop_map(|(first, count)| polo::Body::Loss { first, count }),
+        Just(polo::Body::Complete),
+        Just(polo::Body::Ask),
+        Just(polo::Body::Unknown),
+    ];
+    (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| polo::Header { id, one_way, body })
+}
+
 pub(crate) fn headers() -> impl Strategy<Value = Header> {
     prop_oneof![
         homa_headers().prop_map(Header::Homa),
         tcp_headers().prop_map(Header::Tcp),
         ndp_headers().prop_map(Header::Ndp),
         phost_headers().prop_map(Header::PHost),
+        polo_headers().prop_map(Header::Polo),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rackweave_core::{Event, Kind, MessageId, Rng, Span};
 
-use super::{Config, Host, HostId, LINK, at, id, network};
+use super::{Host, HostId, PROFILES, at, id, network, profile};
 use crate::testkit::Faults;
 
 /// What a message's sender was told in the end.
@@ -22,7 +22,7 @@ struct Fate {
 #[derive(Clone, Debug)]
 struct Schedule {
     seed: u64,
-    linux: bool,
+    profile: usize,
     hosts: u32,
     messages: u64,
     longest: u64,
@@ -42,10 +42,10 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         },
     );
     let size = (2_u32..5, 1_u64..40, 1_u64..60_000);
-    (any::<u64>(), any::<bool>(), size, faults, any::<u16>(), any::<u16>(), any::<u16>()).prop_map(
-        |(seed, linux, (hosts, messages, longest), faults, restarts, outages, rare)| Schedule {
+    (any::<u64>(), 0..PROFILES, size, faults, any::<u16>(), any::<u16>(), any::<u16>()).prop_map(
+        |(seed, profile, (hosts, messages, longest), faults, restarts, outages, rare)| Schedule {
             seed,
-            linux,
+            profile,
             hosts,
             messages,
             longest,
@@ -57,7 +57,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
 }
 
 fn run(schedule: &Schedule) -> Result<(), TestCaseError> {
-    let config = if schedule.linux { Config::linux(LINK) } else { Config::sigcomm18(LINK, 10_000) };
+    let config = profile(schedule.profile);
     let shared = Arc::new(config.clone());
     let mut network = network(&config, schedule.hosts, Span::from_us(3));
     network.keep_packets = false;
@@ -138,9 +138,8 @@ proptest! {
 
 #[test]
 fn moderate_loss_fails_nothing() {
-    for linux in [false, true] {
-        let config = if linux { Config::linux(LINK) } else { Config::sigcomm18(LINK, 10_000) };
-        let mut network = network(&config, 5, Span::from_us(3));
+    for number in 0..PROFILES {
+        let mut network = network(&profile(number), 5, Span::from_us(3));
         network.faults =
             Faults { loss: 0.02, duplication: 0.02, reordering: 0.5, lateness: Span::from_us(50) };
         for n in 1..=400 {

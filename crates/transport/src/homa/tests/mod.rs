@@ -2,6 +2,7 @@
 
 mod dialogue;
 mod faults;
+mod leverage;
 mod order;
 mod path;
 mod robust;
@@ -11,9 +12,9 @@ use std::sync::Arc;
 
 use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rate, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::homa::{Body, Header};
+use rackweave_wire::homa::{Body, DataStamps, Header};
 
-use super::{Config, Host};
+use super::{Config, Detection, Host, Leverage};
 use crate::testkit::Network;
 
 const LINK: Rate = Rate::from_gbps(10);
@@ -24,6 +25,23 @@ fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
     let mut network = Network::new(hosts, LINK, delay, 1);
     network.keep_packets = true;
     network
+}
+
+/// The published sets of parameters, Leverage Homa's, and that with all of its future work.
+const PROFILES: usize = 5;
+
+fn profile(number: usize) -> Config {
+    match number {
+        0 => Config::sigcomm18(LINK, 10_000),
+        1 => Config::linux(LINK),
+        2 => Config::leverage(LINK),
+        future => Config::linux(LINK).with_leverage(Leverage {
+            host_delay: true,
+            rtt_pacer: true,
+            congestion: Some(if future == 3 { Detection::Recent } else { Detection::Average }),
+            ..Leverage::talk()
+        }),
+    }
 }
 
 fn at(span: Span) -> Time {
@@ -102,6 +120,7 @@ fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Header {
         retransmit: false,
         offset,
         segment_length: len,
+        stamps: DataStamps::default(),
     };
     Header { id: Id64::new(message.0), one_way: true, body }
 }

@@ -3,9 +3,12 @@
 use proptest::prelude::*;
 use rackweave_core::{Kind, MessageId, Placement, Refused, Rng, Span, Submit, Time, Transport};
 use rackweave_wire::Id64;
-use rackweave_wire::homa::{Body, Header};
+use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 
-use super::{Config, Host, HostId, LINK, at, data, events, id, network, packet, submit, trace};
+use super::{
+    Config, Host, HostId, LINK, PROFILES, at, data, events, id, network, packet, profile, submit,
+    trace,
+};
 
 fn paper() -> Config {
     Config::sigcomm18(LINK, 10_000)
@@ -125,7 +128,7 @@ fn a_forged_resend_sends_no_more_than_the_message() {
 
 #[test]
 fn what_a_silent_peer_began_is_forgotten() {
-    for config in [paper(), Config::linux(LINK)] {
+    for config in [0, 1, 2, 3].map(profile) {
         let patience = Span::from_ms(u64::from(config.patience()));
         let mut network = network(&config, 2, Span::from_us(1));
         network.set_down(1, true);
@@ -189,6 +192,12 @@ fn any_header(rng: &mut Rng) -> Header {
             offset: number(rng),
             priority: rng.next_u64() as u8,
             resend_all: rng.chance(0.5),
+            stamps: GrantStamps {
+                sent_at: number(rng),
+                echo: number(rng),
+                held_ns: number(rng),
+                host_ns: number(rng),
+            },
         },
         1 => Body::Resend {
             offset: number(rng),
@@ -215,6 +224,7 @@ fn any_header(rng: &mut Rng) -> Header {
             retransmit: rng.chance(0.5),
             offset: number(rng),
             segment_length: rng.below(1443) as u16,
+            stamps: DataStamps { sent_at: number(rng), echo: number(rng) },
         },
     };
     Header { id: Id64::new(any_id(rng)), one_way: rng.chance(0.5), body }
@@ -261,8 +271,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn lies_do_no_harm(seed: u64, linux: bool) {
-        let mut config = if linux { Config::linux(LINK) } else { paper() };
+    fn lies_do_no_harm(seed: u64, number in 0..PROFILES) {
+        let mut config = profile(number);
         config.max_rpcs = 30;
         config.max_control = 50;
         config.max_finished = 20;
@@ -273,11 +283,13 @@ proptest! {
 
 #[test]
 fn a_flood_from_everywhere_is_bounded() {
-    let mut config = paper();
-    config.max_rpcs = 100;
-    config.max_control = 50;
-    config.max_finished = 100;
-    flood(config, 1, 60_000, 1 << 30);
+    for number in [0, 2] {
+        let mut config = profile(number);
+        config.max_rpcs = 100;
+        config.max_control = 50;
+        config.max_finished = 100;
+        flood(config, 1, 60_000, 1 << 30);
+    }
 }
 
 #[test]

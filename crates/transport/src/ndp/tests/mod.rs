@@ -4,13 +4,14 @@ mod dialogue;
 mod faults;
 mod path;
 mod robust;
+mod turned_back;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rate, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::ndp::{Body, Header};
+use rackweave_wire::ndp::{ANY_PATH, Body, Header};
 
 use super::{Config, Host};
 use crate::testkit::Network;
@@ -78,7 +79,7 @@ fn events(network: &mut Network<Host>) -> Vec<String> {
 /// A one-way DATA packet.
 fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Packet<Header> {
     let body = Body::Data { message_length: length, offset, len, window: 15 };
-    packet(1, 0, Header { id: Id64::new(message.0), one_way: true, body })
+    packet(1, 0, Header { id: Id64::new(message.0), one_way: true, path: ANY_PATH, body })
 }
 
 fn packet(src: u32, dst: u32, header: Header) -> Packet<Header> {

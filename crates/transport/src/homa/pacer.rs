@@ -1,0 +1,119 @@
+//! A pacer that knows round trips (slide "Future Improvements": "when RTT is low, although GRANT is not
+//! received, try to send some packets at a relatively low rate. When RTT is high, transmit less
+//! packets to NIC"). How low, and how much less, is ours; nobody has published such a pacer.
+
+use rackweave_core::{Span, Time};
+
+use super::Host;
+use super::rpc::State;
+
+/// When the pacer lets packets go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pacer {
+    /// When a packet may go without a grant, if a message waits for one.
+    trickle_at: Option<Time>,
+    /// When the last did.
+    trickled: Option<Time>,
+    /// No new data before: the last packet went to a peer with congestion.
+    resume_at: Option<Time>,
+}
+
+impl Pacer {
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        match (self.trickle_at, self.resume_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+impl Host {
+    /// Whether new data must wait because of congestion.
+    #[inline]
+    pub(super) fn backs_off(&mut self, now: Time) -> bool {
+        match self.leverage.pacer.resume_at {
+            Some(at) if at > now => true,
+            Some(_) => {
+                self.leverage.pacer.resume_at = None;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// New data for this peer have been handed to the link.
+    pub(super) fn note_sent(&mut self, peer: u32, wire_bytes: u32) {
+        let config = &self.config;
+        if !config.leverage.rtt_pacer {
+            return;
+        }
+        let now = self.leverage.now;
+        let packets = u64::from(config.leverage.back_off_packets);
+        let congested = self.peers.get_mut(peer).path.as_deref().is_some_and(|path| path.congested);
+        if congested && packets > 0 {
+            let room = config.link.span_of(u64::from(wire_bytes).saturating_mul(packets + 1));
+            self.leverage.pacer.resume_at = Some(now.saturating_add(room));
+        }
+    }
+
+    /// There is nothing to send: if a message waits for a grant that may go on without, the pacer
+    /// wakes up for it.
+    pub(super) fn arm_trickle(&mut self, now: Time) {
+        if !self.config.leverage.rtt_pacer
+            || self.leverage.pacer.trickle_at.is_some()
+            || self.waiting_for_grant(now).is_none()
+        {
+            return;
+        }
+        // At `trickle_share` of the link.
+        let bytes = u64::from(self.config.full_wire_bytes()) * 1000;
+        let every = self.config.link.span_of(bytes / u64::from(self.config.leverage.trickle_share));
+        let next = self.leverage.pacer.trickled.map_or(now, |last| last.saturating_add(every));
+        // Not now: a time-out lies in the future, and a grant may come in the meantime.
+        self.leverage.pacer.trickle_at = Some(next.max(now.saturating_add(every)));
+    }
+
+    /// The pacer's time-outs.
+    pub(super) fn handle_pacer_timeout(&mut self, now: Time) {
+        if self.leverage.pacer.resume_at.is_some_and(|at| at <= now) {
+            self.leverage.pacer.resume_at = None;
+        }
+        if self.leverage.pacer.trickle_at.is_some_and(|at| at <= now) {
+            self.leverage.pacer.trickle_at = None;
+            if let Some((slot, granted)) = self.waiting_for_grant(now) {
+                self.leverage.pacer.trickled = Some(now);
+                self.allow(slot, granted.saturating_add(self.config.max_payload), None);
+            }
+        }
+    }
+
+    /// The message with the fewest bytes left of those that wait for a grant only, on a path whose
+    /// round trip was short a moment ago; and up to where it is granted.
+    ///
+    /// It looks at all RPCs, as a tick does; but only when the link has nothing else to do.
+    fn waiting_for_grant(&mut self, now: Time) -> Option<(u32, u32)> {
+        let factor = u64::from(self.config.leverage.scheduled_factor);
+        let fresh = |at: Time| at > Time::ZERO && now.since(at) <= Span::from_ms(1);
+        let mut best: Option<(u32, u32, u32)> = None;
+        for slot in 0..self.rpcs.slots() {
+            let rpc = self.rpcs.get(slot);
+            let State::Sending(outgoing) = &rpc.state else { continue };
+            if outgoing.is_ready() || outgoing.is_again() || outgoing.next >= outgoing.length {
+                continue;
+            }
+            let left = outgoing.length - outgoing.next;
+            if best.is_some_and(|(least, ..)| least <= left) {
+                continue;
+            }
+            let granted = outgoing.granted;
+            let Some(path) = self.peers.get_mut(rpc.peer).path.as_deref() else { continue };
+            let measured = &path.measured;
+            let is_short = (measured.min())
+                .is_some_and(|min| measured.sending.0 < min.0.saturating_mul(factor));
+            if is_short && fresh(measured.sending_at) {
+                best = Some((left, slot, granted));
+            }
+        }
+        best.map(|(_, slot, granted)| (slot, granted))
+    }
+}

@@ -1,0 +1,317 @@
+//! Round trips per peer, measured with time stamps (slide "Dynamic Peer RTT Detection").
+//!
+//! How is ours, for the slides say only that it is done. A full DATA packet carries the time at which it
+//! was handed to the link; the next GRANT to its sender carries this time back and says for how long
+//! the receiver has kept it. What remains is the network's: a full packet out, a GRANT back. A GRANT's
+//! time comes back with the next full DATA packet in the same way, so that the receiver measures too.
+//!
+//! - Short packets and those sent again carry no time: the first are faster through switches that
+//!   store and forward; of the second the first copy may be on the way yet.
+//! - Each host remembers the few times that it has sent and not had back, and believes nothing else:
+//!   a forged or repeated echo is thrown away ([`Probes`]). A peer may still lie about how long it
+//!   kept a time. It can only harm itself by that: what is measured concerns this peer alone, and no
+//!   round trip is shorter than a packet takes on this host's own link.
+
+use rackweave_core::{Span, Time};
+
+/// Times that are on their way to one peer, at most.
+const MAX_PROBES: usize = 16;
+
+/// After this a time is not expected back any more.
+const PROBE_LIFE: Span = Span::from_ms(100);
+
+/// The clock as stamps have it: nanoseconds modulo 2^32, but never 0, which is "none".
+pub(super) fn stamp(now: Time) -> u32 {
+    ((now.0 / 1000) as u32).max(1)
+}
+
+/// Nanoseconds from stamp `earlier` to `later`.
+pub(super) const fn between(earlier: u32, later: u32) -> u32 {
+    later.wrapping_sub(earlier)
+}
+
+/// A time span in the nanoseconds of a header field.
+pub(super) fn field_ns(span: Span) -> u32 {
+    u32::try_from(span.0 / 1000).unwrap_or(u32::MAX)
+}
+
+/// The times that were sent to a peer and have not come back, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Probes {
+    sent: [Time; MAX_PROBES],
+    len: usize,
+}
+
+impl Probes {
+    /// The time for a packet that is sent now; 0 if it is to carry none, because the last is not
+    /// `interval` ago or too many are on their way.
+    pub(super) fn send(&mut self, now: Time, interval: Span) -> u32 {
+        if self.len == MAX_PROBES {
+            self.forget_before(|sent| now.since(sent) < PROBE_LIFE);
+        }
+        let last = self.sent[..self.len].last();
+        if self.len == MAX_PROBES || last.is_some_and(|last| now.since(*last) < interval) {
+            return 0;
+        }
+        self.sent[self.len] = now;
+        self.len += 1;
+        stamp(now)
+    }
+
+    /// The peer has sent this time back: when exactly it was, if it is one of those on their way. It
+    /// and all before it are not expected any more.
+    pub(super) fn answered(&mut self, now: Time, echo: u32) -> Option<Time> {
+        let index = self.sent[..self.len].iter().position(|sent| stamp(*sent) == echo)?;
+        let sent = self.sent[index];
+        self.drop_first(index + 1);
+        (now.since(sent) < PROBE_LIFE).then_some(sent)
+    }
+
+    /// Likewise for a time that the peer has put later by as long as it has kept it: nanoseconds
+    /// since then, if it is not before the oldest that was sent nor after now.
+    pub(super) fn answered_later(&mut self, now: Time, echo: u32) -> Option<u32> {
+        let elapsed = between(echo, stamp(now));
+        let age = |sent: Time| u64::from(field_ns(now.since(sent)));
+        let before = self.sent[..self.len]
+            .iter()
+            .take_while(|sent| age(**sent) >= u64::from(elapsed))
+            .count();
+        let oldest = *self.sent[..before].first()?;
+        self.drop_first(before);
+        (now.since(oldest) < PROBE_LIFE).then_some(elapsed)
+    }
+
+    fn forget_before(&mut self, keep: impl Fn(Time) -> bool) {
+        let gone = self.sent[..self.len].iter().take_while(|sent| !keep(**sent)).count();
+        self.drop_first(gone);
+    }
+
+    fn drop_first(&mut self, n: usize) {
+        self.sent.copy_within(n..self.len, 0);
+        self.len -= n;
+    }
+}
+
+/// The newest time that came from a peer, to be sent back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    held: Option<(u32, Time)>,
+}
+
+impl Kept {
+    /// A packet with this time has arrived. One that is older than what is kept was overtaken or is
+    /// a copy, and says nothing.
+    pub(super) fn note(&mut self, now: Time, sent_at: u32) {
+        const HALF: u32 = 1 << 31;
+        if sent_at == 0 {
+            return;
+        }
+        if let Some((newest, arrived)) = self.held
+            && (sent_at == newest || between(newest, sent_at) >= HALF)
+            && now.since(arrived) < PROBE_LIFE
+        {
+            return;
+        }
+        self.held = Some((sent_at, now));
+    }
+
+    /// The time, and when it arrived; once.
+    pub(super) fn take(&mut self) -> Option<(u32, Time)> {
+        self.held.take()
+    }
+}
+
+/// The smallest round trip of the last while: of the current half of it, and of the half before.
+#[derive(Clone, Copy, Debug)]
+struct Minimum {
+    current: Span,
+    before: Span,
+    since: Time,
+}
+
+impl Minimum {
+    fn sample(&mut self, now: Time, rtt: Span, window: Span) {
+        let half = Span((window.0 / 2).max(1));
+        let age = now.since(self.since);
+        if age >= half {
+            // Nothing for longer than that: what is known is too old.
+            self.before = if age >= window { rtt } else { self.current };
+            self.current = rtt;
+            self.since = now;
+        }
+        self.current = self.current.min(rtt);
+    }
+
+    fn get(&self) -> Span {
+        self.current.min(self.before)
+    }
+}
+
+/// What was measured of the round trip to one peer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measured {
+    minimum: Option<Minimum>,
+    /// The last one, of either direction.
+    pub(super) recent: Span,
+    /// The last one of a DATA packet that this host sent.
+    pub(super) sending: Span,
+    /// When that was.
+    pub(super) sending_at: Time,
+    /// Their average.
+    pub(super) average: Span,
+    /// How many were measured, of both.
+    pub(super) samples: u64,
+}
+
+impl Measured {
+    /// `peer_rtt_min`, if anything was measured.
+    pub(super) fn min(&self) -> Option<Span> {
+        self.minimum.as_ref().map(Minimum::get)
+    }
+
+    fn sample(&mut self, now: Time, rtt: Span, window: Span) {
+        let new = Minimum { current: rtt, before: rtt, since: now };
+        self.minimum.get_or_insert(new).sample(now, rtt, window);
+        self.recent = rtt;
+        self.samples += 1;
+    }
+
+    /// A GRANT took this time to come back, after it had been sent.
+    pub(super) fn receiving(&mut self, now: Time, rtt: Span, window: Span) {
+        self.sample(now, rtt, window);
+    }
+
+    /// A DATA packet's round trip.
+    pub(super) fn sending(&mut self, now: Time, rtt: Span, window: Span, average_shift: u32) {
+        self.sample(now, rtt, window);
+        self.average = if self.sending_at == Time::ZERO {
+            rtt
+        } else {
+            Span(self.average.0 - (self.average.0 >> average_shift) + (rtt.0 >> average_shift))
+        };
+        self.sending = rtt;
+        self.sending_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(n: u64) -> Time {
+        Time::ZERO + Span::from_us(n)
+    }
+
+    #[test]
+    fn only_what_was_sent_comes_back_and_once() {
+        let mut probes = Probes::default();
+        let first = probes.send(us(10), Span::ZERO);
+        let second = probes.send(us(20), Span::ZERO);
+        assert_eq!([first, second], [10_000, 20_000]);
+        assert_eq!(probes.answered(us(30), 15_000), None, "never sent");
+        assert_eq!(probes.answered(us(30), first), Some(us(10)));
+        assert_eq!(probes.answered(us(30), first), None, "a second time");
+        let third = probes.send(us(30), Span::ZERO);
+        assert_eq!(probes.answered(us(40), third), Some(us(30)));
+        assert_eq!(probes.answered(us(40), second), None, "older than what came back");
+    }
+
+    #[test]
+    fn few_times_are_on_their_way_and_lost_ones_make_room() {
+        let mut probes = Probes::default();
+        let sent = |probes: &mut Probes, from: u64| {
+            (0..100).filter(|i| probes.send(us(from + i), Span::ZERO) != 0).count()
+        };
+        assert_eq!(sent(&mut probes, 0), 16);
+        assert_eq!(sent(&mut probes, 1_000), 0);
+        assert_eq!(sent(&mut probes, 100_000), 16, "after their life");
+        // At most one in an interval.
+        let mut probes = Probes::default();
+        let every = Span::from_us(10);
+        assert_eq!((0..100).filter(|i| probes.send(us(*i), every) != 0).count(), 10);
+        // Too late is too late.
+        let late = probes.send(us(200), every);
+        assert_eq!(probes.answered(us(101_000), late), None);
+    }
+
+    #[test]
+    fn a_time_put_later_lies_between_what_was_sent_and_now() {
+        let mut probes = Probes::default();
+        for t in [100, 200, 300] {
+            probes.send(us(t), Span::ZERO);
+        }
+        assert_eq!(probes.answered_later(us(400), 99_999), None, "before the first");
+        assert_eq!(probes.answered_later(us(400), 400_001), None, "in the future");
+        assert_eq!(probes.answered_later(us(400), 250_000), Some(150_000));
+        assert_eq!(probes.answered_later(us(400), 250_000), None, "both before it are answered");
+        assert_eq!(probes.answered_later(us(400), 300_000), Some(100_000));
+    }
+
+    #[test]
+    fn stamps_wrap() {
+        let wrap = 1_u64 << 32;
+        let before = Time(wrap * 1000 - 5_000_000);
+        let mut probes = Probes::default();
+        let first = probes.send(before, Span::ZERO);
+        assert_eq!(first, u32::MAX - 4_999);
+        let now = before + Span::from_us(8);
+        assert_eq!(probes.answered(now, first), Some(before));
+        probes.send(before, Span::ZERO);
+        assert_eq!(probes.answered_later(now, first.wrapping_add(7_000)), Some(1_000));
+        let mut kept = Kept::default();
+        kept.note(before, first);
+        kept.note(now, 3_000);
+        assert_eq!(kept.take(), Some((3_000, now)));
+        assert_eq!(kept.take(), None);
+        assert_eq!(stamp(Time(wrap * 1000)), 1, "0 is none");
+    }
+
+    #[test]
+    fn copies_and_overtaken_packets_do_not_replace_what_is_kept() {
+        let mut kept = Kept::default();
+        kept.note(us(10), 500);
+        kept.note(us(20), 500);
+        kept.note(us(21), 400);
+        kept.note(us(22), 0);
+        assert_eq!(kept.take(), Some((500, us(10))));
+        // A peer that has restarted, its clock too, is believed after a while.
+        kept.note(us(30), 500);
+        kept.note(us(100_030), 400);
+        assert_eq!(kept.take(), Some((400, us(100_030))));
+    }
+
+    #[test]
+    fn the_minimum_ages() {
+        let window = Span::from_secs(10);
+        let mut measured = Measured::default();
+        assert_eq!(measured.min(), None);
+        let mut rows = Vec::new();
+        // Seconds, and the round trip in us; the path gets longer after 2 s.
+        for (at, rtt) in [(0, 12), (1, 10), (2, 11), (3, 50), (5, 50), (7, 50), (9, 50), (10, 50)] {
+            measured.sending(us(at * 1_000_000), Span::from_us(rtt), window, 3);
+            rows.push(measured.min().unwrap().0 / 1_000_000);
+        }
+        assert_eq!(rows, [12, 10, 10, 10, 10, 10, 10, 50]);
+        // A shorter one counts at once, and after a long pause only what is new.
+        measured.receiving(us(11_000_000), Span::from_us(30), window);
+        assert_eq!(measured.min(), Some(Span::from_us(30)));
+        measured.receiving(us(40_000_000), Span::from_us(60), window);
+        assert_eq!(measured.min(), Some(Span::from_us(60)));
+        assert_eq!(measured.samples, 10);
+    }
+
+    #[test]
+    fn the_average_follows_by_eighths() {
+        let mut measured = Measured::default();
+        let window = Span::from_secs(10);
+        let averages: Vec<u64> = [8_u64, 8, 16, 16]
+            .iter()
+            .zip(1..)
+            .map(|(rtt, at)| {
+                measured.sending(us(at), Span::from_us(*rtt), window, 3);
+                measured.average.0 / 1000
+            })
+            .collect();
+        assert_eq!(averages, [8_000, 8_000, 9_000, 9_875]);
+    }
+}

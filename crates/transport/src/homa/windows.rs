@@ -1,0 +1,286 @@
+//! What measured round trips decide: congestion, windows, and the unscheduled ratio.
+
+use rackweave_core::{HostId, Packet, RoundTrip, Span, Time};
+use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
+
+use super::Host;
+use super::config::Config;
+use super::leverage::{Detection, Leverage};
+use super::rtt::{Kept, Measured, Probes, field_ns};
+
+/// What is known of the path to a peer, once anything of it was measured or is being measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PeerPath {
+    /// Times that went out with DATA.
+    data: Probes,
+    /// Times that went out with GRANTs.
+    grants: Probes,
+    /// The newest time of the peer's DATA, to go back with a GRANT.
+    kept_data: Kept,
+    /// The newest time of the peer's GRANTs, to go back with DATA.
+    kept_grant: Kept,
+    pub(super) measured: Measured,
+    /// The peer's last round trips say that the network is congested.
+    pub(super) congested: bool,
+    /// Bytes that a message may send without grants; 0 before the first round trip is measured.
+    unscheduled: u32,
+    /// When it last grew or shrank.
+    adjusted: Time,
+    /// Bytes that the peer is granted of a message beyond those received; 0 likewise.
+    pub(super) scheduled: u32,
+}
+
+impl PeerPath {
+    /// Times go out so often that at least a few are on their way in a round trip.
+    fn probe_interval(&self) -> Span {
+        Span(self.measured.min().unwrap_or(Span::ZERO).0 / 4)
+    }
+
+    /// "peer_rtt_grant = 3 * peer_rtt_min; scheduled_window = peer_rtt_grant * local_link_mps / 8"
+    /// (slide "Receiver - Scheduled Window").
+    fn set_scheduled(&mut self, config: &Config) {
+        let rtt = self.measured.min().unwrap_or(Span::ZERO);
+        let grant = Span(rtt.0.saturating_mul(u64::from(config.leverage.scheduled_factor)));
+        let bytes = u32::try_from(config.link.bytes_in(grant)).unwrap_or(u32::MAX);
+        self.scheduled = bytes.max(config.max_payload);
+    }
+
+    /// After a round trip of DATA: whether there is congestion, and what may go without grants.
+    fn judge(&mut self, now: Time, config: &Config) {
+        let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
+            config.leverage;
+        let Some(min) = self.measured.min() else { return };
+        let times = |factor: u32| Span(min.0.saturating_mul(u64::from(factor)));
+        let middle = times(scheduled_factor);
+        let above = Span((u128::from(middle.0) * u128::from(average_deviation) / 1000) as u64);
+        self.congested = match config.leverage.congestion {
+            None => false,
+            // "IF peer_rtt_recent > peer_rtt_high set congestion to true" (slide).
+            Some(Detection::Recent) => self.measured.sending > times(congestion_factor),
+            Some(Detection::Average) => self.measured.average.0.saturating_sub(middle.0) > above.0,
+        };
+        // "Unscheduled window is based on peer side bandwidth" (slide): a round trip of it.
+        let link = config.leverage.peer_link.unwrap_or(config.link).min(config.link);
+        let packet = config.max_payload;
+        let cap = u32::try_from(link.bytes_in(min)).unwrap_or(u32::MAX).max(packet);
+        let recent = self.measured.sending;
+        let due = now.since(self.adjusted) >= recent;
+        // How much it shrinks and grows is ours (facts 2): halved at most once in a round trip, which
+        // is as long as it takes to see the effect; a packet more in each short one.
+        if self.unscheduled == 0 {
+            (self.unscheduled, self.adjusted) = (cap, now);
+        } else if self.congested && due {
+            (self.unscheduled, self.adjusted) = ((self.unscheduled / 2).max(packet), now);
+        } else if recent < middle && due {
+            (self.unscheduled, self.adjusted) = (self.unscheduled.saturating_add(packet), now);
+        }
+        self.unscheduled = self.unscheduled.min(cap);
+    }
+}
+
+/// The slide "Unscheduled Ratio": of the bytes that this host sends, how many are unscheduled.
+///
+/// "IF unscheduled_ratio is less than %40 && rpc throttle list is not empty Set rtt_unscheduled to
+/// half of current value": without that, unscheduled packets would wait in the sender for nothing.
+/// Ours: bytes are counted over a period, by the messages that begin in it; at the end of each, the
+/// rule halves all unscheduled windows of the host, or takes one such step back if it does not hold.
+/// The throttled list is the queue of messages with bytes that may be sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnscheduledRatio {
+    since: Time,
+    unscheduled: u64,
+    all: u64,
+    /// How often the windows are halved.
+    pub(super) halvings: u32,
+}
+
+impl UnscheduledRatio {
+    /// Beyond this no window that 32 bits can say has a byte left.
+    const MOST: u32 = 31;
+
+    pub(super) fn submitted(
+        &mut self,
+        now: Time,
+        leverage: &Leverage,
+        unscheduled: u32,
+        length: u32,
+        throttled: bool,
+    ) {
+        if now.since(self.since) >= leverage.ratio_period {
+            let is_small = u128::from(self.unscheduled) * 1000
+                < u128::from(self.all) * u128::from(leverage.ratio_threshold);
+            self.halvings = if is_small && throttled {
+                (self.halvings + 1).min(Self::MOST)
+            } else {
+                self.halvings.saturating_sub(1)
+            };
+            (self.since, self.unscheduled, self.all) = (now, 0, 0);
+        }
+        self.unscheduled += u64::from(unscheduled);
+        self.all += u64::from(length);
+    }
+}
+
+/// What a host needs for Leverage Homa besides what it knows of each peer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    /// The time of the call that is being handled.
+    pub(super) now: Time,
+    /// When the host's software last turned out to be late: its timer was handled at this time
+    /// instead of when it was due.
+    late_at: Option<Time>,
+    pub(super) ratio: UnscheduledRatio,
+    pub(super) pacer: super::pacer::Pacer,
+}
+
+impl Host {
+    /// Whether packets that are handled now have waited in this host: its timer is overdue, so the
+    /// software has not run (ours; a NIC that stamps packets would know it exactly).
+    fn is_late(&self, now: Time) -> bool {
+        self.next_tick.is_some_and(|at| at < now) || self.leverage.late_at == Some(now)
+    }
+
+    /// The timer that was due at `due` is handled.
+    pub(super) fn note_lateness(&mut self, due: Time, now: Time) {
+        self.leverage.now = now;
+        if due < now {
+            self.leverage.late_at = Some(now);
+        }
+    }
+
+    /// Bytes of a new message to this peer that go without grants.
+    pub(super) fn unscheduled_to(&mut self, peer: HostId) -> u32 {
+        let config = &self.config;
+        let mut bytes = config.unscheduled_bytes;
+        if config.leverage.unscheduled_window
+            && let Some(path) = self.peers.find(peer).and_then(|peer| peer.path.as_deref())
+            && path.unscheduled > 0
+        {
+            bytes = path.unscheduled;
+        }
+        if config.leverage.unscheduled_ratio {
+            bytes = (bytes >> self.leverage.ratio.halvings).max(config.max_payload);
+        }
+        bytes
+    }
+
+    /// A message of `length` bytes was submitted, of which so many are unscheduled.
+    pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
+        self.leverage.now = now;
+        if self.config.leverage.unscheduled_ratio {
+            let throttled = !self.queue.nothing_new();
+            let leverage = &self.config.leverage;
+            self.leverage.ratio.submitted(now, leverage, unscheduled, length, throttled);
+        }
+    }
+
+    /// The time stamps of a DATA packet that is handed to the link now.
+    pub(super) fn data_stamps(&mut self, peer: u32, len: u32, again: bool) -> DataStamps {
+        let config = &self.config;
+        if !config.leverage.measure_rtt || len < config.max_payload || again {
+            return DataStamps::default();
+        }
+        let now = self.leverage.now;
+        let path = self.peers.get_mut(peer).path.get_or_insert_default();
+        let sent_at = path.data.send(now, path.probe_interval());
+        let echo = match path.kept_grant.take() {
+            // As if the GRANT had left the peer later by the time that has passed since it came.
+            Some((sent_at, arrived)) => sent_at.wrapping_add(field_ns(now.since(arrived))).max(1),
+            None => 0,
+        };
+        DataStamps { sent_at, echo }
+    }
+
+    /// The time stamps of a GRANT that is handed to the link now, and was decided on at `decided`.
+    pub(super) fn grant_stamps(&mut self, to: HostId, decided: Time) -> GrantStamps {
+        if !self.config.leverage.measure_rtt {
+            return GrantStamps::default();
+        }
+        let now = self.leverage.now;
+        let Some(peer) = self.peers.find(to) else { return GrantStamps::default() };
+        let path = peer.path.get_or_insert_default();
+        let sent_at = path.grants.send(now, path.probe_interval());
+        match path.kept_data.take() {
+            Some((echo, arrived)) => GrantStamps {
+                sent_at,
+                echo,
+                held_ns: field_ns(decided.since(arrived)),
+                host_ns: field_ns(now.since(decided.max(arrived))),
+            },
+            None => GrantStamps { sent_at, ..GrantStamps::default() },
+        }
+    }
+
+    /// Looks at the time stamps of a packet that has been handled.
+    pub(super) fn note_stamps(&mut self, now: Time, packet: &Packet<Header>) {
+        let is_late = self.config.leverage.host_delay && self.is_late(now);
+        let config = &self.config;
+        let Some(peer) = self.peers.find(packet.src) else { return };
+        let window = config.leverage.min_rtt_window;
+        // No round trip is shorter than this host's own link makes it.
+        let least = config.link.span_of(u64::from(config.full_wire_bytes()));
+        match packet.header.body {
+            Body::Data { stamps, segment_length, retransmit: false, .. }
+                if stamps != DataStamps::default() =>
+            {
+                let path = peer.path.get_or_insert_default();
+                if is_late {
+                    // What it brings is used up, but nothing is learnt from it.
+                    path.grants.answered_later(now, stamps.echo);
+                    return;
+                }
+                path.kept_data.note(now, stamps.sent_at);
+                let is_full = u32::from(segment_length) == config.max_payload;
+                if is_full
+                    && stamps.echo != 0
+                    && let Some(elapsed_ns) = path.grants.answered_later(now, stamps.echo)
+                    && Span::from_ns(u64::from(elapsed_ns)) >= least
+                {
+                    let rtt = Span::from_ns(u64::from(elapsed_ns));
+                    path.measured.receiving(now, rtt, window);
+                    path.set_scheduled(config);
+                }
+            }
+            Body::Grant { stamps, .. } if stamps != GrantStamps::default() => {
+                let path = peer.path.get_or_insert_default();
+                let sent = (stamps.echo != 0).then(|| path.data.answered(now, stamps.echo));
+                if is_late {
+                    return;
+                }
+                path.kept_grant.note(now, stamps.sent_at);
+                let Some(sent) = sent.flatten() else { return };
+                let mut away = Span::from_ns(u64::from(stamps.held_ns));
+                if config.leverage.host_delay {
+                    away += Span::from_ns(u64::from(stamps.host_ns));
+                }
+                let rtt = Span(now.since(sent).0.saturating_sub(away.0));
+                if rtt >= least {
+                    path.measured.sending(now, rtt, window, config.leverage.average_shift);
+                    path.set_scheduled(config);
+                    path.judge(now, config);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What was measured, for [`rackweave_core::Transport::round_trips`].
+    pub(super) fn measured_round_trips(&self) -> Vec<RoundTrip> {
+        let mut all: Vec<RoundTrip> = (self.peers.iter())
+            .filter_map(|peer| {
+                let measured = &peer.path.as_deref()?.measured;
+                let (recent, samples) = (measured.recent, measured.samples);
+                Some(RoundTrip { peer: peer.host, min: measured.min()?, recent, samples })
+            })
+            .collect();
+        all.sort_unstable_by_key(|round_trip| round_trip.peer);
+        all
+    }
+
+    /// Whether the last round trip to this peer says that there is congestion.
+    #[cfg(test)]
+    pub(super) fn is_congested(&mut self, peer: HostId) -> bool {
+        let path = self.peers.find(peer).and_then(|peer| peer.path.as_deref());
+        path.is_some_and(|path| path.congested)
+    }
+}

@@ -1,0 +1,178 @@
+//! Which path each packet takes.
+//!
+//! NDP's senders pick the path of every packet themselves (the paper, section 3.1: going through a random
+//! permutation of all paths, then through another), because random choices by switches collide: at
+//! loads near 1 they cost ten percent of the links. Source routing of this kind needs switches that
+//! read the header's path; where they do not, the fabric sprays.
+
+use rackweave_core::rng::mix;
+use rackweave_wire::ndp::ANY_PATH;
+
+/// After so many answers for each path, the NACKs counted so far weigh half (ours).
+const MEMORY: u32 = 16;
+/// A path is left out when it has so many NACKs more than twice what the others have on average (ours).
+const MARGIN: u32 = 4;
+
+/// A random walk over all paths: each once in every round.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// A permutation of the paths; those before `at` have been taken in this round.
+    order: Vec<u16>,
+    at: usize,
+    random: u64,
+    /// NACKs of each path, as long as there are any. The paper, section 3.1: a sender counts ACKs and
+    /// NACKs by path, and leaves paths with too many NACKs out for a while.
+    nacks: Vec<u32>,
+    all_nacks: u32,
+    answers: u32,
+}
+
+impl Paths {
+    /// Begins anew, keeping the memory: any permutation is good to begin with.
+    pub(super) fn restart(&mut self, seed: u64) {
+        (self.at, self.random) = (0, seed);
+        (self.all_nacks, self.answers) = (0, 0);
+        self.nacks.clear();
+    }
+
+    /// The path of the next packet, of `count`; with 0 the switches pick.
+    #[inline]
+    pub(super) fn next(&mut self, count: u16) -> u16 {
+        if count == 0 {
+            return ANY_PATH;
+        }
+        if self.order.len() != usize::from(count) {
+            self.order = (0..count).collect();
+            (self.at, self.nacks) = (0, Vec::new());
+        }
+        // At most half of the paths can have more than twice what the others have, so that a path
+        // is found within two rounds.
+        loop {
+            let path = self.draw();
+            if self.nacks.is_empty() || !self.is_left_out(path) {
+                return path;
+            }
+        }
+    }
+
+    /// One step of Fisher and Yates's shuffle.
+    #[inline]
+    fn draw(&mut self) -> u16 {
+        if self.at >= self.order.len() {
+            self.at = 0;
+        }
+        self.random = mix(self.random);
+        let left = (self.order.len() - self.at) as u64;
+        let other = self.at + (((self.random >> 32) * left) >> 32) as usize;
+        self.order.swap(self.at, other);
+        self.at += 1;
+        self.order[self.at - 1]
+    }
+
+    fn is_left_out(&self, path: u16) -> bool {
+        let others = self.nacks.len() as u64 - 1;
+        let nacks = u64::from(self.nacks[usize::from(path)]);
+        nacks * others > 2 * (u64::from(self.all_nacks) - nacks) + u64::from(MARGIN) * others
+    }
+
+    /// A packet that took this path has arrived, whole or `trimmed`.
+    #[inline]
+    pub(super) fn answered(&mut self, path: u16, trimmed: bool) {
+        if usize::from(path) >= self.order.len() {
+            return;
+        }
+        if trimmed {
+            if self.nacks.is_empty() {
+                self.nacks.resize(self.order.len(), 0);
+            }
+            self.nacks[usize::from(path)] += 1;
+            self.all_nacks += 1;
+        }
+        if !self.nacks.is_empty() {
+            self.answers += 1;
+            if self.answers > MEMORY * self.nacks.len() as u32 {
+                self.forget_half();
+            }
+        }
+    }
+
+    fn forget_half(&mut self) {
+        self.nacks.iter_mut().for_each(|nacks| *nacks /= 2);
+        self.all_nacks = self.nacks.iter().sum();
+        self.answers = 0;
+        if self.all_nacks == 0 {
+            self.nacks.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_takes_each_path_once_in_another_order() {
+        let mut paths = Paths::default();
+        paths.restart(1);
+        let mut rounds: Vec<Vec<u16>> =
+            (0..20).map(|_| (0..16).map(|_| paths.next(16)).collect()).collect();
+        assert!(rounds.windows(2).all(|pair| pair[0] != pair[1]));
+        for round in &mut rounds {
+            round.sort_unstable();
+            assert_eq!(*round, (0..16).collect::<Vec<_>>());
+        }
+        assert_eq!(paths.next(0), ANY_PATH);
+        assert_eq!(paths.next(1), 0);
+    }
+
+    #[test]
+    fn a_path_with_many_nacks_is_left_out_for_a_while() {
+        let mut paths = Paths::default();
+        paths.restart(7);
+        let share = |paths: &mut Paths, bad: Option<u16>| {
+            let mut taken = 0;
+            for _ in 0..16_000 {
+                let path = paths.next(16);
+                taken += u32::from(path == 3);
+                paths.answered(path, bad == Some(path));
+            }
+            taken
+        };
+        // One in sixteen would be 1000; the path is tried again and again.
+        let bad = share(&mut paths, Some(3));
+        assert!((50..700).contains(&bad), "{bad}");
+        let good = share(&mut paths, None);
+        assert!((900..=1000).contains(&good), "it is forgiven: {good}");
+    }
+
+    #[test]
+    fn nacks_from_everywhere_leave_nothing_out() {
+        let mut paths = Paths::default();
+        paths.restart(3);
+        let mut taken = [0; 16];
+        for _ in 0..16_000 {
+            let path = paths.next(16);
+            taken[usize::from(path)] += 1;
+            paths.answered(path, true);
+        }
+        assert_eq!(taken, [1000; 16], "the last link of an incast is on every path");
+    }
+
+    #[test]
+    fn answers_for_paths_that_do_not_exist_are_ignored() {
+        let mut paths = Paths::default();
+        paths.answered(3, true);
+        paths.restart(3);
+        for _ in 0..1000 {
+            paths.next(2);
+            paths.answered(2, true);
+            paths.answered(ANY_PATH, true);
+            // However unequal, one is left; and of one, that one.
+            paths.answered(0, true);
+        }
+        assert_eq!((paths.next(2), paths.next(2)), (1, 1));
+        paths.next(1);
+        (0..1000).for_each(|_| paths.answered(0, true));
+        assert_eq!(paths.next(1), 0);
+    }
+}

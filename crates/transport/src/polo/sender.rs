@@ -1,0 +1,352 @@
+//! The sender: the first window and its adjoint packet, what is driven, what is sent again; and the
+//! packets that it receives.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Ecn, Event, FailReason, HostId, MessageId, Packet, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::polo::{Body, Header};
+
+use super::config::Config;
+use super::{Host, after};
+use crate::common::{Awaiting, Known, Scatter, State};
+
+/// Loss packets whose packets wait to be sent: what an honest receiver asks for goes sooner.
+const MAX_AGAIN: usize = 64;
+
+/// A message on its way out, in packets.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    length: u32,
+    packets: u32,
+    scatter: Scatter,
+    /// Packets that are sent unasked.
+    window: u32,
+    /// The first packet that was never sent, and the first that may not be.
+    next: u32,
+    limit: u32,
+    /// From this packet on they are driven.
+    driven_from: u32,
+    /// Ranges of packets to be sent again.
+    again: VecDeque<(u32, u32)>,
+    adjoint_sent: bool,
+    /// The receiver has other flows to serve; it drove this one before.
+    paused: bool,
+    driven: bool,
+    /// When the peer was last heard of, and when it was or something was sent.
+    heard_at: Time,
+    quiet_since: Time,
+    /// Timeouts (or questions of a paused sender) since the receiver last let it send.
+    doublings: u32,
+}
+
+impl Outgoing {
+    pub(super) fn new(now: Time, length: u32, scatter: Scatter, config: &Config) -> Self {
+        let packets = config.packets(length);
+        let window = packets.min(u32::from(config.first_window));
+        Self {
+            length,
+            packets,
+            scatter,
+            window,
+            next: 0,
+            limit: window,
+            driven_from: window,
+            again: VecDeque::new(),
+            adjoint_sent: false,
+            paused: false,
+            driven: false,
+            heard_at: now,
+            quiet_since: now,
+            doublings: 0,
+        }
+    }
+
+    /// Whether a new packet may be sent.
+    #[inline]
+    const fn is_ready(&self) -> bool {
+        self.next < self.limit
+    }
+
+    fn take_again(&mut self) -> Option<u32> {
+        let (packet, end) = self.again.pop_front()?;
+        if packet + 1 < end {
+            self.again.push_front((packet + 1, end));
+        }
+        Some(packet)
+    }
+
+    /// Lets new packets before `upto` go: no more than an honest receiver drives ahead.
+    fn allow(&mut self, upto: u32, config: &Config) {
+        let most = self.next.saturating_add(config.max_drives).min(self.packets);
+        self.limit = self.limit.max(upto.min(most));
+    }
+
+    const fn adjoint(&self, epoch: u32, timeout: bool) -> Body {
+        Body::Adjoint {
+            message_length: self.length,
+            sent: self.next,
+            epoch,
+            window: self.window as u16,
+            timeout,
+        }
+    }
+
+    /// The receiver says that it knows of the message.
+    const fn heard(&mut self, now: Time) {
+        (self.heard_at, self.quiet_since) = (now, now);
+    }
+
+    /// The receiver lets it send.
+    const fn served(&mut self, now: Time) {
+        self.heard(now);
+        (self.paused, self.driven, self.doublings) = (false, true, 0);
+    }
+
+    /// When something has to be done about it.
+    pub(super) fn deadline(&self, config: &Config) -> Time {
+        if self.is_ready() || !self.again.is_empty() {
+            return Time::MAX;
+        }
+        let interval = if self.paused {
+            config.probe_interval(self.doublings)
+        } else {
+            config.rto(self.doublings)
+        };
+        self.quiet_since.saturating_add(self.scatter.scatter(interval, self.doublings))
+    }
+
+    #[cfg(test)]
+    pub(super) fn backlog(&self) -> usize {
+        self.again.len()
+    }
+}
+
+impl Host {
+    /// The next data packet: those that were lost before new ones, messages by turns (ours).
+    #[inline]
+    pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
+        loop {
+            let (slot, again) = match self.resend.pop_front() {
+                Some(slot) => (slot, true),
+                None => (self.ready.pop_front()?, false),
+            };
+            let exchange = self.exchanges.get_mut(slot);
+            let State::Sending(outgoing) = &mut exchange.state else { continue };
+            let packet = if again {
+                let Some(packet) = outgoing.take_again() else { continue };
+                if !outgoing.again.is_empty() {
+                    self.resend.push_back(slot);
+                }
+                packet
+            } else {
+                if !outgoing.is_ready() {
+                    continue;
+                }
+                if outgoing.next == 0 {
+                    outgoing.heard_at = now;
+                }
+                outgoing.next += 1;
+                if outgoing.is_ready() {
+                    self.ready.push_back(slot);
+                }
+                outgoing.next - 1
+            };
+            outgoing.quiet_since = now;
+            let driven = again || packet >= outgoing.driven_from;
+            let offset = packet * self.config.max_payload;
+            let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+            let (message_length, window) = (outgoing.length, outgoing.window as u16);
+            let body = Body::Data { message_length, offset, len, window, driven, again };
+            let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
+            let adjoint = (!outgoing.adjoint_sent && outgoing.next == outgoing.window).then(|| {
+                // Slide 8: it follows the first window, with high priority.
+                outgoing.adjoint_sent = true;
+                outgoing.adjoint(0, false)
+            });
+            let deadline = outgoing.deadline(&self.config);
+            if deadline < Time::MAX {
+                self.timers.set_earlier(slot, deadline);
+            }
+            if let Some(adjoint) = adjoint {
+                self.send_control(peer, id, one_way, adjoint);
+            }
+            // Slide 7: lost packets are recovered through the queue of high priority.
+            let priority =
+                if again { self.config.control_priority } else { self.config.data_priority };
+            let header = Header { id: Id64::new(id), one_way, body };
+            let bytes = self.config.header_bytes + u32::from(len);
+            return Some(self.packet(peer, bytes, priority, header).with_ecn(Ecn::Capable));
+        }
+    }
+
+    /// The exchange in which this host sends message `id`, or waits for what it brings about.
+    fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
+        match self.exchanges.find(from, id) {
+            Known::Slot(slot) => Some(slot),
+            Known::No | Known::Finished => None,
+        }
+    }
+
+    /// The message may have something to send, and another deadline.
+    fn outgoing_changed(&mut self, now: Time, slot: u32) {
+        let State::Sending(outgoing) = &self.exchanges.get(slot).state else { return };
+        if outgoing.is_ready() {
+            self.ready.push_back(slot);
+        } else {
+            self.ready.remove(slot);
+        }
+        if !outgoing.again.is_empty() {
+            self.resend.push_back(slot);
+        }
+        let deadline = outgoing.deadline(&self.config);
+        if deadline < Time::MAX {
+            self.timers.set_earlier(slot, after(now, deadline));
+        }
+    }
+
+    /// ADJOINT-ACK.
+    pub(super) fn handle_adjoint_ack(
+        &mut self,
+        now: Time,
+        from: HostId,
+        id: u64,
+        (epoch, paused, tick): (u32, bool, bool),
+    ) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let exchange = self.exchanges.get_mut(slot);
+        let (peer, one_way) = (exchange.peer, exchange.one_way);
+        let outgoing = match &mut exchange.state {
+            State::Sending(outgoing) => outgoing,
+            State::Awaiting(awaiting) => {
+                awaiting.heard_at = now;
+                return;
+            }
+            _ => return,
+        };
+        outgoing.heard(now);
+        let mut adjoint = None;
+        // What was driven once is not paused any more: then the packet is old (ours).
+        if paused && !outgoing.driven && !outgoing.paused {
+            // Slide 12: sending is suspended, in the middle of the first window too (ours). The receiver is
+            // told how far it went.
+            (outgoing.paused, outgoing.doublings) = (true, 0);
+            outgoing.limit = outgoing.next;
+            outgoing.driven_from = outgoing.next;
+            if !outgoing.adjoint_sent {
+                outgoing.adjoint_sent = true;
+                adjoint = Some(outgoing.adjoint(0, false));
+            }
+        } else if !paused {
+            outgoing.paused = false;
+        }
+        if tick {
+            // Slide 9: the ping-pong that delimits the epoch.
+            adjoint = Some(outgoing.adjoint(epoch, false));
+        }
+        self.outgoing_changed(now, slot);
+        if let Some(adjoint) = adjoint {
+            self.send_control(peer, id, one_way, adjoint);
+        }
+    }
+
+    /// DRIVE. One that lags behind what was sent comes from a receiver that has forgotten: it is told (ours).
+    #[inline]
+    pub(super) fn handle_drive(&mut self, now: Time, from: HostId, id: u64, upto: u32) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let exchange = self.exchanges.get_mut(slot);
+        let (peer, one_way) = (exchange.peer, exchange.one_way);
+        let State::Sending(outgoing) = &mut exchange.state else { return };
+        outgoing.served(now);
+        if upto < outgoing.next {
+            let adjoint = outgoing.adjoint(0, false);
+            self.send_control(peer, id, one_way, adjoint);
+        } else {
+            outgoing.allow(upto, &self.config);
+        }
+        self.outgoing_changed(now, slot);
+    }
+
+    /// LOSS. Of a first window that was cut, some packets were never sent: those go as new ones.
+    pub(super) fn handle_loss(&mut self, now: Time, from: HostId, id: u64, first: u32, count: u16) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
+        if first >= outgoing.packets {
+            return;
+        }
+        outgoing.served(now);
+        let end = first.saturating_add(u32::from(count).min(self.config.max_drives));
+        let end_sent = end.min(outgoing.next);
+        if first < end_sent && outgoing.again.len() < MAX_AGAIN {
+            outgoing.again.push_back((first, end_sent));
+        }
+        if end > outgoing.next {
+            outgoing.allow(end, &self.config);
+        }
+        self.outgoing_changed(now, slot);
+    }
+
+    /// COMPLETE: the whole message has arrived.
+    pub(super) fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        let exchange = self.exchanges.get_mut(slot);
+        let (one_way, is_client) = (exchange.one_way, exchange.is_client());
+        match &mut exchange.state {
+            State::Sending(_) if one_way || !is_client => {
+                self.remove(now, slot, !is_client);
+                self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
+            }
+            State::Sending(_) => {
+                let ask_at = now.saturating_add(self.config.pause_probe);
+                exchange.state = State::Awaiting(Awaiting { ask_at, heard_at: now });
+                self.leave_lists(slot);
+                self.timers.set(slot, ask_at);
+                self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
+            }
+            // The answer to a question.
+            State::Awaiting(awaiting) => awaiting.heard_at = now,
+            _ => {}
+        }
+    }
+
+    /// The peer does not know the message.
+    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+        if let Some(slot) = self.outgoing_slot(from, id)
+            && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
+        {
+            self.fail(now, slot, FailReason::PeerForgot);
+        }
+    }
+
+    /// Recovery 3 (slide 11): nothing was heard of a message's receiver for too long. What is repeated is the
+    /// adjoint packet (ours): it says what was sent, and the receiver names what it lacks.
+    pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Sending(outgoing) = &mut exchange.state else { return };
+        if now.since(outgoing.heard_at) >= self.config.patience {
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
+        outgoing.doublings += 1;
+        outgoing.quiet_since = now;
+        outgoing.adjoint_sent = true;
+        let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
+        let (adjoint, deadline) =
+            (outgoing.adjoint(0, true), after(now, outgoing.deadline(&self.config)));
+        self.timers.set(slot, deadline);
+        self.send_control(peer, id, one_way, adjoint);
+    }
+
+    /// The timer of a client that waits for its response.
+    pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
+        let (interval, patience) = (self.config.pause_probe, self.config.patience);
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Awaiting(awaiting) = &mut exchange.state else { return };
+        awaiting.ask_at = now.saturating_add(interval);
+        if now.since(awaiting.heard_at) >= patience {
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
+        let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
+        self.timers.set(slot, at);
+        self.send_control(peer, id, false, Body::Ask);
+    }
+}
