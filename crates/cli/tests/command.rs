@@ -307,10 +307,10 @@ fn lists_are_tables_and_documents() {
     assert_eq!(names("transports"), ["homa", "dctcp", "tcp", "ndp", "phost", "polo"]);
     assert_eq!(names("fabrics"), ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
     assert!(names("workloads").contains(&"W4".to_owned()));
-    assert_eq!(
-        names("scenarios"),
-        ["quickstart", "incast", "many-senders", "homa-sigcomm18", "small.toml"]
-    );
+    let scenarios = names("scenarios");
+    assert_eq!(scenarios[..3], ["quickstart", "incast", "many-senders"]);
+    assert!(scenarios.contains(&"polo-core".to_owned()), "{scenarios:?}");
+    assert_eq!(scenarios.last().unwrap(), "small.toml");
     let claims = names("claims");
     assert_eq!((claims.len(), claims[0].as_str()), (16, "homa-sigcomm"));
     let claims: Value =

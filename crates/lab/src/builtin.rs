@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 4] = [
+pub const SCENARIOS: [Builtin; 19] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -32,6 +32,81 @@ pub const SCENARIOS: [Builtin; 4] = [
         name: "homa-sigcomm18",
         file: "scenarios/papers/homa-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/homa-sigcomm18.toml"),
+    },
+    Builtin {
+        name: "homa-rtt",
+        file: "scenarios/papers/homa/homa-rtt.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-rtt.toml"),
+    },
+    Builtin {
+        name: "homa-window",
+        file: "scenarios/papers/homa/homa-window.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-window.toml"),
+    },
+    Builtin {
+        name: "homa-mixed-rtt",
+        file: "scenarios/papers/homa/homa-mixed-rtt.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-mixed-rtt.toml"),
+    },
+    Builtin {
+        name: "homa-incast",
+        file: "scenarios/papers/homa/homa-incast.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-incast.toml"),
+    },
+    Builtin {
+        name: "homa-tcp",
+        file: "scenarios/papers/homa/homa-tcp.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-tcp.toml"),
+    },
+    Builtin {
+        name: "homa-stream",
+        file: "scenarios/papers/homa/stream.toml",
+        text: include_str!("../../../scenarios/papers/homa/stream.toml"),
+    },
+    Builtin {
+        name: "homa-future-host",
+        file: "scenarios/papers/homa/homa-future-host.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-future-host.toml"),
+    },
+    Builtin {
+        name: "homa-future-average",
+        file: "scenarios/papers/homa/homa-future-average.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-future-average.toml"),
+    },
+    Builtin {
+        name: "homa-future-pacer",
+        file: "scenarios/papers/homa/homa-future-pacer.toml",
+        text: include_str!("../../../scenarios/papers/homa/homa-future-pacer.toml"),
+    },
+    Builtin {
+        name: "polo-core",
+        file: "scenarios/papers/polo/core.toml",
+        text: include_str!("../../../scenarios/papers/polo/core.toml"),
+    },
+    Builtin {
+        name: "polo-edge",
+        file: "scenarios/papers/polo/edge.toml",
+        text: include_str!("../../../scenarios/papers/polo/edge.toml"),
+    },
+    Builtin {
+        name: "polo-queue",
+        file: "scenarios/papers/polo/queue.toml",
+        text: include_str!("../../../scenarios/papers/polo/queue.toml"),
+    },
+    Builtin {
+        name: "polo-recovery",
+        file: "scenarios/papers/polo/recovery.toml",
+        text: include_str!("../../../scenarios/papers/polo/recovery.toml"),
+    },
+    Builtin {
+        name: "polo-tail",
+        file: "scenarios/papers/polo/tail.toml",
+        text: include_str!("../../../scenarios/papers/polo/tail.toml"),
+    },
+    Builtin {
+        name: "polo-incast",
+        file: "scenarios/papers/polo/incast.toml",
+        text: include_str!("../../../scenarios/papers/polo/incast.toml"),
     },
 ];
 

@@ -4,12 +4,12 @@
 //! run, by which rules the claim holds, and which figures are drawn anew. Nothing here knows a
 //! claim; see `docs/papers.md`.
 //!
-//! - [`claim`]: the file.
-//! - [`select`], [`path`]: which points, and which of their numbers.
-//! - [`rule`]: comparisons of numbers.
-//! - [`figure`]: pictures.
-//! - [`plan`], [`session`]: running each scenario once, and deciding.
-//! - [`page`]: `index.html`, `claims.json` and the table for a terminal.
+//! - `claim`: the file.
+//! - `select`, `path`: which points, and which of their numbers.
+//! - `rule`: comparisons of numbers.
+//! - `figure`: pictures.
+//! - `plan`, `session`: running each scenario once, and deciding.
+//! - `page`: `index.html`, `claims.json` and the table for a terminal.
 
 mod claim;
 mod figure;

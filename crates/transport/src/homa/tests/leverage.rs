@@ -378,3 +378,38 @@ fn the_pacer_trickles_without_grants_and_backs_off() {
     let packet = LINK.span_of(1538);
     assert_eq!([gaps(false), gaps(true)], [packet * 3, packet * 6]);
 }
+
+#[test]
+fn all_messages_together_get_the_overcommitted_window() {
+    let mut config = Config::leverage(LINK);
+    config.overcommit = 2;
+    config.grant_fifo_fraction = 0;
+    config.leverage.unscheduled_ratio = false;
+    let most_on_the_way = |config: &Config| {
+        let mut network = network(config, 7, Span::from_us(10));
+        let mut most = 0;
+        for n in 1..=3 {
+            for from in 0..6 {
+                submit(&mut network, from, 6, n, 1_000_000, Kind::OneWay);
+            }
+            for step in 0..400 {
+                network.run_until(at(Span::from_us(12 * (400 * n + step))));
+                // The first messages come before anything was measured.
+                most = if n > 1 { network.hosts[6].grants.incoming.max(most) } else { 0 };
+            }
+        }
+        most
+    };
+    // 21.3 us at 10 Gbps are 26,600 bytes: two messages have thrice that. The unscheduled bytes of new
+    // messages come on top: nobody is asked about them.
+    let (unscheduled, window) = (6 * 27_000, 3 * 27_000);
+    let most = most_on_the_way(&config);
+    assert!((window..=unscheduled + 2 * window).contains(&most), "{most}");
+    config.overcommit = 6;
+    let most = most_on_the_way(&config);
+    assert!(most > unscheduled + 2 * window, "{most}");
+    // The kernel module's limit does not count any more.
+    config.max_incoming = 30_000;
+    let most = most_on_the_way(&config);
+    assert!(most > unscheduled + 2 * window, "{most}");
+}
