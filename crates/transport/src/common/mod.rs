@@ -1,11 +1,13 @@
-//! What NDP and pHost share: their messages are exchanges with a sender's and a receiver's half
-//! each, found by a peer's id, in lists and heaps by slot.
+//! What transports share: lists and heaps by slot; and, of NDP and pHost, messages that are exchanges
+//! with a sender's and a receiver's half each, found by a peer's id.
 
 #[cfg(test)]
 pub(crate) mod chaos;
 mod exchanges;
 mod heap;
 mod list;
+#[cfg(test)]
+pub(crate) mod stream_chaos;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};

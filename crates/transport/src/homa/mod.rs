@@ -32,6 +32,7 @@ mod receiver;
 mod rpc;
 mod sender;
 mod srpt;
+pub mod stream;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -40,12 +41,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time,
-    Transport,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Open, Packet, Placement, Refused, Submit,
+    Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
+use crate::common::Heap;
 pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
@@ -94,6 +96,8 @@ pub struct Host {
     finished: VecDeque<Finished>,
     events: VecDeque<Event>,
     next_tick: Option<Time>,
+    /// When each stream's slot is to be looked at.
+    stream_timers: Heap<Time>,
 }
 
 impl Host {
@@ -101,17 +105,19 @@ impl Host {
     /// [`Config::check`] must have passed.
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
+        let queue = SendQueue::new(config.pacer_fifo_fraction);
         Self {
             id,
             config,
             rpcs: Rpcs::default(),
             peers: Peers::default(),
             control: VecDeque::new(),
-            queue: SendQueue::default(),
+            queue,
             grants: Grants::default(),
             finished: VecDeque::new(),
             events: VecDeque::new(),
             next_tick: None,
+            stream_timers: Heap::default(),
         }
     }
 
@@ -135,6 +141,7 @@ impl Host {
             assert!(self.grants.is_empty());
             assert_eq!(self.grants.incoming, 0);
             assert!(self.queue.is_empty());
+            assert!(self.stream_timers.is_empty());
         }
     }
 
@@ -214,6 +221,7 @@ impl Host {
                 }
             }
             State::InService | State::Free(_) => {}
+            State::Stream(_) => self.leave_stream(slot),
         }
     }
 
@@ -227,7 +235,11 @@ impl Host {
             }
             self.finished.pop_front();
             self.rpcs.forget(host, id);
-            if !expired && let Some(peer) = self.peers.find(host) {
+            // Only servers refuse ids.
+            if !expired
+                && id & 1 == 1
+                && let Some(peer) = self.peers.find(host)
+            {
                 peer.floor = peer.floor.max(id);
                 peer.floor_until = entry.tick.saturating_add(keep);
             }
@@ -268,6 +280,7 @@ impl Host {
             // request that did not arrive.
             State::Receiving(_) => (is_client.then_some(local), false),
             State::Free(_) => return,
+            State::Stream(_) => return self.fail_stream(now, slot, reason),
         };
         self.remove_rpc(now, slot, executed);
         if let Some(id) = id {
@@ -334,6 +347,11 @@ impl Transport for Host {
     }
 
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) =
+            self.find_stream(peer, id.0).or_else(|| self.find_stream(peer, id.0 ^ 1))
+        {
+            return self.cancel_stream(now, slot);
+        }
         // Submitted here: the local id is the message's. Arriving: it is the other one.
         let submitted = match self.rpcs.find(peer, id.0) {
             Known::Slot(slot) => {
@@ -348,7 +366,7 @@ impl Transport for Host {
                 State::Receiving(_) | State::InService => Some(slot),
                 // A response that the client waits for.
                 State::Sending(_) => id.is_response().then_some(slot),
-                State::Free(_) => None,
+                State::Free(_) | State::Stream(_) => None,
             },
             Known::No | Known::Finished => None,
         };
@@ -368,13 +386,16 @@ impl Transport for Host {
         if let Body::Data { .. } = header.body {
             return self.handle_data(now, packet);
         }
+        if let Body::Stream(stream) = header.body {
+            return self.handle_stream(now, packet, stream);
+        }
         if self.config.one_resend_per_peer
             && let Some(peer) = self.peers.find(from)
         {
             peer.asked = 0;
         }
         match header.body {
-            Body::Data { .. } => {}
+            Body::Data { .. } | Body::Stream(_) => {}
             Body::Grant { offset, priority, resend_all } => {
                 self.handle_grant(from, id, offset, priority, resend_all);
             }
@@ -399,21 +420,25 @@ impl Transport for Host {
         if self.next_tick.is_some_and(|at| at <= now) {
             self.handle_tick(now);
         }
+        self.handle_stream_timers(now);
     }
 
     #[inline]
-    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
         while let Some(control) = self.control.pop_front() {
             if let Some(packet) = self.control_packet(control) {
                 return Some(packet);
             }
         }
-        self.packet_again().or_else(|| self.next_packet())
+        self.packet_again(now).or_else(|| self.next_packet(now))
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        self.next_tick
+        match (self.next_tick, self.stream_timers.first()) {
+            (Some(tick), Some((at, _))) => Some(tick.min(at)),
+            (tick, at) => tick.or(at.map(|(at, _)| at)),
+        }
     }
 
     #[inline]
@@ -423,5 +448,24 @@ impl Transport for Host {
 
     fn framing(&self) -> Framing {
         self.config.framing()
+    }
+
+    fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
+        self.open_stream(now, stream)
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        self.write_stream(now, peer, id.0, bytes, end)
+    }
+
+    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        self.consume_stream(now, peer, id.0 ^ 1, bytes);
     }
 }
