@@ -3,14 +3,18 @@
 //! Each host has one link of its own rate; what it sends arrives, after a delay, at its destination
 //! and waits for nothing there. The kit plays the driver by the contract of [`Transport`] and
 //! checks its rules: time-outs lie in the future, bytes arrive whole before a message is delivered,
-//! and no message is delivered twice to the same incarnation of a host.
+//! and no message is delivered twice to the same incarnation of a host. Of streams it checks that each
+//! direction is readable in order, once, up to what was written, within the window, and whole when it
+//! ends.
+
+mod streams;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, Rng, Slice, Span, Submit,
-    Time, Transport,
+    Event, HostId, Kind, MessageId, Open, Packet, Placement, Rate, Refused, Rng, Slice, Span,
+    StreamEvent, Submit, Time, Transport,
 };
 
 /// What happens to packets on their way.
@@ -82,6 +86,11 @@ pub struct Network<T: Transport> {
     pub keep_packets: bool,
     /// Bytes of the response to a request of so many bytes; `None`: the test answers.
     pub respond: Option<fn(u64) -> u64>,
+    /// Whether applications consume what is readable of streams at once; else the test does.
+    pub consume: bool,
+    /// The window of streams, if it is to be checked.
+    pub stream_window: Option<u64>,
+    streams: streams::Book,
     link: Rate,
     delay: Span,
     rng: Rng,
@@ -108,6 +117,9 @@ impl<T: Transport> Network<T> {
             packets: Vec::new(),
             keep_packets: false,
             respond: Some(|bytes| bytes),
+            consume: true,
+            stream_window: None,
+            streams: streams::Book::default(),
             link,
             delay,
             rng: Rng::stream(seed, 0, 0, "testkit"),
@@ -151,12 +163,79 @@ impl<T: Transport> Network<T> {
         self.drive(at as usize);
     }
 
+    /// Opens a stream at a host.
+    ///
+    /// # Errors
+    /// As [`Transport::open`].
+    pub fn open(
+        &mut self,
+        at: u32,
+        peer: u32,
+        id: MessageId,
+        deadline: Time,
+    ) -> Result<(), Refused> {
+        let open = Open { id, peer: HostId(peer), deadline };
+        let result = self.hosts[at as usize].open(self.now, open);
+        if result.is_ok() {
+            self.streams.opened(HostId(at), HostId(peer), id);
+        }
+        self.drive(at as usize);
+        result
+    }
+
+    /// Writes to a stream's direction at a host.
+    ///
+    /// # Errors
+    /// As [`Transport::write`].
+    pub fn write(
+        &mut self,
+        at: u32,
+        peer: u32,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        let result = self.hosts[at as usize].write(self.now, HostId(peer), id, bytes, end);
+        if result.is_ok() {
+            self.streams.wrote(HostId(at), HostId(peer), id, bytes, end);
+        }
+        self.drive(at as usize);
+        result
+    }
+
+    /// Consumes up to `most` bytes of what is readable of a stream's direction.
+    pub fn consume(&mut self, at: u32, peer: u32, id: MessageId, most: u64) {
+        let (host, peer) = (HostId(at), HostId(peer));
+        let bytes = self.streams.unconsumed(host, peer, id).min(most);
+        self.streams.consumed(host, peer, id, bytes);
+        self.hosts[at as usize].consume(self.now, peer, id, bytes);
+        self.drive(at as usize);
+    }
+
+    /// Cancels a stream at a host, of which it hears no more.
+    pub fn cancel_stream(&mut self, at: u32, peer: u32, id: MessageId) {
+        self.streams.ended(HostId(at), HostId(peer), id);
+        self.cancel(at, peer, id);
+    }
+
+    /// Whether a host's application knows the stream, and of no end of it.
+    pub fn is_open(&self, at: u32, peer: u32, id: MessageId) -> bool {
+        self.streams.is_open(HostId(at), HostId(peer), id)
+    }
+
+    /// What a host's application was told of the direction `id` that it reads: bytes, and whether it
+    /// has ended.
+    pub fn readable(&self, at: u32, peer: u32, id: MessageId) -> (u64, bool) {
+        self.streams.read(HostId(at), HostId(peer), id)
+    }
+
     /// Replaces a host by one that knows nothing.
     pub fn restart(&mut self, at: u32, fresh: T) {
         self.hosts[at as usize] = fresh;
         let host = HostId(at);
         self.coverage.retain(|(receiver, ..), _| *receiver != host);
         self.delivered.retain(|(receiver, ..)| *receiver != host);
+        self.streams.restarted(host);
         self.drive(at as usize);
     }
 
@@ -227,6 +306,9 @@ impl<T: Transport> Network<T> {
     }
 
     fn store(&mut self, packet: &Packet<T::Header>, slice: Slice) {
+        if self.streams.is_stream(packet.dst, packet.src, slice.message) {
+            return self.streams.stored(packet.dst, packet.src, slice, self.stream_window);
+        }
         let key = (packet.dst, packet.src, slice.message);
         assert!(!self.delivered.contains(&key), "bytes of a delivered message are stored: {key:?}");
         let coverage = self.coverage.entry(key).or_default();
@@ -248,6 +330,13 @@ impl<T: Transport> Network<T> {
         let at = HostId(index as u32);
         while let Some(event) = self.hosts[index].poll_event() {
             self.events.push((self.now, at, event));
+            streams::note(&mut self.streams, at, &event);
+            if self.consume
+                && let Event::Stream(StreamEvent::Readable { peer, id, bytes, .. }) = event
+            {
+                self.streams.consumed(at, peer, id, bytes);
+                self.hosts[index].consume(self.now, peer, id, bytes);
+            }
             let Event::Delivered { peer, id, bytes, kind } = event else { continue };
             let key = (at, peer, id);
             // The bytes of the last packet are stored before its events are looked at.

@@ -48,6 +48,7 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
         Body::Cutoffs { .. } => "CUTOFFS",
         Body::NeedAck => "NEED_ACK",
         Body::Ack { .. } => "ACK",
+        Body::Stream(stream) => stream.name(),
     };
     write!(f, "homa {name} id {}", header.id.get())?;
     if header.one_way {
@@ -106,6 +107,7 @@ fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result 
             Ok(())
         }
         Body::Unknown | Body::Busy | Body::NeedAck => Ok(()),
+        Body::Stream(stream) => stream.dump(f),
     }
 }
 
@@ -338,6 +340,46 @@ mod tests {
             (Body::Ack { count: 2, others: ids }, "ACK id 42 and 40, 38"),
         ] {
             assert_eq!(homa(body), format!("h3.1 > h7.2 homa {expected} prio 7"));
+        }
+    }
+
+    #[test]
+    fn homa_streams() {
+        use homa::stream::{Credit, Reason, Stream, UNSCHEDULED, flags};
+        let credit = |priority| Credit { allowed: 9000, received: 77, priority };
+        let (offset, len, written) = (u32::MAX - 9, 20, 30);
+        let data = |cutoff_version, flags| Stream::Data {
+            offset,
+            len,
+            written,
+            credit: credit(UNSCHEDULED),
+            cutoff_version,
+            flags,
+            tag: 16,
+        };
+        for (stream, expected) in [
+            (
+                data(0, flags::OPENING | flags::END),
+                "STREAM id 42 [4294967286..10) of 30 end opening received 77 allowed 9000 \
+                 deadline in 16 us",
+            ),
+            (
+                data(3, flags::AGAIN | flags::ASK),
+                "STREAM id 42 [4294967286..10) of 30 cutoffs v3 ask again received 77 \
+                 allowed 9000 tag 0x10",
+            ),
+            (
+                Stream::Credit { credit: credit(2), flags: flags::END_RECEIVED, tag: 16 },
+                "CREDIT id 42 end received received 77 allowed 9000 at 2 tag 0x10",
+            ),
+            (
+                Stream::Missing { offset, length: 20, tag: 1 },
+                "MISSING id 42 [4294967286..10) tag 0x1",
+            ),
+            (Stream::Reset { reason: Reason::Cancelled, tag: 0 }, "RESET id 42 cancelled tag 0x0"),
+        ] {
+            let text = homa(homa::Body::Stream(stream));
+            assert_eq!(text, format!("h3.1 > h7.2 homa {expected} prio 7"));
         }
     }
 

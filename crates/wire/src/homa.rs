@@ -1,6 +1,7 @@
 //! Homa's headers.
 
 mod codec;
+pub mod stream;
 
 use rackweave_core::{MessageId, Slice};
 
@@ -54,6 +55,14 @@ pub mod size {
     pub const ACK_HEAD: u32 = 80;
     /// ACK, whose five entries are always there.
     pub const ACK_TALK: u32 = 90;
+    /// STREAM, without its bytes.
+    pub const STREAM: u32 = 56;
+    /// CREDIT.
+    pub const CREDIT: u32 = 42;
+    /// MISSING.
+    pub const MISSING: u32 = 40;
+    /// RESET.
+    pub const RESET: u32 = 33;
     /// The longest header.
     pub const MAX_HEADER: u32 = ACK_TALK;
 }
@@ -166,6 +175,8 @@ pub enum Body {
         /// Ids of other finished RPCs with the same server.
         others: [Id64; 3],
     },
+    /// Ours: of a stream, not of messages.
+    Stream(stream::Stream),
 }
 
 impl Header {
@@ -186,6 +197,9 @@ impl Header {
                 offset,
                 len: u32::from(segment_length),
             }),
+            Body::Stream(stream::Stream::Data { offset, len, .. }) if len > 0 => {
+                Some(Slice { message: MessageId(self.id.get()), offset, len: u32::from(len) })
+            }
             _ => None,
         }
     }

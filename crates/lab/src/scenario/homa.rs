@@ -34,6 +34,7 @@ pub(super) const HOMA_KEYS: &[&str] = &[
     "request_ack_ticks",
     "max_restarts",
     "paced_resends",
+    "stream_window",
     "measure_rtt",
     "min_rtt_window",
     "scheduled_window",
@@ -78,6 +79,7 @@ pub(super) struct HomaKeys {
     request_ack_ticks: Option<u16>,
     max_restarts: Option<u16>,
     paced_resends: Option<bool>,
+    stream_window: Option<Unit<Bytes>>,
     measure_rtt: Option<bool>,
     min_rtt_window: Option<Unit<Span>>,
     scheduled_window: Option<bool>,
@@ -226,6 +228,9 @@ impl HomaKeys {
         config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
         config.max_restarts = self.max_restarts.unwrap_or(config.max_restarts);
         config.paced_resends = self.paced_resends.unwrap_or(config.paced_resends);
+        if let Some(n) = bytes("stream_window", self.stream_window)? {
+            config.streams.window_bytes = positive("stream_window", n)?;
+        }
         match config.check() {
             Ok(()) => Ok(config),
             Err(error) => Err(self.invalid(chosen, error, &config)),
@@ -319,6 +324,7 @@ impl HomaKeys {
                      request_ack_ticks",
                 )
             }
+            E::StreamWindow => chosen.bad("stream_window", "`stream_window` can be at most 1 GiB"),
             E::NeedsRtt(switch) => {
                 let key = if switch == "congestion" { "congestion_by" } else { switch };
                 let message = format!("`{key}` needs measured round trips");

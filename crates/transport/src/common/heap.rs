@@ -28,6 +28,11 @@ impl<K: Copy + Ord> Heap<K> {
     }
 
     #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    #[inline]
     fn find(&self, slot: u32) -> Option<usize> {
         self.position.get(slot as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }

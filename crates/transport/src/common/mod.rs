@@ -1,5 +1,5 @@
-//! What NDP, pHost and Polo share: their messages are exchanges with a sender's and a receiver's half
-//! each, found by a peer's id, in lists and heaps by slot.
+//! What transports share: lists and heaps by slot; and, of NDP, pHost and Polo, messages that are exchanges
+//! with a sender's and a receiver's half each, found by a peer's id.
 
 #[cfg(test)]
 pub(crate) mod chaos;
@@ -7,6 +7,8 @@ mod exchanges;
 mod finished;
 mod heap;
 mod list;
+#[cfg(test)]
+pub(crate) mod stream_chaos;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::cutoffs::{self, Cutoffs};
 use super::leverage::Leverage;
+use super::stream::config::{MAX_WINDOW, StreamConfig};
 
 /// The most priority levels that Ethernet (802.1p) has.
 pub const MAX_PRIORITIES: u8 = 8;
@@ -124,6 +125,9 @@ pub struct Config {
     /// further tick.
     pub request_ack_ticks: u16,
 
+    /// Streams.
+    pub streams: StreamConfig,
+
     /// Acknowledgements that wait, for one peer, to travel with data; one more, and they travel
     /// alone. At least 1.
     pub max_acks_queued: u16,
@@ -166,6 +170,9 @@ pub enum InvalidConfig {
     /// A dynamic window is a share of `max_incoming`, which has no limit.
     #[error("a dynamic window (0) needs a limit on max_incoming")]
     DynamicWindow,
+    /// A stream's window that offsets modulo 2^32 cannot tell from what is past.
+    #[error("stream_window_bytes can be at most {MAX_WINDOW}")]
+    StreamWindow,
     /// Finished RPCs are forgotten while their senders may still try.
     #[error("finished_ticks must be above {0}, the ticks for which a sender tries")]
     ForgetsTooSoon(u32),
@@ -201,13 +208,20 @@ impl Config {
             ("max_rpcs", self.max_rpcs > 0),
             ("max_gaps", self.max_gaps > 0),
             ("max_control", self.max_control > 0),
+            ("stream_window_bytes", self.streams.window_bytes > 0),
+            ("stream_ping_ticks", self.streams.ping_ticks > 0),
         ];
         if let Some((name, _)) = at_least_one.into_iter().find(|(_, right)| !right) {
             return Err(InvalidConfig::Zero(name));
         }
+        if self.streams.window_bytes > MAX_WINDOW {
+            return Err(InvalidConfig::StreamWindow);
+        }
         let sizes = self.header_bytes;
         let data = sizes.data.saturating_add(self.max_payload);
-        for l3 in [data, sizes.grant, sizes.resend, sizes.common, sizes.cutoffs, sizes.ack] {
+        let stream = self.streams.stream_header.saturating_add(self.max_payload);
+        for l3 in [data, stream, sizes.grant, sizes.resend, sizes.common, sizes.cutoffs, sizes.ack]
+        {
             if l3 > u32::from(u16::MAX) - frame::wire_bytes(frame::MIN_PAYLOAD) {
                 return Err(InvalidConfig::PacketTooLong(l3));
             }
@@ -288,6 +302,7 @@ impl Config {
             // The simulation has no acknowledgements at all; a long queue lets nearly all of them
             // travel with data and cost no bytes.
             max_acks_queued: 32,
+            streams: StreamConfig::with_data_header(DATA_HEADER),
             max_rpcs: 1 << 20,
             max_gaps: 256,
             max_control: 1 << 16,
@@ -341,6 +356,7 @@ impl Config {
             one_resend_per_peer: true,
             need_ack_resends: true,
             request_ack_ticks: 2,
+            streams: StreamConfig::with_data_header(DATA_HEADER),
             max_acks_queued: 4,
             max_rpcs: 1 << 20,
             max_gaps: 256,

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::peer::Peers;
-use super::rpc::{Incoming, Rpcs, State};
+use super::rpc::{Incoming, Rpcs};
 
 /// The order of grants: fewest bytes that have not arrived first, then the oldest (facts 1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,8 @@ struct Entry {
     granted: u32,
     length: u32,
     peer: u32,
+    /// What may be granted at most: less than the length if a stream's flow control says so.
+    limit: u32,
 }
 
 /// Messages that are not wholly granted.
@@ -53,12 +55,12 @@ impl Grants {
     }
 
     fn activate(&mut self, rpcs: &Rpcs, key: Key) {
-        if let State::Receiving(incoming) = &rpcs.get(key.slot).state
+        if let Some(incoming) = rpcs.get(key.slot).incoming()
             && let Err(at) = self.position(key)
         {
-            let (granted, length) = (incoming.granted, incoming.length);
-            let entry = Entry { key, granted, length, peer: rpcs.get(key.slot).peer };
-            self.active.insert(at, entry);
+            let Incoming { granted, length, limit, .. } = *incoming;
+            let peer = rpcs.get(key.slot).peer;
+            self.active.insert(at, Entry { key, granted, length, limit, peer });
         }
     }
 
@@ -128,6 +130,38 @@ impl Grants {
         }
     }
 
+    /// More was written of the stream that stands under `old`, or less is left of it, or more of it
+    /// may be granted than before.
+    pub(super) fn changed(
+        &mut self,
+        config: &Config,
+        rpcs: &Rpcs,
+        list: &mut [Key],
+        old: Key,
+        incoming: &Incoming,
+    ) {
+        let new = Key { left: incoming.left, ..old };
+        if new < old {
+            self.progress(config, rpcs, list, old, new.left);
+        } else if new > old {
+            let Ok(from) = list.binary_search(&old) else { return };
+            let to = from + list[from + 1..].partition_point(|other| *other < new);
+            list[from..=to].rotate_left(1);
+            list[to] = new;
+            let limit = config.max_rpcs_per_peer as usize;
+            if from < limit {
+                self.deactivate(old);
+                // Itself, or the one that has moved up in its place.
+                self.activate(rpcs, list[to.min(limit - 1)]);
+            }
+        }
+        if let Ok(at) = self.position(new) {
+            let Incoming { granted, length, limit, .. } = *incoming;
+            let peer = self.active[at].peer;
+            self.active[at] = Entry { key: new, granted, length, limit, peer };
+        }
+    }
+
     /// The next grant in SRPT order at or after `from`, which is the rank to go on from (facts 1.4,
     /// steps 2 to 6). `n` messages are granted at a time.
     pub(super) fn next(
@@ -162,13 +196,13 @@ impl Grants {
                 (0, 0) => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
                 (0, window) | (window, _) => window,
             };
-            let mut offset = config.whole_packets(received.saturating_add(window), entry.length);
+            let mut offset = config.whole_packets(received.saturating_add(window), entry.limit);
             if offset <= entry.granted {
                 continue;
             }
             if u64::from(offset - entry.granted) > available {
                 let clipped = entry.granted.saturating_add(available as u32);
-                offset = config.whole_packets(clipped, entry.length);
+                offset = config.whole_packets(clipped, entry.limit);
             }
             let priority = sched_priority(config, rank, n);
             return Some((rank, Grant { slot: entry.key.slot, offset, priority }));

@@ -48,6 +48,7 @@ mod rpc;
 mod rtt;
 mod sender;
 mod srpt;
+pub mod stream;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -57,12 +58,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, RoundTrip,
-    Submit, Time, Transport,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Open, Packet, Placement, Refused,
+    RoundTrip, Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
+use crate::common::Heap;
 pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use grants::{Grants, Key};
@@ -117,6 +119,8 @@ pub struct Host {
     events: VecDeque<Event>,
     next_tick: Option<Time>,
     leverage: windows::State,
+    /// When each stream's slot is to be looked at.
+    stream_timers: Heap<Time>,
 }
 
 impl Host {
@@ -124,19 +128,21 @@ impl Host {
     /// [`Config::check`] must have passed.
     #[must_use]
     pub fn new(id: HostId, config: Arc<Config>) -> Self {
+        let queue = SendQueue::new(config.pacer_fifo_fraction);
         Self {
             id,
             config,
             rpcs: Rpcs::default(),
             peers: Peers::default(),
             control: VecDeque::new(),
-            queue: SendQueue::default(),
+            queue,
             grants: Grants::default(),
             repairs: Repairs::default(),
             finished: VecDeque::new(),
             events: VecDeque::new(),
             next_tick: None,
             leverage: windows::State::default(),
+            stream_timers: Heap::default(),
         }
     }
 
@@ -160,6 +166,7 @@ impl Host {
             assert!(self.grants.is_empty());
             assert_eq!((self.grants.incoming, self.repairs.outstanding()), (0, 0));
             assert!(self.queue.is_empty());
+            assert!(self.stream_timers.is_empty());
         }
     }
 
@@ -240,6 +247,7 @@ impl Host {
                 }
             }
             State::InService | State::Free(_) => {}
+            State::Stream(_) => self.leave_stream(slot),
         }
     }
 
@@ -253,7 +261,11 @@ impl Host {
             }
             self.finished.pop_front();
             self.rpcs.forget(host, id);
-            if !expired && let Some(peer) = self.peers.find(host) {
+            // Only servers refuse ids.
+            if !expired
+                && id & 1 == 1
+                && let Some(peer) = self.peers.find(host)
+            {
                 peer.floor = peer.floor.max(id);
                 peer.floor_until = entry.tick.saturating_add(keep);
             }
@@ -294,6 +306,7 @@ impl Host {
             // request that did not arrive.
             State::Receiving(_) => (is_client.then_some(local), false),
             State::Free(_) => return,
+            State::Stream(_) => return self.fail_stream(now, slot, reason),
         };
         self.remove_rpc(now, slot, executed);
         if let Some(id) = id {
@@ -351,13 +364,16 @@ impl Host {
         if let Body::Data { .. } = header.body {
             return self.handle_data(now, packet);
         }
+        if let Body::Stream(stream) = header.body {
+            return self.handle_stream(now, packet, stream);
+        }
         if self.config.one_resend_per_peer
             && let Some(peer) = self.peers.find(from)
         {
             peer.asked = 0;
         }
         match header.body {
-            Body::Data { .. } => {}
+            Body::Data { .. } | Body::Stream(_) => {}
             Body::Grant { offset, priority, resend_all, .. } => {
                 self.handle_grant(from, id, offset, priority, resend_all);
             }
@@ -397,6 +413,11 @@ impl Transport for Host {
     }
 
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) =
+            self.find_stream(peer, id.0).or_else(|| self.find_stream(peer, id.0 ^ 1))
+        {
+            return self.cancel_stream(now, slot);
+        }
         // Submitted here: the local id is the message's. Arriving: it is the other one.
         let submitted = match self.rpcs.find(peer, id.0) {
             Known::Slot(slot) => {
@@ -411,7 +432,7 @@ impl Transport for Host {
                 State::Receiving(_) | State::InService => Some(slot),
                 // A response that the client waits for.
                 State::Sending(_) => id.is_response().then_some(slot),
-                State::Free(_) => None,
+                State::Free(_) | State::Stream(_) => None,
             },
             Known::No | Known::Finished => None,
         };
@@ -441,6 +462,7 @@ impl Transport for Host {
             self.handle_tick(now);
         }
         self.handle_pacer_timeout(now);
+        self.handle_stream_timers(now);
     }
     #[inline]
     fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
@@ -450,13 +472,13 @@ impl Transport for Host {
                 return Some(packet);
             }
         }
-        if let Some(packet) = self.packet_again() {
+        if let Some(packet) = self.packet_again(now) {
             return Some(packet);
         }
         if self.backs_off(now) {
             return None;
         }
-        let packet = self.next_packet();
+        let packet = self.next_packet(now);
         if packet.is_none() {
             self.arm_trickle(now);
         }
@@ -465,10 +487,8 @@ impl Transport for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        match self.leverage.pacer.next_timeout() {
-            None => self.next_tick,
-            Some(pacer) => Some(self.next_tick.map_or(pacer, |tick| tick.min(pacer))),
-        }
+        let stream = self.stream_timers.first().map(|(at, _)| at);
+        [self.next_tick, self.leverage.pacer.next_timeout(), stream].into_iter().flatten().min()
     }
 
     #[inline]
@@ -482,5 +502,27 @@ impl Transport for Host {
 
     fn round_trips(&self) -> Vec<RoundTrip> {
         self.measured_round_trips()
+    }
+
+    fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
+        self.leverage.now = now;
+        self.open_stream(now, stream)
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        self.leverage.now = now;
+        self.write_stream(now, peer, id.0, bytes, end)
+    }
+
+    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        self.leverage.now = now;
+        self.consume_stream(now, peer, id.0 ^ 1, bytes);
     }
 }

@@ -62,6 +62,21 @@ impl Received {
         fresh
     }
 
+    /// All before this one have arrived.
+    #[inline]
+    pub(crate) const fn prefix(&self) -> u32 {
+        self.prefix
+    }
+
+    /// Counts from `by` bytes later on, of which all have arrived.
+    pub(crate) fn rebase(&mut self, by: u32) {
+        self.prefix -= by;
+        for (from, to) in &mut self.later {
+            *from -= by;
+            *to -= by;
+        }
+    }
+
     /// Whether this one has arrived.
     #[inline]
     pub(crate) fn contains(&self, at: u32) -> bool {

@@ -89,6 +89,7 @@ impl Host {
         let granted = self.config.whole_packets(incoming.min(most), length);
         let state = Incoming {
             length,
+            limit: length,
             granted,
             left: length,
             priority: self.config.cutoffs.priority(length),
@@ -255,7 +256,7 @@ impl Host {
     }
 
     /// Tells the sender this host's unscheduled levels, at most once in a tick.
-    fn tell_cutoffs(&mut self, now: Time, slot: u32) {
+    pub(super) fn tell_cutoffs(&mut self, now: Time, slot: u32) {
         let tick = self.tick(now);
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
@@ -289,7 +290,7 @@ impl Host {
         let Grant { slot, offset, mut priority } = grant;
         let rpc = self.rpcs.get_mut(slot);
         let (host, id, birth, peer) = (rpc.host, rpc.id, rpc.birth, rpc.peer);
-        let State::Receiving(incoming) = &mut rpc.state else { return true };
+        let Some(incoming) = rpc.incoming_mut() else { return true };
         let ungranted = incoming.length - incoming.granted;
         if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {
             priority = priority.max(self.config.cutoffs.priority(ungranted));
@@ -300,7 +301,7 @@ impl Host {
         incoming.priority = priority;
         self.grants.incoming += u64::from(incoming.on_the_way() - before);
         let key = Key { left: incoming.left, birth, slot };
-        let last = offset >= incoming.length;
+        let last = !incoming.is_grantable();
         let waits = core::mem::replace(&mut incoming.grant_waits, true);
         self.grants.granted(key, offset, bytes);
         if last {
@@ -319,19 +320,17 @@ impl Host {
     fn grant_oldest(&mut self) {
         let config = &self.config;
         let oldest = (0..self.rpcs.slots())
-            .filter_map(|slot| match &self.rpcs.get(slot).state {
-                State::Receiving(incoming)
-                    if incoming.granted < incoming.length
-                        && incoming.on_the_way() <= config.unscheduled_bytes =>
-                {
-                    Some((self.rpcs.get(slot).birth, slot, incoming))
-                }
-                _ => None,
+            .filter_map(|slot| {
+                let rpc = self.rpcs.get(slot);
+                let incoming = rpc.incoming()?;
+                let due =
+                    incoming.is_grantable() && incoming.on_the_way() <= config.unscheduled_bytes;
+                due.then_some((rpc.birth, slot, incoming))
             })
             .min_by_key(|&(birth, ..)| birth);
         if let Some((_, slot, incoming)) = oldest {
             let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
-            let offset = config.whole_packets(wanted, incoming.length);
+            let offset = config.whole_packets(wanted, incoming.limit);
             self.grant(Grant { slot, offset, priority: config.max_sched_priority });
         }
     }

@@ -1,9 +1,11 @@
 //! What a host knows of one RPC, and the slab that holds them.
 
 use rackweave_core::HostId;
+use rackweave_wire::homa::stream::Reason;
 use rustc_hash::FxHashMap;
 
 use super::ranges::Received;
+use super::stream::Stream;
 
 /// An RPC, or a one-way message. Of its two directions only one is under way at a time, because
 /// the response says that the request has arrived.
@@ -46,6 +48,26 @@ impl Rpc {
         self.unknown = false;
     }
 
+    /// What arrives: a message, or the direction of a stream that this host receives.
+    #[inline]
+    pub(super) fn incoming(&self) -> Option<&Incoming> {
+        match &self.state {
+            State::Receiving(incoming) => Some(incoming),
+            State::Stream(stream) => Some(&stream.receive.incoming),
+            _ => None,
+        }
+    }
+
+    /// As [`Rpc::incoming`], to be changed.
+    #[inline]
+    pub(super) fn incoming_mut(&mut self) -> Option<&mut Incoming> {
+        match &mut self.state {
+            State::Receiving(incoming) => Some(incoming),
+            State::Stream(stream) => Some(&mut stream.receive.incoming),
+            _ => None,
+        }
+    }
+
     /// Silence begins anew.
     #[inline]
     pub(super) const fn wait_anew(&mut self, next_ask: u16) {
@@ -65,6 +87,8 @@ pub(super) enum State {
     Receiving(Incoming),
     /// `IN_SERVICE`: the server's application has the request.
     InService,
+    /// Both directions of a stream. Boxed, so that messages' entries stay small.
+    Stream(Box<Stream>),
 }
 
 /// A message on its way out.
@@ -101,7 +125,10 @@ impl Outgoing {
 /// A message on its way in.
 #[derive(Clone, Debug)]
 pub(super) struct Incoming {
+    /// Of the message; of a stream, what has been written of it so far.
     pub(super) length: u32,
+    /// All that may be granted: the length, unless a stream's flow control forbids it.
+    pub(super) limit: u32,
     /// All bytes below may be sent by the peer.
     pub(super) granted: u32,
     /// Bytes that have not arrived.
@@ -127,12 +154,22 @@ impl Incoming {
     pub(super) const fn on_the_way(&self) -> u32 {
         self.granted.saturating_sub(self.length - self.left)
     }
+
+    /// Whether there is something to grant.
+    #[inline]
+    pub(super) const fn is_grantable(&self) -> bool {
+        self.granted < self.limit
+    }
 }
 
 /// "No slot".
 const NONE: u32 = u32::MAX;
 /// In the index, instead of a slot: the RPC is finished.
 const FINISHED: u32 = u32::MAX - 1;
+/// Likewise: a stream that did not end well, and why.
+const CANCELLED: u32 = u32::MAX - 2;
+const DEADLINE: u32 = u32::MAX - 3;
+const GIVEN_UP: u32 = u32::MAX - 4;
 
 /// What the host knows of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +204,7 @@ impl Rpcs {
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
         match self.index.get(&(host, id)) {
             None => Known::No,
-            Some(&FINISHED) => Known::Finished,
+            Some(&slot) if slot >= GIVEN_UP => Known::Finished,
             Some(&slot) => Known::Slot(slot),
         }
     }
@@ -232,6 +269,28 @@ impl Rpcs {
     pub(super) fn forget(&mut self, host: HostId, id: u64) {
         if self.find(host, id) == Known::Finished {
             self.index.remove(&(host, id));
+        }
+    }
+
+    /// Remembers of a finished stream how it ended.
+    pub(super) fn set_ended(&mut self, host: HostId, id: u64, reason: Reason) {
+        if let Some(slot) = self.index.get_mut(&(host, id)).filter(|slot| **slot >= GIVEN_UP) {
+            *slot = match reason {
+                Reason::Closed => FINISHED,
+                Reason::Cancelled => CANCELLED,
+                Reason::Deadline => DEADLINE,
+                Reason::Unknown => GIVEN_UP,
+            };
+        }
+    }
+
+    /// How a stream ended that is remembered as finished.
+    pub(super) fn ended(&self, host: HostId, id: u64) -> Reason {
+        match self.index.get(&(host, id)) {
+            Some(&FINISHED) => Reason::Closed,
+            Some(&CANCELLED) => Reason::Cancelled,
+            Some(&DEADLINE) => Reason::Deadline,
+            _ => Reason::Unknown,
         }
     }
 

@@ -24,6 +24,9 @@ impl Host {
                 if (rpc.host, rpc.id) != (host, id) {
                     return None;
                 }
+                if let State::Stream(_) = rpc.state {
+                    return self.credit_packet(slot);
+                }
                 let State::Receiving(incoming) = &mut rpc.state else { return None };
                 incoming.grant_waits = false;
                 let (offset, priority) = (incoming.granted, incoming.priority);
@@ -41,14 +44,18 @@ impl Host {
             Body::Unknown | Body::Busy | Body::NeedAck => sizes.common,
             Body::Cutoffs { .. } => sizes.cutoffs,
             Body::Ack { .. } => sizes.ack,
+            Body::Stream(stream) => self.config.streams.l3_bytes(&stream),
         };
         // Control packets have the highest priority (facts 1.3).
         Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
     }
 
     /// The next packet that answers a RESEND: before new data, since a receiver waits for it.
-    pub(super) fn packet_again(&mut self) -> Option<Packet<Header>> {
+    pub(super) fn packet_again(&mut self, now: Time) -> Option<Packet<Header>> {
         let slot = self.queue.first_again()?;
+        if let State::Stream(_) = self.rpcs.get(slot).state {
+            return self.stream_packet_again(now, slot);
+        }
         let max_payload = self.config.max_payload;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
             self.queue.again_sent(false);
@@ -66,10 +73,15 @@ impl Host {
 
     /// The next packet of new data, shortest message first.
     #[inline]
-    pub(super) fn next_packet(&mut self) -> Option<Packet<Header>> {
-        let (index, slot) = self.queue.pick(self.config.pacer_fifo_fraction)?;
+    pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
+        let slot = self.queue.pick()?;
         let max_payload = self.config.max_payload;
-        let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
+        let rpc = self.rpcs.get_mut(slot);
+        let birth = rpc.birth;
+        if let State::Stream(_) = rpc.state {
+            return self.stream_packet(now, slot);
+        }
+        let State::Sending(outgoing) = &mut rpc.state else {
             debug_assert!(false, "only messages under way are in the queue");
             self.queue.remove(slot);
             return None;
@@ -79,7 +91,7 @@ impl Host {
         outgoing.next = end;
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
-        self.queue.sent(index, left, more);
+        self.queue.sent(Ready { left, slot, birth }, more);
         let packet = self.data_packet(slot, offset, end - offset, None);
         self.note_sent(self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
         Some(packet)
@@ -259,7 +271,7 @@ impl Host {
             }
             // A server without a response is alive.
             State::Receiving(_) | State::InService => true,
-            State::Free(_) => false,
+            State::Free(_) | State::Stream(_) => false,
         };
         if answer_busy {
             self.send_control(from, id, header.one_way, Body::Busy);

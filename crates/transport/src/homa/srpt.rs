@@ -1,8 +1,8 @@
 //! Which message's bytes go next: shortest remaining processing time first.
 
-use std::collections::VecDeque;
+use crate::common::{Heap, List};
 
-/// A message with bytes that may be sent now.
+/// A message or stream with bytes that may be sent now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     /// Bytes of it not yet sent, granted or not.
@@ -13,72 +13,79 @@ pub(super) struct Ready {
     pub(super) birth: u64,
 }
 
-impl Ready {
-    const fn key(&self) -> (u32, u64) {
-        (self.left, self.birth)
-    }
-}
-
-/// The messages with bytes that may be sent now: a binary heap, and those to send again.
+/// The messages with bytes that may be sent now, and those to send again.
 ///
 /// It stands in for the kernel module's throttled list and pacer thread: bytes wait here, not in
 /// the NIC, because the driver asks for a packet only when the link is free.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SendQueue {
-    heap: Vec<Ready>,
+    shortest: Heap<(u32, u64)>,
+    /// The same by age, if the oldest has a share.
+    oldest: Heap<u64>,
     /// RPCs of which a range is to be sent again, each at most once.
-    again: VecDeque<u32>,
+    again: List,
+    /// Of 1000 packets, those that are of the oldest message instead of the shortest.
+    fifo_fraction: u32,
     /// What the oldest message has to its credit, in 1/1000 of a packet.
     fifo_credit: u32,
 }
 
 impl SendQueue {
+    /// A queue from which `fifo_fraction` of 1000 packets are of the oldest message.
+    pub(super) fn new(fifo_fraction: u32) -> Self {
+        Self {
+            shortest: Heap::default(),
+            oldest: Heap::default(),
+            again: List::default(),
+            fifo_fraction,
+            fifo_credit: 0,
+        }
+    }
+
     /// Adds a message that is not in the queue.
     pub(super) fn push(&mut self, ready: Ready) {
-        self.heap.push(ready);
-        self.sift_up(self.heap.len() - 1);
+        self.shortest.set(ready.slot, (ready.left, ready.birth));
+        if self.fifo_fraction > 0 {
+            self.oldest.set(ready.slot, ready.birth);
+        }
     }
 
-    /// The index of the message whose packet goes next. `fifo_fraction` of 1000 packets are of the
-    /// oldest message instead of the shortest.
+    /// The message whose packet goes next.
     #[inline]
-    pub(super) fn pick(&mut self, fifo_fraction: u32) -> Option<(usize, u32)> {
-        let shortest = self.heap.first()?;
-        if fifo_fraction > 0 && self.heap.len() > 1 {
-            self.fifo_credit += fifo_fraction;
+    pub(super) fn pick(&mut self) -> Option<u32> {
+        let (_, shortest) = self.shortest.first()?;
+        if self.fifo_fraction > 0 && self.shortest.len() > 1 {
+            self.fifo_credit += self.fifo_fraction;
             if self.fifo_credit >= 1000 {
                 self.fifo_credit -= 1000;
-                let oldest = (0..self.heap.len()).min_by_key(|&i| self.heap[i].birth)?;
-                return Some((oldest, self.heap[oldest].slot));
+                return self.oldest.first().map(|(_, slot)| slot);
             }
         }
-        Some((0, shortest.slot))
+        Some(shortest)
     }
 
-    /// A packet of the message at `index` was sent; it has `left` bytes now, and more of them may
-    /// be sent or not.
+    /// A packet of a message in the queue was sent; what is left of it, and whether more of it may
+    /// be sent now.
     #[inline]
-    pub(super) fn sent(&mut self, index: usize, left: u32, more: bool) {
+    pub(super) fn sent(&mut self, ready: Ready, more: bool) {
         if more {
-            // Fewer bytes left: it can only move towards the root, where it mostly is already.
-            self.heap[index].left = left;
-            self.sift_up(index);
+            self.shortest.set(ready.slot, (ready.left, ready.birth));
         } else {
-            self.remove_at(index);
+            self.shortest.remove(ready.slot);
+            self.oldest.remove(ready.slot);
         }
     }
 
     /// Takes a message out, whatever of it waits.
     pub(super) fn remove(&mut self, slot: u32) {
-        if let Some(index) = self.heap.iter().position(|ready| ready.slot == slot) {
-            self.remove_at(index);
-        }
-        self.again.retain(|other| *other != slot);
+        self.shortest.remove(slot);
+        self.oldest.remove(slot);
+        self.again.remove(slot);
     }
 
     /// Whether no message has bytes that may be sent and never were.
     pub(super) fn nothing_new(&self) -> bool {
-        self.heap.is_empty()
+        self.shortest.is_empty()
     }
 
     /// Bytes of this RPC, not yet in the list, are to be sent again.
@@ -86,10 +93,15 @@ impl SendQueue {
         self.again.push_back(slot);
     }
 
+    /// Nothing of this RPC is to be sent again any more.
+    pub(super) fn remove_again(&mut self, slot: u32) {
+        self.again.remove(slot);
+    }
+
     /// The RPC that is to send bytes again first.
     #[inline]
     pub(super) fn first_again(&self) -> Option<u32> {
-        self.again.front().copied()
+        self.again.first()
     }
 
     /// The first RPC has sent a packet again; with `more` to send, the others have their turn first.
@@ -103,47 +115,7 @@ impl SendQueue {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.heap.is_empty() && self.again.is_empty()
-    }
-
-    fn remove_at(&mut self, index: usize) {
-        self.heap.swap_remove(index);
-        if index < self.heap.len() {
-            self.sift_up(index);
-            self.sift_down(index);
-        }
-    }
-
-    fn sift_up(&mut self, mut index: usize) {
-        let moving = self.heap[index];
-        while index > 0 {
-            let parent = (index - 1) / 2;
-            if self.heap[parent].key() <= moving.key() {
-                break;
-            }
-            self.heap[index] = self.heap[parent];
-            index = parent;
-        }
-        self.heap[index] = moving;
-    }
-
-    fn sift_down(&mut self, mut index: usize) {
-        let moving = self.heap[index];
-        loop {
-            let mut child = 2 * index + 1;
-            if child >= self.heap.len() {
-                break;
-            }
-            if child + 1 < self.heap.len() && self.heap[child + 1].key() < self.heap[child].key() {
-                child += 1;
-            }
-            if moving.key() <= self.heap[child].key() {
-                break;
-            }
-            self.heap[index] = self.heap[child];
-            index = child;
-        }
-        self.heap[index] = moving;
+        self.shortest.is_empty() && self.oldest.is_empty() && self.again.is_empty()
     }
 }
 
@@ -155,20 +127,21 @@ mod tests {
     #[test]
     fn serves_the_shortest_and_among_equals_the_oldest() {
         let mut rng = Rng::stream(1, 0, 0, "srpt");
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(0);
         let mut model: Vec<Ready> = Vec::new();
+        let key = |ready: &Ready| (ready.left, ready.birth);
         for birth in 0..2_000 {
             let slot = birth as u32;
             let ready = Ready { left: 1 + rng.below(50) as u32, slot, birth };
             queue.push(ready);
             model.push(ready);
             for _ in 0..rng.below(4) {
-                let Some((index, slot)) = queue.pick(0) else { break };
-                let expected = (0..model.len()).min_by_key(|&i| model[i].key()).unwrap();
+                let Some(slot) = queue.pick() else { break };
+                let expected = (0..model.len()).min_by_key(|&i| key(&model[i])).unwrap();
                 assert_eq!(model[expected].slot, slot);
                 let left = model[expected].left - 1;
                 let more = left > 0 && !rng.chance(0.3);
-                queue.sent(index, left, more);
+                queue.sent(Ready { left, ..model[expected] }, more);
                 if more {
                     model[expected].left = left;
                 } else {
@@ -180,15 +153,15 @@ mod tests {
                 queue.remove(model.swap_remove(victim).slot);
             }
         }
-        assert_eq!(queue.heap.len(), model.len());
+        assert_eq!(queue.shortest.len(), model.len());
     }
 
     #[test]
     fn one_packet_in_twenty_is_of_the_oldest() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(50);
         queue.push(Ready { left: 1_000_000, slot: 7, birth: 0 });
         queue.push(Ready { left: 10, slot: 8, birth: 1 });
-        let oldest = (0..2_000).filter(|_| queue.pick(50).unwrap().1 == 7).count();
+        let oldest = (0..2_000).filter(|_| queue.pick().unwrap() == 7).count();
         assert_eq!(oldest, 100);
     }
 }

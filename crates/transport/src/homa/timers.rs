@@ -41,7 +41,8 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         let is_client = rpc.id & 1 == 0;
         Some(match &rpc.state {
-            State::Free(_) | State::InService => return None,
+            // Streams have timers of their own.
+            State::Free(_) | State::InService | State::Stream(_) => return None,
             State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
                 Some(_) => Wait::Data,
                 None => Wait::Nothing,

@@ -6,6 +6,7 @@
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
+use super::stream::Stream;
 use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
 
 /// The kernel module's layout changed between the two versions that we follow.
@@ -79,6 +80,7 @@ impl Header {
             (Body::Cutoffs { .. }, _) => size::CUTOFFS,
             (Body::Ack { .. }, Layout::Head) => size::ACK_HEAD,
             (Body::Ack { .. }, Layout::Talk | Layout::Leverage) => size::ACK_TALK,
+            (Body::Stream(stream), _) => stream.header_bytes(),
         }
     }
 
@@ -94,6 +96,7 @@ impl Header {
             Body::Cutoffs { .. } => packet_type::CUTOFFS,
             Body::NeedAck => packet_type::NEED_ACK,
             Body::Ack { .. } => packet_type::ACK,
+            Body::Stream(stream) => stream.packet_type(),
         }
     }
 
@@ -137,6 +140,7 @@ impl Header {
                 }
                 out.put_zeros((ACK_ENTRIES - count) * ack_bytes(layout));
             }
+            Body::Stream(stream) => stream.encode(out),
         }
     }
 
@@ -148,8 +152,12 @@ impl Header {
         // doff, as in TCP: 4-byte words of the header, in the high half. Only DATA's matters (to
         // segmentation hardware), and only its length is a multiple of 4. The field ends at 60: to
         // such hardware, time stamps belong to the segment.
-        let is_data = matches!(self.body, Body::Data { .. });
-        out.put_u8(if is_data { (layout.data_bytes().min(60) as u8 / 4) << 4 } else { 0 });
+        let doff_words = match self.body {
+            Body::Data { .. } => layout.data_bytes().min(60) as u8 / 4,
+            Body::Stream(Stream::Data { .. }) => size::STREAM as u8 / 4,
+            _ => 0,
+        };
+        out.put_u8(doff_words << 4);
         let mut flags = if self.one_way { FLAG_ONE_WAY } else { 0 };
         if matches!(self.body, Body::Grant { resend_all: true, .. }) {
             flags |= FLAG_RESEND_ALL;
@@ -270,7 +278,10 @@ impl Header {
             }
             packet_type::NEED_ACK => Body::NeedAck,
             packet_type::ACK => Self::decode_ack(layout, &mut reader)?,
-            code => return Err(Malformed::HomaType(code)),
+            code => match Stream::decode(code, &mut reader, l4_bytes)? {
+                Some(stream) => Body::Stream(stream),
+                None => return Err(Malformed::HomaType(code)),
+            },
         };
         Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, body }, ports))
     }

@@ -51,6 +51,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
 
 fn homa_headers() -> Vec<(&'static str, homa::Header)> {
     use homa::Body;
+    use homa::stream::{Credit, Reason, Stream, flags};
     // The slice is cut off: in a Talk packet its length is only in the header.
     let data = |ack_id, retransmit| Body::Data {
         message_length: 10_000,
@@ -67,6 +68,11 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
     let grant = |offset, resend_all| Body::Grant { offset, priority: 2, resend_all, stamps };
     let header = |body| homa::Header { id: Id64::new(42), one_way: false, body };
     let others = [40, 38, 36].map(Id64::new);
+    let credit = Credit { allowed: 9000, received: 77, priority: 2 };
+    let stream = |tag, flags| {
+        let (offset, len, written, cutoff_version) = (1424, 1000, 10_000, 3);
+        Body::Stream(Stream::Data { offset, len, written, credit, cutoff_version, flags, tag })
+    };
     vec![
         ("data", header(data(0, false))),
         ("data_with_ack", header(data(40, false))),
@@ -85,6 +91,14 @@ fn homa_headers() -> Vec<(&'static str, homa::Header)> {
         ("need_ack", header(Body::NeedAck)),
         ("ack_alone", header(Body::Ack { count: 0, others: Default::default() })),
         ("ack_of_three_more", header(Body::Ack { count: 3, others })),
+        ("stream", header(stream(0x5eed, 0))),
+        ("stream_opening", header(stream(1000, flags::OPENING | flags::END))),
+        ("credit", header(Body::Stream(Stream::Credit { credit, flags: 0, tag: 0x5eed }))),
+        (
+            "missing",
+            header(Body::Stream(Stream::Missing { offset: 1424, length: 1424, tag: 0x5eed })),
+        ),
+        ("reset", header(Body::Stream(Stream::Reset { reason: Reason::Cancelled, tag: 0x5eed }))),
     ]
 }
 

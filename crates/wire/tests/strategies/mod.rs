@@ -47,6 +47,41 @@ fn homa_ack() -> impl Strategy<Value = homa::Body> {
     })
 }
 
+fn homa_streams() -> impl Strategy<Value = homa::Body> {
+    use homa::stream::{Credit, Reason, Stream, flags};
+    let credit = any::<(u32, u32, u8)>().prop_map(|(allowed, received, priority)| Credit {
+        allowed,
+        received,
+        priority,
+    });
+    let credit = (credit, 0..=flags::ALL, any::<u32>());
+    let data = (any::<(u32, u32, u16)>(), 0..=65_000_u16, credit.clone()).prop_map(
+        |((offset, written, cutoff_version), len, (credit, flags, tag))| Stream::Data {
+            offset,
+            len,
+            written,
+            credit,
+            cutoff_version,
+            flags,
+            tag,
+        },
+    );
+    let credit = credit.prop_map(|(credit, flags, tag)| Stream::Credit { credit, flags, tag });
+    let missing = any::<(u32, u32, u32)>().prop_map(|(offset, length, tag)| Stream::Missing {
+        offset,
+        length,
+        tag,
+    });
+    let reason = prop_oneof![
+        Just(Reason::Closed),
+        Just(Reason::Cancelled),
+        Just(Reason::Deadline),
+        Just(Reason::Unknown)
+    ];
+    let reset = (reason, any::<u32>()).prop_map(|(reason, tag)| Stream::Reset { reason, tag });
+    prop_oneof![data, credit, missing, reset].prop_map(homa::Body::Stream)
+}
+
 pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
     let grant = any::<(u32, u8, bool)>().prop_map(|(offset, priority, resend_all)| {
         let stamps = homa::GrantStamps::default();
@@ -65,6 +100,7 @@ pub(crate) fn homa_headers() -> impl Strategy<Value = homa::Header> {
         cutoffs,
         Just(homa::Body::NeedAck),
         homa_ack(),
+        homa_streams(),
     ];
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| homa::Header { id, one_way, body })
 }

@@ -7,6 +7,7 @@ mod order;
 mod path;
 mod repair;
 mod robust;
+mod streams;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ fn line(packet: &Packet<Header>) -> String {
         Body::Busy => write!(text, "BUSY {message}"),
         Body::Cutoffs { version, .. } => write!(text, "CUTOFFS version {version}"),
         Body::NeedAck => write!(text, "NEED_ACK {message}"),
+        Body::Stream(stream) => streams::write_line(&mut text, message, &stream),
         Body::Ack { count, others } => {
             let _ = write!(text, "ACK {message}");
             for other in &others[..usize::from(count)] {

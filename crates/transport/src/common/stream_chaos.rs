@@ -1,0 +1,198 @@
+//! Any interleaving of what applications do with streams, under any faults: what is read is what was
+//! written, and each stream ends at both ends, well or with a reason.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rackweave_core::{
+    Event, FailReason, HostId, MessageId, Rate, Rng, Span, StreamEvent, Time, Transport,
+};
+
+use crate::testkit::{Faults, Network};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    seed: u64,
+    hosts: u32,
+    streams: u64,
+    longest: u64,
+    /// The window that the hosts have.
+    window: u64,
+    faults: Faults,
+    /// Of 32 steps, which restart a host or cut it off.
+    restarts: u32,
+    outages: u32,
+    /// Shares of streams.
+    cancels: f64,
+    deadlines: f64,
+}
+
+/// Schedules for hosts with that window.
+pub(crate) fn schedules(window: u64) -> impl Strategy<Value = Schedule> {
+    let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
+        |(loss, duplication, reordering, us)| Faults {
+            loss,
+            duplication,
+            reordering,
+            lateness: Span::from_us(us),
+        },
+    );
+    let size = (2_u32..5, 1_u64..16, 1_u64..60_000);
+    let rare = any::<(u32, u32, u32, u32)>();
+    (any::<u64>(), size, faults, rare, 0.0..0.3, 0.0..0.3).prop_map(
+        move |(seed, (hosts, streams, longest), faults, rare, cancels, deadlines)| Schedule {
+            seed,
+            hosts,
+            streams,
+            longest,
+            window,
+            faults,
+            restarts: rare.0 & rare.1 & rare.2 & rare.3,
+            outages: !rare.0 & rare.1 & rare.2 & rare.3,
+            cancels,
+            deadlines,
+        },
+    )
+}
+
+/// One stream as the test drives it.
+#[derive(Debug)]
+struct Driven {
+    client: u32,
+    server: u32,
+    id: MessageId,
+    /// At the client, at the server: the direction was ended.
+    ended: [bool; 2],
+    cancelled: [bool; 2],
+    has_deadline: bool,
+}
+
+impl Driven {
+    fn ends(&self) -> [(u32, u32, MessageId); 2] {
+        [(self.client, self.server, self.id), (self.server, self.client, self.id.response())]
+    }
+}
+
+/// Runs a schedule over hosts that `new` makes, until all of them are `idle`. `check` is called at
+/// each step.
+pub(crate) fn run<T: Transport>(
+    schedule: &Schedule,
+    new: impl Fn(HostId) -> T,
+    idle: impl Fn(&T) -> bool,
+    check: impl Fn(&T),
+) -> Result<(), TestCaseError> {
+    let hosts = (0..schedule.hosts).map(|id| new(HostId(id))).collect();
+    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), schedule.seed);
+    network.faults = schedule.faults;
+    network.stream_window = Some(schedule.window);
+    network.consume = false;
+    let mut rng = Rng::stream(schedule.seed, 0, 0, "streams");
+    let mut streams: Vec<Driven> = Vec::new();
+    let mut restarted = vec![false; schedule.hosts as usize];
+    for step in 0..32 {
+        if (streams.len() as u64) < schedule.streams && rng.chance(0.7) {
+            let client = rng.below(u64::from(schedule.hosts)) as u32;
+            let others = u64::from(schedule.hosts - 1);
+            let server = (client + 1 + rng.below(others) as u32) % schedule.hosts;
+            let id = MessageId::request(streams.len() as u64 + 1);
+            let has_deadline = rng.chance(schedule.deadlines);
+            let deadline = if has_deadline {
+                network.now() + Span::from_us(1 + rng.below(30_000))
+            } else {
+                Time::MAX
+            };
+            network.open(client, server, id, deadline).expect("taken");
+            let (ended, cancelled) = ([false; 2], [false; 2]);
+            streams.push(Driven { client, server, id, ended, cancelled, has_deadline });
+        }
+        for stream in &mut streams {
+            for (end, (at, peer, id)) in stream.ends().into_iter().enumerate() {
+                let (bytes, last) = (rng.below(schedule.longest), rng.chance(0.1));
+                // Refused if the stream is not there (yet, or any more).
+                if rng.chance(0.4) && network.write(at, peer, id, bytes, last).is_ok() {
+                    stream.ended[end] |= last;
+                }
+                if rng.chance(0.5) {
+                    let most = rng.below(2 * schedule.longest);
+                    network.consume(at, peer, MessageId(id.0 ^ 1), most);
+                }
+                if rng.chance(schedule.cancels / 20.0) && network.is_open(at, peer, stream.id) {
+                    network.cancel_stream(at, peer, stream.id);
+                    stream.cancelled[end] = true;
+                }
+            }
+        }
+        let host = rng.below(u64::from(schedule.hosts)) as u32;
+        if schedule.restarts >> step & 1 == 1 {
+            network.restart(host, new(HostId(host)));
+            restarted[host as usize] = true;
+        }
+        network.set_down(host, schedule.outages >> step & 1 == 1);
+        network.run_until(network.now() + Span::from_us(rng.below(4_000)));
+        network.set_down(host, false);
+        network.hosts.iter().for_each(&check);
+    }
+    // All that is still open is read, written to its end and read to the end.
+    network.consume = true;
+    for _ in 0..40 {
+        for stream in &mut streams {
+            for (end, (at, peer, id)) in stream.ends().into_iter().enumerate() {
+                network.consume(at, peer, MessageId(id.0 ^ 1), u64::MAX);
+                if !stream.ended[end] && network.write(at, peer, id, 0, true).is_ok() {
+                    stream.ended[end] = true;
+                }
+            }
+        }
+        network.run_until(network.now() + Span::from_ms(100));
+        network.hosts.iter().for_each(&check);
+    }
+    let everything_ended = network.run_until(network.now() + Span::from_secs(60));
+    prop_assert!(everything_ended, "the hosts go on and on");
+    prop_assert!(network.hosts.iter().all(idle));
+
+    let mut closed = BTreeMap::new();
+    let mut failed = BTreeMap::new();
+    for (_, host, event) in &network.events {
+        match *event {
+            Event::Stream(StreamEvent::Closed { peer, id }) => {
+                *closed.entry((host.0, peer.0, id)).or_insert(0) += 1;
+            }
+            Event::Failed { peer, id, reason } => {
+                failed.entry((host.0, peer.0, id)).or_insert(Vec::new()).push(reason);
+            }
+            _ => {}
+        }
+    }
+    for stream in &streams {
+        let Driven { client, server, id, cancelled, has_deadline, .. } = *stream;
+        for ((at, peer), cancelled_here) in [((client, server), 0), ((server, client), 1)] {
+            let closed = closed.get(&(at, peer, id)).copied().unwrap_or(0);
+            let failed = failed.get(&(at, peer, id)).map_or(&[][..], Vec::as_slice);
+            let ends = closed + failed.len() as u32 + u32::from(cancelled[cancelled_here]);
+            let told = format!("{stream:?} at h{at}: closed {closed}, failed {failed:?}");
+            if !restarted[at as usize] {
+                prop_assert!(ends <= 1, "{told}");
+                // The server may never have heard of it.
+                prop_assert!(
+                    ends == 1 || at == server && !opened(&network, at, peer, id),
+                    "{told}"
+                );
+            }
+            for reason in failed {
+                let possible = match reason {
+                    FailReason::Deadline => has_deadline,
+                    FailReason::Cancelled => cancelled[0] || cancelled[1],
+                    FailReason::PeerSilent => schedule.faults.loss > 0.0 || schedule.outages > 0,
+                    FailReason::PeerForgot | FailReason::HostCrashed => true,
+                };
+                prop_assert!(possible, "{told}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn opened<T: Transport>(network: &Network<T>, at: u32, peer: u32, id: MessageId) -> bool {
+    let opened = Event::Stream(StreamEvent::Opened { peer: HostId(peer), id });
+    network.events_at(at).any(|event| event == opened)
+}

@@ -1,0 +1,410 @@
+//! Streams: RPCs whose two directions are written piece by piece and delivered in order as they
+//! arrive.
+//!
+//! The talk on Leverage Homa names the aim (one long-lived RPC instead of many, pipelined delivery)
+//! and shows no protocol: all of this is ours. The talk's original way, a stream made of many unary
+//! RPCs, needs nothing here: its driver submits a request for each piece.
+//!
+//! # One id, two directions
+//! Client, server and bidirectional streams are the same thing, and a unary RPC is a stream whose
+//! directions are written once each, with their end. A stream has one slot among the RPCs. Its
+//! sending half stands in the SRPT queue of all messages, by the bytes written and not sent; its
+//! receiving half among the messages to grant, by the bytes written and not here.
+//!
+//! # Credit
+//! STREAM says how much has been written; CREDIT says up to where the peer may send. Each STREAM
+//! packet carries a CREDIT for the other direction. There are two kinds of credit:
+//! - *standing*: when all that was written is here, the sender may send about the unscheduled window
+//!   more, so that the next write starts at once;
+//! - *granted*: while there is more to send than that, the stream takes part in Homa's grants, under
+//!   `max_incoming` and overcommitment, at a scheduled priority, like a message.
+//!
+//! Neither exceeds what the application has consumed by more than the stream's window.
+//!
+//! # Loss
+//! The receiver asks (MISSING) for bytes that it has allowed and that are late, the sender asks (an
+//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and whoever has heard nothing
+//! for long asks too. Questions without an answer end the stream with
+//! [`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent). An answer without news lets
+//! the next question wait longer.
+//!
+//! # Beginning and end
+//! The client's packets are marked as opening until it hears of the server, whose packets bear a tag:
+//! the time of its birth. A server that has restarted has another tag or none, so that bytes of two
+//! incarnations never mix: the stream fails with
+//! [`FailReason::PeerForgot`](rackweave_core::FailReason::PeerForgot). A stream that has closed is
+//! remembered like a finished RPC, and one that has failed likewise, with the reason: later packets of
+//! it are answered with RESET. Half-closed for long, or idle, a stream lives on: flow control and
+//! think time have no limit, only silence.
+
+pub mod config;
+mod receive;
+mod send;
+mod timers;
+
+use rackweave_core::{Event, FailReason, HostId, MessageId, Open, Packet, Placement, Refused};
+use rackweave_core::{StreamEvent, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::stream::{self as wire, Reason, flags};
+use rackweave_wire::homa::{Body, Header};
+
+use super::rpc::{Known, State};
+use super::{Config, Control, Host};
+use receive::Receiving;
+use send::Sending;
+
+/// A stream at one of its ends.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    send: Sending,
+    pub(super) receive: Receiving,
+    /// The server's name for its instance; 0 at a client that has not heard of it.
+    tag: u32,
+    deadline: Time,
+    /// The peer may know of it.
+    started: bool,
+    heard_at: Time,
+    /// Questions since the peer was last heard.
+    asked: u16,
+    asked_at: Time,
+    /// Answers without news, up to a limit.
+    fruitless: u8,
+    /// When what has arrived is to be acknowledged at the latest.
+    credit_due: Time,
+}
+
+impl Stream {
+    fn new(config: &Config, now: Time, deadline: Time, tag: u32) -> Self {
+        let free = standing_credit(config);
+        Self {
+            send: Sending::new(free, now),
+            receive: Receiving::new(free, now),
+            tag,
+            deadline,
+            started: tag != 0,
+            heard_at: now,
+            asked: 0,
+            asked_at: Time::ZERO,
+            fruitless: 0,
+            credit_due: Time::MAX,
+        }
+    }
+
+    /// Something of the stream has moved.
+    const fn progress(&mut self) {
+        self.fruitless = 0;
+    }
+}
+
+/// Bytes that either end may send unasked at first: the same at both ends, or a receiver with a
+/// smaller one takes what comes up to the stream's window.
+fn standing_credit(config: &Config) -> u64 {
+    let free = config.whole_packets(config.unscheduled_bytes, u32::MAX);
+    u64::from(free.min(config.streams.window_bytes))
+}
+
+/// The offset that is `value` modulo 2^32 and nearest to `near`.
+fn expand(near: u64, value: u32) -> Option<u64> {
+    let ahead = value.wrapping_sub(near as u32).cast_signed();
+    near.checked_add_signed(i64::from(ahead))
+}
+
+impl Host {
+    /// The slot of the stream with this local id.
+    pub(super) fn find_stream(&self, peer: HostId, id: u64) -> Option<u32> {
+        match self.rpcs.find(peer, id) {
+            Known::Slot(slot) if self.stream(slot).is_some() => Some(slot),
+            _ => None,
+        }
+    }
+
+    fn stream(&self, slot: u32) -> Option<&Stream> {
+        match &self.rpcs.get(slot).state {
+            State::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    fn stream_mut(&mut self, slot: u32) -> Option<&mut Stream> {
+        match &mut self.rpcs.get_mut(slot).state {
+            State::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    pub(super) fn open_stream(&mut self, now: Time, open: Open) -> Result<(), Refused> {
+        if open.id.is_response() {
+            return Err(Refused::WrongId);
+        }
+        if self.rpcs.find(open.peer, open.id.0) != Known::No {
+            return Err(Refused::DuplicateId);
+        }
+        let state = State::Stream(Box::new(Stream::new(&self.config, now, open.deadline, 0)));
+        let slot = self.add_rpc(now, open.peer, open.id.0, false, state).ok_or(Refused::Busy)?;
+        self.wake_stream(slot, open.deadline);
+        Ok(())
+    }
+
+    /// A client's first packet.
+    fn accept_stream(&mut self, now: Time, from: HostId, id: u64, left_us: u32) -> Option<u32> {
+        let tick = self.tick(now);
+        if let Some(peer) = self.peers.find(from)
+            && id <= peer.floor
+            && tick < peer.floor_until
+        {
+            self.send_reset(from, id, Reason::Unknown, 0);
+            return None;
+        }
+        let deadline = match left_us {
+            0 => Time::MAX,
+            us => now.saturating_add(rackweave_core::Span::from_us(u64::from(us))),
+        };
+        // Two incarnations of a host never accept at the same nanosecond, and seldom at two that
+        // are equal modulo 2^32.
+        let tag = ((now.0 / 1000) as u32).max(1);
+        let state = State::Stream(Box::new(Stream::new(&self.config, now, deadline, tag)));
+        let slot = self.add_rpc(now, from, id, false, state)?;
+        self.wake_stream(slot, deadline);
+        let id = MessageId(id ^ 1);
+        self.events.push_back(Event::Stream(StreamEvent::Opened { peer: from, id }));
+        Some(slot)
+    }
+
+    /// STREAM, CREDIT, MISSING and RESET.
+    pub(super) fn handle_stream(
+        &mut self,
+        now: Time,
+        packet: &Packet<Header>,
+        said: wire::Stream,
+    ) -> Placement {
+        let (from, id) = (packet.src, packet.header.local_id());
+        let Some(slot) = self.stream_of(now, from, id, &said) else { return Placement::Discard };
+        let Some(stream) = self.stream_mut(slot) else { return Placement::Discard };
+        stream.heard_at = now;
+        if stream.asked > 0 {
+            stream.asked = 0;
+            stream.fruitless = (stream.fruitless + 1).min(timers::MAX_FRUITLESS);
+        }
+        let mut placement = Placement::Discard;
+        match said {
+            wire::Stream::Data { offset, len, written, credit, cutoff_version, flags, .. } => {
+                self.handle_credit(now, slot, credit, flags);
+                let piece = receive::Piece { offset, len, written, flags };
+                if !packet.is_trimmed() {
+                    placement = self.handle_piece(now, slot, piece);
+                }
+                let ours = self.config.cutoff_version;
+                if len > 0 && ours != 0 && ours != cutoff_version {
+                    self.tell_cutoffs(now, slot);
+                }
+            }
+            wire::Stream::Credit { credit, flags, .. } => {
+                self.handle_credit(now, slot, credit, flags);
+            }
+            wire::Stream::Missing { offset, length, .. } => {
+                self.handle_missing(now, slot, offset, length);
+            }
+            wire::Stream::Reset { reason, .. } => {
+                self.handle_reset(now, slot, reason);
+                return Placement::Discard;
+            }
+        }
+        self.close_if_done(now, slot);
+        placement
+    }
+
+    /// The stream that a packet is of, if it is of this incarnation of both ends; else the peer is
+    /// told.
+    fn stream_of(&mut self, now: Time, from: HostId, id: u64, said: &wire::Stream) -> Option<u32> {
+        let is_client = id & 1 == 0;
+        // `None`: a client that has not heard of its server.
+        let (tag, is_reset) = match *said {
+            wire::Stream::Data { flags, tag, .. } => {
+                ((flags & flags::OPENING == 0).then_some(tag), false)
+            }
+            wire::Stream::Credit { tag, .. } | wire::Stream::Missing { tag, .. } => {
+                (Some(tag), false)
+            }
+            wire::Stream::Reset { tag, .. } => (Some(tag), true),
+        };
+        let told = tag.unwrap_or(0);
+        let refuse = |host: &mut Self, reason| {
+            if !is_reset {
+                host.send_reset(from, id, reason, told);
+            }
+            None
+        };
+        let slot = match self.rpcs.find(from, id) {
+            Known::Slot(slot) => slot,
+            Known::Finished => {
+                let reason = self.rpcs.ended(from, id);
+                // One who has closed has nothing to say to an acknowledgement.
+                if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, said) {
+                    return None;
+                }
+                return refuse(self, reason);
+            }
+            Known::No => {
+                return match *said {
+                    wire::Stream::Data { tag, flags, .. }
+                        if !is_client && flags & flags::OPENING != 0 =>
+                    {
+                        self.accept_stream(now, from, id, tag)
+                    }
+                    _ => refuse(self, Reason::Unknown),
+                };
+            }
+        };
+        // A message with this id: the packet is forged.
+        let stream = self.stream_mut(slot)?;
+        let known = if is_client {
+            match tag {
+                Some(tag) if stream.tag == 0 && tag != 0 && !is_reset => {
+                    stream.tag = tag;
+                    true
+                }
+                tag => tag == Some(stream.tag) && (stream.tag != 0 || is_reset),
+            }
+        } else {
+            tag.is_none_or(|tag| tag == stream.tag || tag == 0 && is_reset)
+        };
+        if known { Some(slot) } else { refuse(self, Reason::Unknown) }
+    }
+
+    fn handle_reset(&mut self, now: Time, slot: u32, reason: Reason) {
+        let Some(stream) = self.stream(slot) else { return };
+        match reason {
+            // The peer closes when it has everything and knows that this end has: only its last
+            // CREDIT was lost.
+            Reason::Closed if stream.receive.has_ended() && stream.send.is_all_sent() => {
+                self.all_acknowledged(slot);
+                self.close_if_done(now, slot);
+            }
+            Reason::Closed | Reason::Unknown => {
+                self.end_stream(now, slot, FailReason::PeerForgot);
+            }
+            Reason::Cancelled => self.end_stream(now, slot, FailReason::Cancelled),
+            Reason::Deadline => self.end_stream(now, slot, FailReason::Deadline),
+        }
+    }
+
+    /// Closes the stream if both directions have ended and are acknowledged.
+    fn close_if_done(&mut self, now: Time, slot: u32) {
+        let Some(stream) = self.stream(slot) else { return };
+        if !stream.receive.has_ended() || !stream.send.is_all_acked() {
+            return;
+        }
+        let told = stream.receive.has_told_end();
+        let rpc = self.rpcs.get(slot);
+        let (peer, id) = (rpc.host, rpc.id);
+        if !told {
+            let body = Body::Stream(self.credit(slot));
+            self.send_control(peer, id, false, body);
+        }
+        self.remove_stream(now, slot, Reason::Closed);
+        let id = MessageId(id & !1);
+        self.events.push_back(Event::Stream(StreamEvent::Closed { peer, id }));
+    }
+
+    /// The application does not want the stream any more.
+    pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
+        self.tell_reset(slot, Reason::Cancelled);
+        self.remove_stream(now, slot, Reason::Cancelled);
+        self.issue_grants();
+    }
+
+    /// The stream fails here; the peer is told.
+    pub(super) fn fail_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
+        self.tell_reset(
+            slot,
+            match reason {
+                FailReason::Deadline => Reason::Deadline,
+                _ => Reason::Unknown,
+            },
+        );
+        self.end_stream(now, slot, reason);
+    }
+
+    fn tell_reset(&mut self, slot: u32, reason: Reason) {
+        let rpc = self.rpcs.get(slot);
+        let (peer, id) = (rpc.host, rpc.id);
+        if let Some(stream) = self.stream(slot)
+            && stream.started
+        {
+            self.send_reset(peer, id, reason, stream.tag);
+        }
+    }
+
+    fn send_reset(&mut self, peer: HostId, id: u64, reason: Reason, tag: u32) {
+        let body = Body::Stream(wire::Stream::Reset { reason, tag });
+        self.send_control(peer, id, false, body);
+    }
+
+    /// Tells the application that the stream has failed, and forgets it.
+    fn end_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
+        let rpc = self.rpcs.get(slot);
+        let (peer, id) = (rpc.host, MessageId(rpc.id & !1));
+        self.remove_stream(
+            now,
+            slot,
+            match reason {
+                FailReason::Cancelled => Reason::Cancelled,
+                FailReason::Deadline => Reason::Deadline,
+                _ => Reason::Unknown,
+            },
+        );
+        self.events.push_back(Event::Failed { peer, id, reason });
+        self.issue_grants();
+    }
+
+    fn remove_stream(&mut self, now: Time, slot: u32, reason: Reason) {
+        let rpc = self.rpcs.get(slot);
+        let (host, id) = (rpc.host, rpc.id);
+        self.remove_rpc(now, slot, true);
+        self.rpcs.set_ended(host, id, reason);
+    }
+
+    /// Takes a stream out of all queues.
+    pub(super) fn leave_stream(&mut self, slot: u32) {
+        self.queue.remove(slot);
+        self.stream_timers.remove(slot);
+        self.leave_grants(slot);
+    }
+
+    /// Has a CREDIT sent; what it says is looked up then.
+    fn queue_credit(&mut self, slot: u32) {
+        let rpc = self.rpcs.get_mut(slot);
+        let (host, id) = (rpc.host, rpc.id);
+        if let State::Stream(stream) = &mut rpc.state
+            && !core::mem::replace(&mut stream.receive.incoming.grant_waits, true)
+        {
+            let decided = self.leverage.now;
+            self.control.push_back(Control::Grant { slot, host, id, decided });
+        }
+    }
+
+    /// The CREDIT that waited for the link.
+    pub(super) fn credit_packet(&mut self, slot: u32) -> Option<Packet<Header>> {
+        let rpc = self.rpcs.get_mut(slot);
+        let (host, id) = (rpc.host, rpc.id);
+        let State::Stream(stream) = &mut rpc.state else { return None };
+        // What it was to say has travelled with data.
+        if !core::mem::replace(&mut stream.receive.incoming.grant_waits, false) {
+            return None;
+        }
+        let header =
+            Header { id: Id64::new(id), one_way: false, body: Body::Stream(self.credit(slot)) };
+        let priority = self.config.num_priorities - 1;
+        Some(self.packet(host, self.config.streams.credit, priority, header))
+    }
+
+    /// What a CREDIT says now. It is taken to be sent.
+    fn credit(&mut self, slot: u32) -> wire::Stream {
+        let Some(stream) = self.stream_mut(slot) else {
+            unreachable!("callers have found the stream");
+        };
+        stream.credit_due = Time::MAX;
+        let (credit, flags) = stream.receive.tell();
+        wire::Stream::Credit { credit, flags, tag: stream.tag }
+    }
+}

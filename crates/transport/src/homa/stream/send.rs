@@ -1,0 +1,392 @@
+//! The half of a stream that this host writes.
+
+use rackweave_core::rng::mix;
+use rackweave_core::{Event, HostId, MessageId, Packet, Refused, StreamEvent, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::homa::stream::{self as wire, Credit, flags};
+use rackweave_wire::homa::{Body, Header};
+use smallvec::SmallVec;
+
+use super::super::rpc::State;
+use super::super::srpt::Ready;
+use super::Host;
+use super::config::MAX_WINDOW;
+use super::expand;
+
+/// No stream is longer; beyond it, offsets would come near the end of 64 bits.
+const MAX_STREAM: u64 = 1 << 62;
+
+/// What may be written and not acknowledged, as far as the receiver is told.
+const MAX_AHEAD: u64 = MAX_WINDOW as u64 * 2 - 1;
+
+/// Ranges to be sent again that are kept apart; more are joined, and some bytes go in vain.
+const MAX_AGAIN: usize = 4;
+
+/// The half of a stream that this host writes.
+#[derive(Clone, Debug)]
+pub(super) struct Sending {
+    written: u64,
+    /// Nothing is written after that.
+    ended: bool,
+    /// The first byte that was never sent.
+    next: u64,
+    /// The receiver has all bytes before this one.
+    acked: u64,
+    end_acked: bool,
+    /// All bytes before this one may be sent ...
+    allowed: u64,
+    /// ... those before this one at an unscheduled priority ...
+    free_to: u64,
+    /// ... and the others at this one: of the newest grant.
+    priority: u8,
+    /// To be sent again, in order.
+    again: SmallVec<[(u64, u64); MAX_AGAIN]>,
+    /// It stands in the SRPT queue.
+    queued: bool,
+    /// When something of it was last sent or acknowledged.
+    pub(super) moved_at: Time,
+}
+
+impl Sending {
+    pub(super) fn new(free: u64, now: Time) -> Self {
+        Self {
+            written: 0,
+            ended: false,
+            next: 0,
+            acked: 0,
+            end_acked: false,
+            allowed: free,
+            free_to: free,
+            priority: 0,
+            again: SmallVec::new(),
+            queued: false,
+            moved_at: now,
+        }
+    }
+
+    /// Whether there are bytes that may be sent and never were.
+    fn is_ready(&self) -> bool {
+        self.next < self.allowed.min(self.written)
+    }
+
+    pub(super) const fn is_all_sent(&self) -> bool {
+        self.ended && self.next == self.written
+    }
+
+    pub(super) const fn is_all_acked(&self) -> bool {
+        self.end_acked
+    }
+
+    /// Whether the receiver must move for this half to go on.
+    pub(super) fn waits(&self) -> bool {
+        let open = self.acked < self.written || self.ended && !self.end_acked;
+        open && !self.queued && self.again.is_empty()
+    }
+
+    fn left(&self, from: u64) -> u32 {
+        u32::try_from(self.written - from).unwrap_or(u32::MAX)
+    }
+
+    /// Notes that a range is to be sent again.
+    fn add_again(&mut self, mut from: u64, mut to: u64) {
+        self.again.retain(|&mut (start, end)| {
+            let apart = end < from || to < start;
+            if !apart {
+                (from, to) = (from.min(start), to.max(end));
+            }
+            apart
+        });
+        let at = self.again.partition_point(|&(start, _)| start < from);
+        if self.again.len() < MAX_AGAIN {
+            self.again.insert(at, (from, to));
+        } else if at > 0 {
+            self.again[at - 1].1 = to;
+        } else {
+            self.again[0].0 = from;
+        }
+    }
+
+    /// The receiver has what is before `acked`.
+    fn drop_acked_again(&mut self) {
+        let acked = self.acked;
+        self.again.retain(|(from, to)| {
+            *from = (*from).max(acked);
+            from < to
+        });
+    }
+}
+
+impl Host {
+    pub(in crate::homa) fn write_stream(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: u64,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        let slot = self.find_stream(peer, id).ok_or(Refused::Ended)?;
+        let Some(stream) = self.stream_mut(slot) else { return Err(Refused::Ended) };
+        let send = &mut stream.send;
+        if send.ended {
+            return Err(Refused::Ended);
+        }
+        if bytes == 0 && !end {
+            return Err(Refused::Empty);
+        }
+        let written = send.written.checked_add(bytes).filter(|written| *written <= MAX_STREAM);
+        let written = written.ok_or(Refused::TooLong { max: MAX_STREAM })?;
+        // The peer cannot be late before there is something that it could do.
+        if send.acked == send.written {
+            send.moved_at = now;
+        }
+        send.written = written;
+        send.ended = end;
+        if !stream.started {
+            stream.started = true;
+            stream.heard_at = now;
+        }
+        let all_sent = send.next == send.written;
+        self.queue_if_ready(slot);
+        if all_sent {
+            self.send_empty(now, slot, 0);
+        }
+        self.wake_stream_for(now, slot);
+        Ok(())
+    }
+
+    /// Puts the stream into the SRPT queue if it has something to send. What was written since it was
+    /// put there counts from its next packet on.
+    fn queue_if_ready(&mut self, slot: u32) {
+        let rpc = self.rpcs.get_mut(slot);
+        let birth = rpc.birth;
+        if let State::Stream(stream) = &mut rpc.state
+            && !stream.send.queued
+            && stream.send.is_ready()
+        {
+            stream.send.queued = true;
+            let left = stream.send.left(stream.send.next);
+            self.queue.push(Ready { left, slot, birth });
+        }
+    }
+
+    /// The next packet of new bytes, of a stream that stands first in the queue.
+    pub(in crate::homa) fn stream_packet(
+        &mut self,
+        now: Time,
+        slot: u32,
+    ) -> Option<Packet<Header>> {
+        let max_payload = u64::from(self.config.max_payload);
+        let rpc = self.rpcs.get_mut(slot);
+        let birth = rpc.birth;
+        let State::Stream(stream) = &mut rpc.state else { return None };
+        let send = &mut stream.send;
+        let offset = send.next;
+        let end = (offset + max_payload).min(send.written).min(send.allowed);
+        send.next = end;
+        send.queued = send.is_ready();
+        let (left, more) = (send.left(end), send.queued);
+        self.queue.sent(Ready { left, slot, birth }, more);
+        Some(self.piece(now, slot, offset, end - offset, None))
+    }
+
+    /// The next packet of bytes that the receiver misses.
+    pub(in crate::homa) fn stream_packet_again(
+        &mut self,
+        now: Time,
+        slot: u32,
+    ) -> Option<Packet<Header>> {
+        let max_payload = u64::from(self.config.max_payload);
+        let send = &mut self.stream_mut(slot)?.send;
+        let Some((from, to)) = send.again.first_mut() else {
+            debug_assert!(false, "only streams with something to send again are in the list");
+            self.queue.again_sent(false);
+            return None;
+        };
+        let offset = *from;
+        let end = (offset + max_payload).min(*to);
+        *from = end;
+        if end == *to {
+            send.again.remove(0);
+        }
+        let more = !send.again.is_empty();
+        self.queue.again_sent(more);
+        // As retransmissions of messages (facts 1.3).
+        let priority = self.config.num_priorities - 1;
+        Some(self.piece(now, slot, offset, end - offset, Some(priority)))
+    }
+
+    fn piece(
+        &mut self,
+        now: Time,
+        slot: u32,
+        offset: u64,
+        len: u64,
+        again: Option<u8>,
+    ) -> Packet<Header> {
+        let flags = if again.is_some() { flags::AGAIN } else { 0 };
+        let header = self.stream_header(now, slot, offset, len as u16, flags);
+        let rpc = self.rpcs.get(slot);
+        let (dst, id) = (rpc.host, rpc.id);
+        let peer = self.peers.get_mut(rpc.peer);
+        let cutoffs = peer.cutoffs.as_ref().map_or(&self.config.cutoffs, |told| &told.0);
+        let State::Stream(stream) = &rpc.state else {
+            unreachable!("callers have found the stream")
+        };
+        let free = offset < stream.send.free_to;
+        let priority = again.unwrap_or_else(|| {
+            // A stream has no length: what is left of it stands for that.
+            if free { cutoffs.priority(stream.send.left(offset)) } else { stream.send.priority }
+        });
+        let l3_bytes = self.config.streams.stream_header + len as u32;
+        let packet = self.packet(dst, l3_bytes, priority, header);
+        if free && self.config.spray {
+            // As short messages: not out of order by spraying (see `Host::data_packet`).
+            let entropy = (mix(id) & 0x3fff) as u16;
+            let (source, destination) = (packet.source_port() ^ entropy, packet.destination_port());
+            packet.sprayed(false).with_ports(source, destination)
+        } else {
+            packet
+        }
+    }
+
+    /// A STREAM packet's header; what it acknowledges is taken to be told.
+    fn stream_header(&mut self, now: Time, slot: u32, offset: u64, len: u16, more: u8) -> Header {
+        let rpc = self.rpcs.get_mut(slot);
+        let (id, peer) = (rpc.id, rpc.peer);
+        let is_client = id & 1 == 0;
+        let cutoff_version = self.peers.get_mut(peer).cutoffs.as_ref().map_or(0, |told| told.1);
+        let State::Stream(stream) = &mut rpc.state else {
+            unreachable!("callers have found the stream");
+        };
+        stream.credit_due = Time::MAX;
+        stream.receive.incoming.grant_waits = false;
+        let (credit, mut flags) = stream.receive.tell();
+        flags |= more;
+        let opening = is_client && stream.tag == 0;
+        let tag = if opening {
+            flags |= flags::OPENING;
+            match stream.deadline {
+                Time::MAX => 0,
+                // A deadline that this field cannot say is the client's alone to keep.
+                deadline => u32::try_from(deadline.since(now).0.div_ceil(1_000_000)).unwrap_or(0),
+            }
+        } else {
+            stream.tag
+        };
+        let send = &mut stream.send;
+        send.moved_at = now;
+        let told = send.written.min(send.acked + MAX_AHEAD);
+        if send.ended && told == send.written {
+            flags |= flags::END;
+        }
+        let body = Body::Stream(wire::Stream::Data {
+            offset: offset as u32,
+            len,
+            written: told as u32,
+            credit,
+            cutoff_version,
+            flags,
+            tag,
+        });
+        Header { id: Id64::new(id), one_way: false, body }
+    }
+
+    /// A STREAM packet without bytes.
+    pub(super) fn send_empty(&mut self, now: Time, slot: u32, flags: u8) {
+        let Some(stream) = self.stream(slot) else { return };
+        let next = stream.send.next;
+        let host = self.rpcs.get(slot).host;
+        let Header { id, one_way, body } = self.stream_header(now, slot, next, 0, flags);
+        self.send_control(host, id.get(), one_way, body);
+    }
+
+    /// What a packet of the peer says of the direction that this host sends.
+    pub(super) fn handle_credit(&mut self, now: Time, slot: u32, credit: Credit, flags: u8) {
+        let rpc = self.rpcs.get_mut(slot);
+        let (peer, id) = (rpc.host, MessageId(rpc.id));
+        let State::Stream(stream) = &mut rpc.state else { return };
+        let send = &mut stream.send;
+        let mut news = false;
+        if let Some(received) = expand(send.acked, credit.received)
+            && received >= send.acked
+            && received <= send.next
+        {
+            let bytes = received - send.acked;
+            if bytes > 0 {
+                send.acked = received;
+                send.drop_acked_again();
+                news = true;
+                self.events.push_back(Event::Stream(StreamEvent::Acked { peer, id, bytes }));
+            }
+            if flags & flags::END_RECEIVED != 0
+                && send.is_all_sent()
+                && send.acked == send.written
+                && !send.end_acked
+            {
+                send.end_acked = true;
+                news = true;
+            }
+        }
+        if let Some(allowed) = expand(send.acked, credit.allowed) {
+            // The newest grant is the one that reaches furthest (facts 1.3).
+            let allowed = allowed.min(send.acked + u64::from(MAX_WINDOW));
+            if allowed > send.allowed {
+                send.allowed = allowed;
+                match credit.priority {
+                    wire::UNSCHEDULED => send.free_to = allowed,
+                    level => send.priority = level.min(self.config.num_priorities - 1),
+                }
+                news = true;
+            }
+        }
+        if !news {
+            return;
+        }
+        send.moved_at = now;
+        let none_again = send.again.is_empty();
+        stream.progress();
+        if none_again {
+            self.queue.remove_again(slot);
+        }
+        self.queue_if_ready(slot);
+    }
+
+    /// The peer has closed: it has everything.
+    pub(super) fn all_acknowledged(&mut self, slot: u32) {
+        let rpc = self.rpcs.get_mut(slot);
+        let (peer, id) = (rpc.host, MessageId(rpc.id));
+        let State::Stream(stream) = &mut rpc.state else { return };
+        let bytes = stream.send.written - stream.send.acked;
+        stream.send.acked = stream.send.written;
+        stream.send.end_acked = true;
+        if bytes > 0 {
+            self.events.push_back(Event::Stream(StreamEvent::Acked { peer, id, bytes }));
+        }
+    }
+
+    /// MISSING: bytes that the receiver has allowed are late there.
+    pub(super) fn handle_missing(&mut self, now: Time, slot: u32, offset: u32, length: u32) {
+        let Some(stream) = self.stream_mut(slot) else { return };
+        let send = &mut stream.send;
+        let Some(from) = expand(send.acked, offset) else { return };
+        let to = from.saturating_add(u64::from(length));
+        // A range beyond what is allowed says that a CREDIT was lost.
+        let allowed = to.min(send.acked + u64::from(MAX_WINDOW));
+        send.allowed = send.allowed.max(allowed);
+        let (from, to) = (from.max(send.acked), to.min(send.next));
+        let lost = from < to;
+        let newly = send.again.is_empty();
+        if lost {
+            send.add_again(from, to);
+        }
+        if lost && newly {
+            self.queue.push_again(slot);
+        }
+        self.queue_if_ready(slot);
+        if !(lost && newly) {
+            // What is asked for waits for the link, or has come meanwhile: this end is alive.
+            self.send_empty(now, slot, 0);
+        }
+    }
+}
