@@ -299,6 +299,7 @@ fn per_data_packet(transport: &TransportConfig) -> Reverse {
         }
         // Every message is acknowledged, and of a long one every second segment.
         TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
+        TransportConfig::Datagram(_) => Reverse { free_bytes: 0, packets: 0.0 },
     }
 }
 

@@ -91,9 +91,8 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
             bytes_per_grant: u64::from(config.max_payload),
             wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
         }),
-        // Nor for each packet of the others (NDP's pulls and acknowledgements, pHost's tokens):
-        // their load counts data.
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => None,
+        // The load of the others counts data (not NDP's pulls and acknowledgements, nor pHost's tokens).
+        _ => None,
     };
     let exchange = stream.workload.exchange;
     let extra = |size: u64| {

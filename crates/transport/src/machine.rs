@@ -8,7 +8,7 @@ use rackweave_core::{
 };
 use rackweave_wire::Header;
 
-use crate::{homa, ndp, phost, tcp};
+use crate::{datagram, homa, ndp, phost, tcp};
 
 /// Which transport, and its parameters. Hosts share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,8 @@ pub enum TransportConfig {
     Ndp(Arc<ndp::Config>),
     /// pHost.
     PHost(Arc<phost::Config>),
+    /// Datagrams.
+    Datagram(Arc<datagram::Config>),
 }
 
 impl TransportConfig {
@@ -32,6 +34,9 @@ impl TransportConfig {
             Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
             Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
             Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
+            Self::Datagram(config) => {
+                Machine::Datagram(datagram::Host::new(host, Arc::clone(config)))
+            }
         }
     }
 
@@ -43,6 +48,7 @@ impl TransportConfig {
             Self::Tcp(config) => config.framing(),
             Self::Ndp(config) => config.framing(),
             Self::PHost(config) => config.framing(),
+            Self::Datagram(config) => config.framing(),
         }
     }
 }
@@ -58,6 +64,8 @@ pub enum Machine {
     Ndp(ndp::Host),
     /// pHost.
     PHost(phost::Host),
+    /// Datagrams.
+    Datagram(datagram::Host),
 }
 
 /// Calls the same method of whichever machine it is.
@@ -68,6 +76,7 @@ macro_rules! each {
             Machine::Tcp($machine) => $call,
             Machine::Ndp($machine) => $call,
             Machine::PHost($machine) => $call,
+            Machine::Datagram($machine) => $call,
         }
     };
 }
@@ -96,6 +105,9 @@ impl Transport for Machine {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             (Self::PHost(machine), Header::PHost(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::Datagram(machine), Header::Datagram(header)) => {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.

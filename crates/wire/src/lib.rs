@@ -1,12 +1,13 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`datagram`]: the headers of one protocol each, `encode` and `decode`.
 //! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
 //! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
 //! A machine may still find that a header's offsets and lengths make no sense to it.
 
+pub mod datagram;
 pub mod dump;
 pub mod frame;
 pub mod homa;
@@ -31,6 +32,8 @@ pub enum Header {
     Ndp(ndp::Header),
     /// pHost.
     PHost(phost::Header),
+    /// Datagrams: UDP.
+    Datagram(datagram::Header),
 }
 
 /// TCP's IP protocol number.
@@ -45,6 +48,7 @@ impl Header {
             Self::Tcp(_) => IP_PROTOCOL_TCP,
             Self::Ndp(_) => ndp::IP_PROTOCOL,
             Self::PHost(_) => phost::IP_PROTOCOL,
+            Self::Datagram(_) => datagram::IP_PROTOCOL,
         }
     }
 
@@ -56,6 +60,7 @@ impl Header {
             Self::Tcp(header) => header.header_bytes(),
             Self::Ndp(header) => header.header_bytes(),
             Self::PHost(header) => header.header_bytes(),
+            Self::Datagram(_) => datagram::HEADER_BYTES,
         }
     }
 
@@ -66,6 +71,7 @@ impl Header {
             Self::Tcp(header) => header.encode(ports, out),
             Self::Ndp(header) => header.encode(ports, out),
             Self::PHost(header) => header.encode(ports, out),
+            Self::Datagram(header) => header.encode(ports, out),
         }
     }
 
@@ -98,6 +104,10 @@ impl Header {
                 let (header, ports) = phost::Header::decode(bytes, l4_bytes)?;
                 Ok((Self::PHost(header), ports))
             }
+            datagram::IP_PROTOCOL => {
+                let (header, ports) = datagram::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::Datagram(header), ports))
+            }
             other => Err(Malformed::Protocol(other)),
         }
     }
@@ -111,6 +121,7 @@ impl HeaderTrait for Header {
             Self::Tcp(header) => header.payload(),
             Self::Ndp(header) => header.payload(),
             Self::PHost(header) => header.payload(),
+            Self::Datagram(header) => Some(header.payload()),
         }
     }
 }
@@ -140,6 +151,13 @@ impl From<phost::Header> for Header {
     #[inline]
     fn from(header: phost::Header) -> Self {
         Self::PHost(header)
+    }
+}
+
+impl From<datagram::Header> for Header {
+    #[inline]
+    fn from(header: datagram::Header) -> Self {
+        Self::Datagram(header)
     }
 }
 

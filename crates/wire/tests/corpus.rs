@@ -43,6 +43,11 @@ fn phost() {
 }
 
 #[test]
+fn datagrams() {
+    replay("decode_datagram", checks::datagram);
+}
+
+#[test]
 fn frames() {
     replay("decode_frame", checks::frame);
 }

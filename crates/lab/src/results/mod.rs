@@ -436,11 +436,9 @@ impl MessageCounts {
 /// Headers as hosts of this configuration would write them: the kernel module's of 2023 where the
 /// packets have its sizes, and today's otherwise (the simulations of 2018 had no bytes).
 fn capture_layout(spec: &PointSpec) -> Layout {
-    let of_2023 = spec.config.streams.iter().any(|stream| match &stream.transport {
-        TransportConfig::Homa(config) => {
-            config.header_bytes == homa::Config::linux(config.link).header_bytes
-        }
-        TransportConfig::Tcp(_) | TransportConfig::Ndp(_) | TransportConfig::PHost(_) => false,
+    let of_2023 = spec.config.streams.iter().any(|stream| {
+        matches!(&stream.transport, TransportConfig::Homa(config)
+            if config.header_bytes == homa::Config::linux(config.link).header_bytes)
     });
     if of_2023 { Layout::Talk } else { Layout::Head }
 }
