@@ -104,6 +104,11 @@ fn transports() -> Vec<Item> {
             "receiver-driven: tokens, one for each packet, that senders spend or lose",
             &json!({ "profiles": ["paper", "polo-slides"], "sources": ["CoNEXT 2015"] }),
         ),
+        Item::new(
+            "datagram",
+            "what UDP does: line rate, one way, lost is lost; for background load",
+            &json!({ "profiles": [], "sources": ["RFC 768"] }),
+        ),
     ]
 }
 

@@ -12,6 +12,7 @@ use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
+use super::datagram::{DATAGRAM_KEYS, DatagramKeys};
 use super::de::{self, DeError, one_of};
 use super::receiver_driven::{NDP_KEYS, NdpKeys, PHOST_KEYS, PHostKeys};
 use super::tree::{Node, Table, Value};
@@ -28,10 +29,12 @@ pub(crate) enum Name {
     Tcp,
     Ndp,
     PHost,
+    Datagram,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 5] = [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Datagram];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -40,6 +43,7 @@ impl Name {
             Self::Tcp => "tcp",
             Self::Ndp => "ndp",
             Self::PHost => "phost",
+            Self::Datagram => "datagram",
         }
     }
 
@@ -53,6 +57,7 @@ impl Name {
             Self::Dctcp | Self::Tcp => TCP_KEYS,
             Self::Ndp => NDP_KEYS,
             Self::PHost => PHOST_KEYS,
+            Self::Datagram => DATAGRAM_KEYS,
         }
     }
 }
@@ -69,6 +74,7 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
         TransportConfig::Tcp(_) => Name::Tcp.as_str(),
         TransportConfig::Ndp(_) => Name::Ndp.as_str(),
         TransportConfig::PHost(_) => Name::PHost.as_str(),
+        TransportConfig::Datagram(_) => Name::Datagram.as_str(),
     }
 }
 
@@ -231,6 +237,7 @@ enum Keys {
     Tcp(Box<TcpKeys>),
     Ndp(NdpKeys),
     PHost(PHostKeys),
+    Datagram(DatagramKeys),
 }
 
 /// Reads a transport table that stands at `path`.
@@ -339,6 +346,7 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
         Name::Dctcp | Name::Tcp => Keys::Tcp(de::from_table(table, origin)?),
         Name::Ndp => Keys::Ndp(de::from_table(table, origin)?),
         Name::PHost => Keys::PHost(de::from_table(table, origin)?),
+        Name::Datagram => Keys::Datagram(de::from_table(table, origin)?),
     })
 }
 
@@ -368,6 +376,11 @@ impl Chosen {
                 let config = keys.resolve(self, fabric)?;
                 refuse_longer_messages(self, workload, config.max_message_bytes)?;
                 TransportConfig::PHost(Arc::new(config))
+            }
+            Keys::Datagram(keys) => {
+                let config = keys.resolve(self, workload)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::Datagram(Arc::new(config))
             }
         })
     }
