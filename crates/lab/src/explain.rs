@@ -257,6 +257,9 @@ impl Plan {
                 per_second = gap.map(|gap| senders as f64 / gap.as_secs_f64());
             }
             Pattern::ClosedLoop { .. } => {}
+            Pattern::Periodic { rate, .. } => {
+                per_second = Some(senders as f64 * rate.0 as f64 / 8.0 / mean_bytes);
+            }
             Pattern::Incast { senders: given, messages_per_sender, .. } => {
                 let senders = given.map_or(senders.min(hosts - 1), u64::from);
                 messages = Some(senders.saturating_mul(*messages_per_sender));
@@ -304,6 +307,7 @@ fn per_data_packet(transport: &TransportConfig) -> Reverse {
         }
         // Every message is acknowledged, and of a long one every second segment.
         TransportConfig::Tcp(_) => Reverse { free_bytes: 0, packets: 0.6 },
+        TransportConfig::Datagram(_) => Reverse { free_bytes: 0, packets: 0.0 },
     }
 }
 

@@ -96,6 +96,11 @@ fn transports() -> Vec<Item> {
             "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
             &json!({ "profiles": ["fabric", "polo-slides"], "sources": ["ICPP 2020"] }),
         ),
+        Item::new(
+            "datagram",
+            "what UDP does: line rate, one way, lost is lost; for background load",
+            &json!({ "profiles": [], "sources": ["RFC 768"] }),
+        ),
     ]
 }
 

@@ -29,6 +29,7 @@ fn every_key_is_documented() {
         format!("{fabric}[transport]\nname='ndp'\n{unknown}{rest}"),
         format!("{fabric}[transport]\nname='phost'\n{unknown}{rest}"),
         format!("{fabric}[transport]\nname='polo'\n{unknown}{rest}"),
+        format!("{fabric}[transport]\nname='datagram'\n{unknown}{rest}"),
         format!("{fabric}{tcp}{rest}{unknown}"),
         format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
@@ -49,9 +50,56 @@ fn every_key_is_documented() {
 fn the_examples_run() {
     let examples: Vec<&str> =
         DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 4);
+    assert_eq!(examples.len(), 5);
     let parse = |text: &str| Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
     assert_eq!(parse(examples[0]).points.len(), 1);
     let points = |sweep: &str| parse(&format!("{}\n{sweep}", examples[0])).points.len();
-    assert_eq!((points(examples[1]), points(examples[2]), points(examples[3])), (2, 9, 2));
+    assert_eq!(examples[1..].iter().map(|more| points(more)).collect::<Vec<_>>(), [2, 1, 9, 2]);
+}
+
+const ADDING: &str = include_str!("../../../docs/adding-a-transport.md");
+
+/// Each excerpt of the walk-through, with the file that is named last before it.
+fn excerpts() -> Vec<(&'static str, &'static str)> {
+    let mut parts = ADDING.split("```");
+    let mut file = "";
+    let mut found = Vec::new();
+    while let Some(text) = parts.next() {
+        let is_file = |name: &&str| name.contains('/') && name.ends_with(".rs");
+        file = text.split('`').filter(is_file).next_back().unwrap_or(file);
+        found.extend(
+            parts.next().map(|block| (file, block.strip_prefix("rust\n").unwrap_or(block))),
+        );
+    }
+    found
+}
+
+#[test]
+fn every_excerpt_of_the_walk_through_stands_in_its_file() {
+    let excerpts = excerpts();
+    assert!(excerpts.len() > 15, "{}", excerpts.len());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (file, excerpt) in excerpts {
+        let code =
+            std::fs::read_to_string(root.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        // Pieces follow each other, each in whole lines.
+        let mut rest = format!("\n{code}");
+        for piece in excerpt.split("// ...\n").map(str::trim_end) {
+            let lines = format!("\n{piece}\n");
+            let at =
+                rest.find(&lines).unwrap_or_else(|| panic!("not in {file}, or not there:{lines}"));
+            rest = rest.split_off(at + lines.len() - 1);
+        }
+    }
+}
+
+#[test]
+fn the_files_that_documents_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let architecture = include_str!("../../../ARCHITECTURE.md");
+    assert!(architecture.contains("docs/adding-a-transport.md"));
+    for name in ADDING.split('`').filter(|name| name.starts_with("crates/") && !name.contains(' '))
+    {
+        assert!(root.join(name).exists(), "{name}");
+    }
 }

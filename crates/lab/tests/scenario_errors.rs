@@ -68,6 +68,10 @@ macro_rules! mistakes {
 mistakes! {
     unknown_key_in_a_table: with("spines = 2", "spine = 2");
     unknown_key_far_from_all_others: with("spines = 2", "spines = 2\ncolour = \"red\"");
+    datagrams_that_are_answered: with(
+        "name = \"homa\"\n\n[workload]", "name = \"datagram\"\n\n[workload]\nexchange = \"rpc\"");
+    rate_beyond_the_link: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",
+        "arrivals = \"periodic\"\nsizes = \"1 KB\"\nrate = \"11 Gbps\"");
     label_that_is_none: with("name = \"homa\"", "name = \"homa\"\nlabel = \"\"");
     label_that_is_a_number: with("name = \"homa\"", "name = \"homa\"\nlabel = 3");
     queues_that_are_never_measured: with("[workload]", "[measure]\nqueues_from = \"10 s\"\n[workload]");

@@ -99,13 +99,9 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
             bytes_per_grant: u64::from(config.max_payload),
             wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
         }),
-        // Nor for each packet of the others (NDP's pulls and acknowledgements, pHost's tokens, Polo's
-        // driving packets):
-        // their load counts data.
-        TransportConfig::Tcp(_)
-        | TransportConfig::Ndp(_)
-        | TransportConfig::PHost(_)
-        | TransportConfig::Polo(_) => None,
+        // The load of the others counts data (not NDP's pulls and acknowledgements, pHost's tokens, nor
+        // Polo's driving packets).
+        _ => None,
     };
     let exchange = stream.workload.exchange;
     let extra = |size: u64| {

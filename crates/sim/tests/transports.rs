@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_sim::config::{BufferConfig, Fault, FaultKind, FaultPlace, Routing, Topology};
 use rackweave_sim::result::{End, Outcome};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::{Exchange, LoadCounts, Pattern, SizeDist};
 
 /// On an idle path a message takes exactly its ideal time: slowdown 1.00 at every size.
@@ -302,7 +305,7 @@ fn closed_loops_survive_crashes_and_refusals() {
     }
     // Longer than the kernel module's messages can be: each is refused.
     let linux = rackweave_transport::homa::Config::linux(G10);
-    let transport = rackweave_transport::TransportConfig::Homa(linux.into());
+    let transport = TransportConfig::Homa(linux.into());
     let mut config = config(fabric, vec![stream(transport, closed(2_000_000))]);
     config.measure.messages = 1_000;
     let result = go(&config);
@@ -366,4 +369,60 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
     assert_eq!((result.messages.len(), result.delivered_bytes[0]), (0, 0));
     assert!(result.links.iter().all(|link| link.utilisation <= 1.0));
     assert_eq!(result.mean_queue_bytes, 0.0);
+}
+
+/// Nothing is in the way of a periodic stream of datagrams: each takes its ideal time, and the link
+/// carries just so much.
+#[test]
+fn datagrams_at_a_constant_rate_load_a_link_as_they_are_told() {
+    let transport = TransportConfig::Datagram(Arc::default());
+    for bytes in [1, 1_456, 1_457, 40_000] {
+        let pattern = Pattern::Periodic { sizes: fixed(bytes), rate: Rate(200_000_000) };
+        let mut stream = stream(transport.clone(), pattern);
+        (stream.workload.senders, stream.workload.receivers) = (Some(1..2), Some(20..21));
+        let mut config = config(fabric(LEAF_SPINE), vec![stream]);
+        config.measure.messages = 500;
+        let result = go(&config);
+        assert_eq!((result.end, result.messages.len()), (End::AllDone, 500));
+        assert_eq!(result.verified_messages, 500);
+        for record in &result.messages {
+            assert_eq!(latency(record), record.ideal, "{record:?}");
+        }
+        let starts = result.messages.windows(2).map(|pair| pair[1].start.since(pair[0].start));
+        assert!(starts.eq(std::iter::repeat_n(Rate(200_000_000).span_of(bytes), 499)));
+        if bytes == 1_456 {
+            let used = result.links[1].utilisation;
+            assert!((used / (0.02 * 1538.0 / 1456.0) - 1.0).abs() < 0.01, "{used}");
+        }
+    }
+}
+
+/// Datagrams do not react: of two senders at line rate into one, half is lost, and TCP beside them
+/// gets what they leave.
+#[test]
+fn datagrams_do_not_react_and_others_do() {
+    let mut fabric = fabric(single_switch(4));
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 100_000 };
+    let datagrams = |rate, senders| {
+        let pattern = Pattern::Periodic { sizes: fixed(1_456), rate };
+        let mut stream = stream(TransportConfig::Datagram(Arc::default()), pattern);
+        (stream.workload.senders, stream.workload.receivers) = (Some(senders), Some(0..1));
+        stream
+    };
+    let rate = Rate::from_gbps(9);
+    let mut both = config(fabric.clone(), vec![datagrams(rate, 1..3)]);
+    both.measure.time_limit = Span::from_ms(5);
+    let result = go(&both);
+    let done = result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Completed(_)));
+    let share = done.count() as f64 / result.messages.len() as f64;
+    assert!((0.5..0.56).contains(&share), "{share} of 18 Gbps through 10");
+
+    let tcp = stream(cubic(), trace(&[(0.0, 3, 0, 40_000_000)]));
+    let mut beside = config(fabric, vec![tcp, datagrams(Rate::from_gbps(2), 1..2)]);
+    beside.measure.verify = false;
+    let result = go(&beside);
+    let took = latency(&result.messages[0]);
+    let goodput = 40e6 * 8e3 / took.0 as f64;
+    // 2 Gbps of payload are 2.11 on the link.
+    assert!((6.0..7.6).contains(&goodput), "{goodput} Gbps");
 }

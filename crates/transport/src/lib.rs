@@ -4,6 +4,7 @@
 //! they run side by side.
 
 mod common;
+pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;

@@ -8,7 +8,7 @@ use rackweave_core::{
 };
 use rackweave_wire::Header;
 
-use crate::{homa, ndp, phost, polo, tcp};
+use crate::{datagram, homa, ndp, phost, polo, tcp};
 
 /// Which transport, and its parameters. Hosts share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +23,8 @@ pub enum TransportConfig {
     PHost(Arc<phost::Config>),
     /// Polo.
     Polo(Arc<polo::Config>),
+    /// Datagrams.
+    Datagram(Arc<datagram::Config>),
 }
 
 impl TransportConfig {
@@ -35,6 +37,9 @@ impl TransportConfig {
             Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
             Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
             Self::Polo(config) => Machine::Polo(polo::Host::new(host, Arc::clone(config))),
+            Self::Datagram(config) => {
+                Machine::Datagram(datagram::Host::new(host, Arc::clone(config)))
+            }
         }
     }
 
@@ -47,6 +52,7 @@ impl TransportConfig {
             Self::Ndp(config) => config.framing(),
             Self::PHost(config) => config.framing(),
             Self::Polo(config) => config.framing(),
+            Self::Datagram(config) => config.framing(),
         }
     }
 }
@@ -64,6 +70,8 @@ pub enum Machine {
     PHost(phost::Host),
     /// Polo.
     Polo(polo::Host),
+    /// Datagrams.
+    Datagram(datagram::Host),
 }
 
 /// Calls the same method of whichever machine it is.
@@ -75,6 +83,7 @@ macro_rules! each {
             Machine::Ndp($machine) => $call,
             Machine::PHost($machine) => $call,
             Machine::Polo($machine) => $call,
+            Machine::Datagram($machine) => $call,
         }
     };
 }
@@ -106,6 +115,9 @@ impl Transport for Machine {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             (Self::Polo(machine), Header::Polo(header)) => {
+                machine.handle_packet(now, &packet.map(|_| header))
+            }
+            (Self::Datagram(machine), Header::Datagram(header)) => {
                 machine.handle_packet(now, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.

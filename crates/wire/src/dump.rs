@@ -4,7 +4,7 @@ use core::fmt;
 
 use rackweave_core::{Ecn, Kind, Packet};
 
-use crate::{Header, homa, ndp, phost, polo, tcp};
+use crate::{Header, datagram, homa, ndp, phost, polo, tcp};
 
 /// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
 /// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
@@ -23,6 +23,7 @@ impl fmt::Display for Line<'_> {
             Header::Ndp(header) => write_ndp(f, header)?,
             Header::PHost(header) => write_phost(f, header)?,
             Header::Polo(header) => write_polo(f, header)?,
+            Header::Datagram(header) => write_datagram(f, header)?,
         }
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
@@ -268,6 +269,12 @@ fn write_polo(f: &mut fmt::Formatter<'_>, header: &polo::Header) -> fmt::Result 
     }
 }
 
+fn write_datagram(f: &mut fmt::Formatter<'_>, header: &datagram::Header) -> fmt::Result {
+    let datagram::Header { id, message_length, offset, len } = header;
+    let end = u64::from(*offset) + u64::from(*len);
+    write!(f, "datagram id {} [{offset}..{end}) of {message_length}", id.get())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -510,6 +517,14 @@ mod tests {
             let text = line(polo::Header { id: Id64::new(42), one_way, body }, 7, Ecn::NotCapable);
             assert_eq!(text, format!("h3.1 > h7.2 polo {expected} prio 7"));
         }
+    }
+
+    #[test]
+    fn datagrams() {
+        let (message_length, offset, len) = (20_000, 1456, 1456);
+        let header = datagram::Header { id: Id64::new(42), message_length, offset, len };
+        let text = line(header, 0, Ecn::NotCapable);
+        assert_eq!(text, "h3.1 > h7.2 datagram id 42 [1456..2912) of 20000 prio 0");
     }
 
     #[test]

@@ -69,11 +69,8 @@ pub const fn mac_address(host: HostId) -> [u8; 6] {
 #[must_use]
 pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     let header_bytes = match header {
-        Header::Homa(header) => header.header_bytes(layout),
         Header::Tcp(header) => header.counted_bytes(),
-        Header::Ndp(header) => header.header_bytes(),
-        Header::PHost(header) => header.header_bytes(),
-        Header::Polo(header) => header.header_bytes(),
+        other => other.header_bytes(layout),
     };
     IPV4 + header_bytes + header.payload_bytes()
 }

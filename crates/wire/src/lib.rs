@@ -1,12 +1,13 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each, `encode` and `decode`.
 //! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
 //! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
 //! A machine may still find that a header's offsets and lengths make no sense to it.
 
+pub mod datagram;
 pub mod dump;
 pub mod frame;
 pub mod homa;
@@ -34,6 +35,8 @@ pub enum Header {
     PHost(phost::Header),
     /// Polo.
     Polo(polo::Header),
+    /// Datagrams: UDP.
+    Datagram(datagram::Header),
 }
 
 /// TCP's IP protocol number.
@@ -49,6 +52,7 @@ impl Header {
             Self::Ndp(_) => ndp::IP_PROTOCOL,
             Self::PHost(_) => phost::IP_PROTOCOL,
             Self::Polo(_) => polo::IP_PROTOCOL,
+            Self::Datagram(_) => datagram::IP_PROTOCOL,
         }
     }
 
@@ -61,6 +65,7 @@ impl Header {
             Self::Ndp(header) => header.header_bytes(),
             Self::PHost(header) => header.header_bytes(),
             Self::Polo(header) => header.header_bytes(),
+            Self::Datagram(_) => datagram::HEADER_BYTES,
         }
     }
 
@@ -72,6 +77,7 @@ impl Header {
             Self::Ndp(header) => header.encode(ports, out),
             Self::PHost(header) => header.encode(ports, out),
             Self::Polo(header) => header.encode(ports, out),
+            Self::Datagram(header) => header.encode(ports, out),
         }
     }
 
@@ -108,6 +114,10 @@ impl Header {
                 let (header, ports) = polo::Header::decode(bytes, l4_bytes)?;
                 Ok((Self::Polo(header), ports))
             }
+            datagram::IP_PROTOCOL => {
+                let (header, ports) = datagram::Header::decode(bytes, l4_bytes)?;
+                Ok((Self::Datagram(header), ports))
+            }
             other => Err(Malformed::Protocol(other)),
         }
     }
@@ -122,6 +132,7 @@ impl HeaderTrait for Header {
             Self::Ndp(header) => header.payload(),
             Self::PHost(header) => header.payload(),
             Self::Polo(header) => header.payload(),
+            Self::Datagram(header) => Some(header.payload()),
         }
     }
 
@@ -166,6 +177,13 @@ impl From<polo::Header> for Header {
     #[inline]
     fn from(header: polo::Header) -> Self {
         Self::Polo(header)
+    }
+}
+
+impl From<datagram::Header> for Header {
+    #[inline]
+    fn from(header: datagram::Header) -> Self {
+        Self::Datagram(header)
     }
 }
 

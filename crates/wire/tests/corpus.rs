@@ -48,6 +48,11 @@ fn polo() {
 }
 
 #[test]
+fn datagrams() {
+    replay("decode_datagram", checks::datagram);
+}
+
+#[test]
 fn frames() {
     replay("decode_frame", checks::frame);
 }

@@ -7,10 +7,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Malformed, Ports, frame, homa, ndp, phost, polo, tcp};
+use rackweave_wire::{Header, Malformed, Ports, datagram, frame, homa, ndp, phost, polo, tcp};
 use strategies::{
-    headers, homa_headers, layouts, ndp_headers, packets, phost_headers, polo_headers, ports,
-    stamped, tcp_headers,
+    datagram_headers, headers, homa_headers, layouts, ndp_headers, packets, phost_headers,
+    polo_headers, ports, stamped, tcp_headers,
 };
 
 fn encoded(header: &Header, layout: Layout, ports: Ports) -> (Vec<u8>, usize) {
@@ -66,8 +66,9 @@ proptest! {
         checks::ndp(&bytes);
         checks::phost(&bytes);
         checks::polo(&bytes);
+        checks::datagram(&bytes);
         checks::frame(&bytes);
-        for protocol in [146, 253, 250, 6, 254, 252, 251] {
+        for protocol in [146, 253, 250, 6, 254, 252, 251, 17] {
             // Most are refused; none may panic, whatever IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
@@ -87,6 +88,7 @@ proptest! {
             Header::Ndp(_) => checks::ndp(l4),
             Header::PHost(_) => checks::phost(l4),
             Header::Polo(_) => checks::polo(l4),
+            Header::Datagram(_) => checks::datagram(l4),
         }
     }
 
@@ -155,6 +157,16 @@ proptest! {
         for cut in 0..bytes.len() {
             for claimed in [cut, l4_bytes] {
                 prop_assert!(polo::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_header_cut_anywhere_is_refused(header in datagram_headers(), ports in ports()) {
+        let (bytes, l4_bytes) = encoded(&header.into(), Layout::Head, ports);
+        for cut in 0..bytes.len() {
+            for claimed in [cut, l4_bytes] {
+                prop_assert!(datagram::Header::decode(&bytes[..cut], claimed).is_err(), "at {}", cut);
             }
         }
     }

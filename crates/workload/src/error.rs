@@ -16,6 +16,9 @@ pub enum WorkloadError {
     /// A link without a rate.
     #[error("the hosts' links have a rate of 0, so that no load can be put on them")]
     NoRate,
+    /// A constant rate of zero.
+    #[error("messages at a constant rate need a rate above 0")]
+    NoConstantRate,
     /// The gap between messages was not given, or is zero.
     #[error("an open loop needs a mean gap between a host's messages of at least 1 ps")]
     NoGap,

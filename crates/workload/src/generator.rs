@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use rackweave_core::{HostId, Rng, Span, Time};
+use rackweave_core::{HostId, Rate, Rng, Span, Time};
 
 use crate::error::WorkloadError;
 use crate::load::check_load;
@@ -37,6 +37,7 @@ struct Peers {
 enum Plan {
     OpenLoop { sizes: SizeDist, gap: f64, hosts: Vec<OpenLoopHost> },
     ClosedLoop { sizes: SizeDist, think: Span, hosts: Vec<ClosedLoopHost> },
+    Periodic { sizes: SizeDist, rate: Rate, hosts: Vec<PeriodicHost> },
     Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64, hosts: Vec<IncastHost> },
     Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32>, hosts: Vec<BatchHost> },
     AllToAll { sizes: SizeDist, per_pair: u64, hosts: Vec<BatchHost> },
@@ -54,6 +55,15 @@ struct OpenLoopHost {
 #[derive(Clone, Debug)]
 struct ClosedLoopHost {
     to_start: u32,
+    sizes: Rng,
+    destinations: Rng,
+}
+
+#[derive(Clone, Debug)]
+struct PeriodicHost {
+    first: Time,
+    /// Of all messages so far.
+    bytes: u64,
     sizes: Rng,
     destinations: Rng,
 }
@@ -134,6 +144,13 @@ impl Generator {
                 peers.check_destinations()?;
                 (Plan::closed_loop(sizes, *outstanding, *think, &peers, streams), None)
             }
+            Pattern::Periodic { sizes, rate } => {
+                if rate.0 == 0 {
+                    return Err(WorkloadError::NoConstantRate);
+                }
+                peers.check_destinations()?;
+                (Plan::periodic(sizes, *rate, &peers, start, streams), None)
+            }
             &Pattern::Incast { senders, receiver, ref sizes, messages_per_sender, at, spread } => {
                 let at = start.saturating_add(at);
                 let last = Span(at.saturating_add(spread).0);
@@ -179,6 +196,14 @@ impl Generator {
                 let state = &mut hosts[index];
                 state.to_start = state.to_start.checked_sub(1)?;
                 state.draw(*start, host, sizes, peers)
+            }
+            Plan::Periodic { sizes, rate, hosts } => {
+                let state = &mut hosts[index];
+                // From the sum, so that roundings don't add up.
+                let at = state.first.saturating_add(rate.span_of(state.bytes));
+                let bytes = sizes.sample(&mut state.sizes);
+                state.bytes = state.bytes.saturating_add(bytes);
+                Arrival { at, dst: peers.pick(host, &mut state.destinations), bytes }
             }
             Plan::Incast { sizes, receiver, at, per_sender, hosts } => {
                 let state = &mut hosts[index];
@@ -332,6 +357,25 @@ impl Plan {
             destinations: streams.host(host, "destinations"),
         });
         Self::OpenLoop { sizes: sizes.clone(), gap: gap.0 as f64, hosts: hosts.collect() }
+    }
+
+    fn periodic(
+        sizes: &SizeDist,
+        rate: Rate,
+        peers: &Peers,
+        start: Time,
+        streams: Streams,
+    ) -> Self {
+        let interval = rate.span_of(sizes.mean() as u64);
+        let hosts = peers.senders.clone().map(|host| PeriodicHost {
+            first: start.saturating_add(Span(
+                streams.host(host, "arrivals").below(interval.0.saturating_add(1)),
+            )),
+            bytes: 0,
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        });
+        Self::Periodic { sizes: sizes.clone(), rate, hosts: hosts.collect() }
     }
 
     fn closed_loop(

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, Rate, Span, Time};
 
 use crate::application::{Application, Streaming};
 use crate::sizes::SizeDist;
@@ -101,6 +101,15 @@ pub enum Pattern {
         /// From the end of a message to the start of the next.
         think: Span,
     },
+    /// Each sender starts messages at a constant rate: the next one when the bytes of those before
+    /// would have been sent at that rate. It begins at a random moment within the time of a message of mean
+    /// length, because senders in step would meet at every message.
+    Periodic {
+        /// How long they are.
+        sizes: SizeDist,
+        /// Message bytes of each sender.
+        rate: Rate,
+    },
     /// Many send to one at the same time.
     Incast {
         /// How many; `None`: every host but the receiver, once. More than there are hosts are
@@ -143,6 +152,7 @@ impl Pattern {
         match self {
             Self::OpenLoop { .. } => "poisson",
             Self::ClosedLoop { .. } => "closed-loop",
+            Self::Periodic { .. } => "periodic",
             Self::Incast { .. } => "incast",
             Self::Permutation { .. } => "permutation",
             Self::AllToAll { .. } => "all-to-all",
@@ -156,6 +166,7 @@ impl Pattern {
         match self {
             Self::OpenLoop { sizes, .. }
             | Self::ClosedLoop { sizes, .. }
+            | Self::Periodic { sizes, .. }
             | Self::Incast { sizes, .. }
             | Self::Permutation { sizes, .. }
             | Self::AllToAll { sizes, .. } => Some(sizes),

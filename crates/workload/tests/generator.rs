@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use proptest::prelude::*;
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_workload::{
     Arrival, Exchange, Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig, WorkloadError,
 };
@@ -363,4 +363,39 @@ proptest! {
         prop_assert_eq!(generator.next(HostId(hosts)), None);
         prop_assert!(generator.total().is_none_or(|said| said == total));
     }
+}
+
+#[test]
+fn a_constant_rate_is_kept_to_the_picosecond() {
+    let sizes = SizeDist::fixed(1_250).unwrap();
+    // 1250 bytes in 50 us.
+    let pattern = Pattern::Periodic { sizes, rate: Rate(200_000_000) };
+    let config = WorkloadConfig { start: Span::from_ms(1), ..WorkloadConfig::new(pattern) };
+    let mut generator = Generator::new(&config, 4, None, 1, 0, 0).unwrap();
+    assert_eq!(generator.total(), None);
+    let mut firsts = Vec::new();
+    for host in 0..4 {
+        let first = generator.next(HostId(host)).unwrap().at;
+        assert!((Span::from_ms(1)..=Span::from_us(1_050)).contains(&first.since(Time::ZERO)));
+        for n in 1..1_000 {
+            let next = generator.next(HostId(host)).unwrap();
+            assert_eq!(next.at, first + Span::from_us(50) * n);
+            assert!(next.dst != HostId(host) && next.bytes == 1_250);
+        }
+        firsts.push(first);
+    }
+    firsts.dedup();
+    assert_eq!(firsts.len(), 4, "nobody is in step");
+    // Of any sizes, the mean is exact: 1 Gbps for ten seconds is 1.25 GB.
+    let sizes = SizeDist::named("W3").unwrap();
+    let pattern = Pattern::Periodic { sizes, rate: Rate::from_gbps(1) };
+    let config = WorkloadConfig::new(pattern);
+    let mut generator = Generator::new(&config, 2, None, 1, 0, 0).unwrap();
+    let until = Time::ZERO + Span::from_secs(10);
+    let messages = std::iter::from_fn(|| generator.next(HostId(0)).filter(|next| next.at < until));
+    let bytes: u64 = messages.map(|next| next.bytes).sum();
+    assert!((1_249_000_000..1_260_000_000).contains(&bytes), "{bytes}");
+    let none = Pattern::Periodic { sizes: SizeDist::fixed(1).unwrap(), rate: Rate(0) };
+    let error = Generator::new(&WorkloadConfig::new(none), 2, None, 1, 0, 0).unwrap_err();
+    assert_eq!(error.to_string(), "messages at a constant rate need a rate above 0");
 }

@@ -5,6 +5,7 @@
 //! So an error in a swept value points at that value, wherever it was written.
 
 mod application;
+mod datagram;
 mod de;
 mod fabric;
 mod homa;
@@ -324,7 +325,8 @@ impl Reader<'_> {
                     .with_help("the least is: [transport] name = \"homa\""),
             ));
         };
-        let context = workload::Context { folder: self.folder, hosts };
+        let host_link = host_link(fabric.topology);
+        let context = workload::Context { folder: self.folder, hosts, host_link };
         let chosen = transport::read(&transport.node, "transport", swept)
             .map_err(|error| self.sources.de_error(error))?;
         let workload = file.workload.resolve("workload", &context).map_err(located)?;

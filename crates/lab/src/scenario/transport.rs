@@ -12,6 +12,7 @@ use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 use serde::Deserialize;
 
 use super::application::is_on_streams;
+use super::datagram::{DATAGRAM_KEYS, DatagramKeys};
 use super::de::{self, DeError, one_of};
 use super::homa::{HOMA_KEYS, HomaKeys};
 use super::polo::{POLO_KEYS, PoloKeys};
@@ -30,11 +31,12 @@ pub(crate) enum Name {
     Ndp,
     PHost,
     Polo,
+    Datagram,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Polo];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Homa, Self::Dctcp, Self::Tcp, Self::Ndp, Self::PHost, Self::Polo, Self::Datagram];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -44,6 +46,7 @@ impl Name {
             Self::Ndp => "ndp",
             Self::PHost => "phost",
             Self::Polo => "polo",
+            Self::Datagram => "datagram",
         }
     }
 
@@ -58,6 +61,7 @@ impl Name {
             Self::Ndp => NDP_KEYS,
             Self::PHost => PHOST_KEYS,
             Self::Polo => POLO_KEYS,
+            Self::Datagram => DATAGRAM_KEYS,
         }
     }
 }
@@ -75,6 +79,7 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
         TransportConfig::Ndp(_) => Name::Ndp.as_str(),
         TransportConfig::PHost(_) => Name::PHost.as_str(),
         TransportConfig::Polo(_) => Name::Polo.as_str(),
+        TransportConfig::Datagram(_) => Name::Datagram.as_str(),
     }
 }
 
@@ -149,6 +154,7 @@ enum Keys {
     Ndp(NdpKeys),
     PHost(PHostKeys),
     Polo(PoloKeys),
+    Datagram(DatagramKeys),
 }
 
 /// Reads a transport table that stands at `path`.
@@ -258,6 +264,7 @@ fn read_keys(name: Name, table: &Table, origin: super::tree::Origin) -> Result<K
         Name::Ndp => Keys::Ndp(de::from_table(table, origin)?),
         Name::PHost => Keys::PHost(de::from_table(table, origin)?),
         Name::Polo => Keys::Polo(de::from_table(table, origin)?),
+        Name::Datagram => Keys::Datagram(de::from_table(table, origin)?),
     })
 }
 
@@ -292,6 +299,11 @@ impl Chosen {
                 let config = keys.resolve(self, fabric)?;
                 refuse_longer_messages(self, workload, config.max_message_bytes)?;
                 TransportConfig::Polo(Arc::new(config))
+            }
+            Keys::Datagram(keys) => {
+                let config = keys.resolve(self, workload)?;
+                refuse_longer_messages(self, workload, config.max_message_bytes)?;
+                TransportConfig::Datagram(Arc::new(config))
             }
         })
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use rackweave_core::{Bytes, HostId, Span};
+use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_workload::{
     Exchange, Generator, Interpolation, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
     Trace, WorkloadConfig, WorkloadError,
@@ -31,6 +31,8 @@ pub(crate) struct Workload {
     load: Option<Share>,
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Unit<Rate>>,
     #[serde(default)]
     exchange: ExchangeName,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +74,7 @@ const fn at_once() -> Unit<Span> {
 enum Arrivals {
     Poisson,
     ClosedLoop,
+    Periodic,
     Incast,
     Permutation,
     AllToAll,
@@ -83,6 +86,7 @@ impl Arrivals {
         match self {
             Self::Poisson => "poisson",
             Self::ClosedLoop => "closed-loop",
+            Self::Periodic => "periodic",
             Self::Incast => "incast",
             Self::Permutation => "permutation",
             Self::AllToAll => "all-to-all",
@@ -200,12 +204,13 @@ impl Serialize for Hosts {
 pub(crate) struct Context<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) hosts: u64,
+    pub(crate) host_link: Rate,
 }
 
 impl Workload {
     /// Whether it goes on until something stops it.
     pub(crate) const fn is_endless(&self) -> bool {
-        matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop)
+        matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic)
     }
 
     /// Checks the keys against each other, and that the workload can be run.
@@ -248,16 +253,22 @@ impl Workload {
     }
 
     fn refuse_foreign_keys(&self, place: Place<'_>) -> Result<(), Problem> {
-        use Arrivals::{AllToAll, ClosedLoop, Incast, Permutation, Poisson, Trace};
-        const ALL_BUT_TRACE: &[Arrivals] = &[Poisson, ClosedLoop, Incast, Permutation, AllToAll];
-        let given: [(&str, bool, &[Arrivals]); 13] = [
+        use Arrivals::{AllToAll, ClosedLoop, Incast, Periodic, Permutation, Poisson, Trace};
+        const ALL_BUT_TRACE: &[Arrivals] =
+            &[Poisson, ClosedLoop, Periodic, Incast, Permutation, AllToAll];
+        let given: [(&str, bool, &[Arrivals]); 14] = [
             ("sizes", self.sizes.is_some(), ALL_BUT_TRACE),
             ("truncate", self.truncate.is_some(), ALL_BUT_TRACE),
             ("interpolate", self.interpolate.is_some(), ALL_BUT_TRACE),
             ("load", self.load.is_some(), &[Poisson]),
             ("load_counts", self.load_counts.is_some(), &[Poisson]),
+            ("rate", self.rate.is_some(), &[Periodic]),
             ("senders", self.senders.is_some(), ALL_BUT_TRACE),
-            ("receivers", self.receivers.is_some(), &[Poisson, ClosedLoop, Permutation, AllToAll]),
+            (
+                "receivers",
+                self.receivers.is_some(),
+                &[Poisson, ClosedLoop, Periodic, Permutation, AllToAll],
+            ),
             ("receiver", self.receiver.is_some(), &[Incast]),
             ("outstanding", self.outstanding.is_some(), &[ClosedLoop]),
             ("think", self.think.is_some(), &[ClosedLoop]),
@@ -298,6 +309,15 @@ impl Workload {
                 outstanding: self.outstanding.unwrap_or(1),
                 think: self.think.map_or(Span::ZERO, |think| think.0),
             },
+            Arrivals::Periodic => {
+                let Unit(rate) =
+                    self.rate.ok_or_else(|| place.missing("rate", "such as \"200 Mbps\""))?;
+                if rate > context.host_link {
+                    let message = format!("a link of {} can't carry {rate}", context.host_link);
+                    return Err(Problem::new(place.key("rate"), message));
+                }
+                Pattern::Periodic { sizes: self.size_dist(place, context)?, rate }
+            }
             Arrivals::Incast => Pattern::Incast {
                 senders: match &self.senders {
                     Some(Hosts::Number(n)) => Some(*n),
@@ -461,6 +481,7 @@ impl Place<'_> {
         use WorkloadError as E;
         match error {
             E::Load(_) | E::NoRate | E::NoGap => self.key("load"),
+            E::NoConstantRate => self.key("rate"),
             E::NoOutstanding => self.key("outstanding"),
             E::Zero { .. } | E::TooMany { .. } => self.key("messages_per_sender"),
             E::EmptyRange { what, .. } | E::NotApplicable { what, .. } => self.key(what),

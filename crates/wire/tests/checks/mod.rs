@@ -3,7 +3,7 @@
 use rackweave_core::Packet;
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Ports, frame, ndp, phost, polo, tcp};
+use rackweave_wire::{Header, Ports, datagram, frame, ndp, phost, polo, tcp};
 
 /// Lengths that IP may claim for a packet of which `captured` bytes are there.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
@@ -88,6 +88,22 @@ pub(crate) fn polo(bytes: &[u8]) {
         assert_eq!(again.len(), header.header_bytes() as usize);
         let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
         assert_eq!(polo::Header::decode(&again, l4_bytes), Ok((header, ports)));
+        print(header.into(), ports);
+    }
+}
+
+/// A datagram's header that was understood is written in its full size and understood again.
+#[allow(dead_code, reason = "each user needs some of these")]
+pub(crate) fn datagram(bytes: &[u8]) {
+    for l4_bytes in claimed_lengths(bytes.len()) {
+        let Ok((header, ports)) = datagram::Header::decode(bytes, l4_bytes) else {
+            continue;
+        };
+        let mut again = Vec::new();
+        header.encode(ports, &mut again);
+        assert_eq!(again.len(), datagram::HEADER_BYTES as usize);
+        let l4_bytes = again.len() + usize::from(header.len);
+        assert_eq!(datagram::Header::decode(&again, l4_bytes), Ok((header, ports)));
         print(header.into(), ports);
     }
 }

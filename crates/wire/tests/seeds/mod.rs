@@ -3,7 +3,7 @@
 
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, frame, ndp, phost, polo, tcp};
+use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, phost, polo, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -42,6 +42,12 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         header.encode(PORTS, &mut bytes);
         seeds.push(("decode_polo", name.to_owned(), bytes));
         seeds.push(("decode_frame", format!("polo_{name}"), framed(header, Layout::Head)));
+    }
+    for (name, header) in datagram_headers() {
+        let mut bytes = Vec::new();
+        header.encode(PORTS, &mut bytes);
+        seeds.push(("decode_datagram", name.to_owned(), bytes));
+        seeds.push(("decode_frame", format!("datagram_{name}"), framed(header, Layout::Head)));
     }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
@@ -200,6 +206,18 @@ fn polo_headers() -> Vec<(&'static str, polo::Header)> {
     ]
 }
 
+fn datagram_headers() -> Vec<(&'static str, datagram::Header)> {
+    let header = |message_length, offset, len| {
+        let id = Id64::new(42);
+        datagram::Header { id, message_length, offset, len }
+    };
+    vec![
+        ("whole", header(100, 0, 100)),
+        ("first", header(10_000, 0, 1456)),
+        ("last", header(10_000, 8736, 1264)),
+    ]
+}
+
 fn framed(header: impl Into<Header>, layout: Layout) -> Vec<u8> {
     let header = header.into();
     let bytes = frame::counted_ip_bytes(&header, layout);
@@ -245,6 +263,8 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         polo_headers()[at].1.encode(PORTS, &mut bytes);
         bytes
     };
+    let mut datagram = Vec::new();
+    datagram_headers()[0].1.encode(PORTS, &mut datagram);
     vec![
         ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
         ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),
@@ -269,6 +289,9 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("decode_polo", "cut_in_adjoint", polo(4)[..27].to_vec()),
         ("decode_polo", "cut_in_data_header", polo(0)[..23].to_vec()),
         ("decode_polo", "cut_in_common_header", polo(0)[..15].to_vec()),
+        ("decode_datagram", "length_below_header", changed(datagram.clone(), 5, 23)),
+        ("decode_datagram", "length_beyond_packet", changed(datagram.clone(), 4, 0xff)),
+        ("decode_datagram", "cut", datagram[..23].to_vec()),
         ("decode_frame", "ethertype_ipv6", changed(good_frame.clone(), 12, 0x86)),
         ("decode_frame", "checksum", changed(good_frame.clone(), 24, 0)),
         ("decode_frame", "fragment", changed(good_frame.clone(), 20, 0x20)),

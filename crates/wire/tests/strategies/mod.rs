@@ -4,7 +4,7 @@ use proptest::array::{uniform3, uniform7};
 use proptest::prelude::*;
 use rackweave_core::{Ecn, HostId, Kind, Packet};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, Id64, Ports, frame, homa, ndp, phost, polo, tcp};
+use rackweave_wire::{Header, Id64, Ports, datagram, frame, homa, ndp, phost, polo, tcp};
 
 pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
     prop_oneof![Just(Layout::Head), Just(Layout::Talk), Just(Layout::Leverage)]
@@ -232,6 +232,12 @@ pub(crate) fn polo_headers() -> impl Strategy<Value = polo::Header> {
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| polo::Header { id, one_way, body })
 }
 
+pub(crate) fn datagram_headers() -> impl Strategy<Value = datagram::Header> {
+    (ids(), any::<(u32, u32)>(), 0..=65_000_u16).prop_map(|(id, (message_length, offset), len)| {
+        datagram::Header { id, message_length, offset, len }
+    })
+}
+
 pub(crate) fn headers() -> impl Strategy<Value = Header> {
     prop_oneof![
         homa_headers().prop_map(Header::Homa),
@@ -239,6 +245,7 @@ pub(crate) fn headers() -> impl Strategy<Value = Header> {
         ndp_headers().prop_map(Header::Ndp),
         phost_headers().prop_map(Header::PHost),
         polo_headers().prop_map(Header::Polo),
+        datagram_headers().prop_map(Header::Datagram),
     ]
 }
 

@@ -1,0 +1,80 @@
+//! Datagrams: UDP (RFC 768), and behind its header which piece of which message a packet is. That part
+//! is ours.
+
+use rackweave_core::{MessageId, Slice};
+
+use crate::malformed::{Malformed, Put, Reader};
+use crate::{Id64, Ports};
+
+/// UDP's.
+pub const IP_PROTOCOL: u8 = 17;
+
+/// UDP's header: ports, length, checksum.
+pub const UDP_BYTES: u32 = 8;
+
+/// All of the header, without IP's: UDP's, the message, its length, the offset.
+pub const HEADER_BYTES: u32 = UDP_BYTES + 16;
+
+/// A datagram's header. The ports are the packet's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The message.
+    pub id: Id64,
+    /// Bytes of the whole message.
+    pub message_length: u32,
+    /// First byte of the piece within the message.
+    pub offset: u32,
+    /// Bytes of the piece: what UDP's length says beyond the header.
+    pub len: u16,
+}
+
+impl Header {
+    /// The message bytes carried.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self) -> Slice {
+        let message = MessageId(self.id.get());
+        Slice { message, offset: self.offset, len: u32::from(self.len) }
+    }
+
+    /// Appends the header's bytes: [`HEADER_BYTES`].
+    pub fn encode(&self, ports: Ports, out: &mut Vec<u8>) {
+        out.put_u16(ports.source);
+        out.put_u16(ports.destination);
+        out.put_u16((HEADER_BYTES as u16).saturating_add(self.len));
+        out.put_u16(0); // no checksum: it would need the payload
+        out.put_u64(self.id.get());
+        out.put_u32(self.message_length);
+        out.put_u32(self.offset);
+    }
+
+    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
+    /// have been cut by a capture, but not within the header.
+    ///
+    /// Whether offsets and lengths make sense is for the machine to judge.
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    pub fn decode(bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+        let bytes = &bytes[..bytes.len().min(l4_bytes)];
+        let mut reader = Reader::new("a datagram header", bytes);
+        reader.need("a datagram header", HEADER_BYTES as usize)?;
+        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
+        let said = reader.u16()?;
+        let len = said
+            .checked_sub(HEADER_BYTES as u16)
+            .filter(|_| usize::from(said) <= l4_bytes)
+            .ok_or(Malformed::SegmentLength { said: usize::from(said), left: l4_bytes })?;
+        reader.skip::<2>()?;
+        let id = Id64::new(reader.u64()?);
+        let (message_length, offset) = (reader.u32()?, reader.u32()?);
+        Ok((Self { id, message_length, offset, len }, ports))
+    }
+}
+
+impl rackweave_core::Header for Header {
+    #[inline]
+    fn payload(&self) -> Option<Slice> {
+        Some(Self::payload(self))
+    }
+}
