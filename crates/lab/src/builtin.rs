@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 3] = [
+pub const SCENARIOS: [Builtin; 4] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -27,6 +27,11 @@ pub const SCENARIOS: [Builtin; 3] = [
         name: "homa-sigcomm18",
         file: "scenarios/papers/homa-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/homa-sigcomm18.toml"),
+    },
+    Builtin {
+        name: "receiver-driven-sigcomm18",
+        file: "scenarios/papers/receiver-driven-sigcomm18.toml",
+        text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
     },
 ];
 
