@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 19] = [
+pub const SCENARIOS: [Builtin; 20] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -107,6 +107,9 @@ pub const SCENARIOS: [Builtin; 19] = [
         name: "polo-incast",
         file: "scenarios/papers/polo/incast.toml",
         text: include_str!("../../../scenarios/papers/polo/incast.toml"),
+        name: "receiver-driven-sigcomm18",
+        file: "scenarios/papers/receiver-driven-sigcomm18.toml",
+        text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
     },
 ];
 

@@ -55,14 +55,12 @@ fn a_pulled_message() {
         [
             "h0>h1 p0 DATA 1 0 +1436 of 8616",
             "h0>h1 p0 DATA 1 1 +1436 of 8616",
-            // The first pull goes with its acknowledgement; the next ones are paced.
+            // Packets come as fast as pulls may go: these ride on acknowledgements.
             "h1>h0 p7 ACK 1 0 pull 1",
             "h0>h1 p0 DATA 1 2 +1436 of 8616",
-            "h1>h0 p7 ACK 1 1 pull 1",
-            "h1>h0 p7 PULL 1 2",
+            "h1>h0 p7 ACK 1 1 pull 2",
             "h0>h1 p0 DATA 1 3 +1436 of 8616",
-            "h1>h0 p7 ACK 1 2 pull 2",
-            "h1>h0 p7 PULL 1 3",
+            "h1>h0 p7 ACK 1 2 pull 3",
             "h0>h1 p0 DATA 1 4 +1436 of 8616",
             "h1>h0 p7 ACK 1 3 pull 3",
             "h0>h1 p0 DATA 1 5 +1436 of 8616",
@@ -71,6 +69,26 @@ fn a_pulled_message() {
             "h1>h0 p7 ACK 1 complete",
         ]
     );
+}
+
+#[test]
+fn pulls_are_paced() {
+    let config = Config { pull_percent: 50, ..small() };
+    let mut network = network(&config, 2, US(1));
+    submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
+    network.run_until(at(MS(1)));
+    let pulls = network.packets.iter().filter_map(|(time, packet)| match packet.header.body {
+        super::Body::Ack { pull, complete: false, .. } | super::Body::Pull { pull, .. } => {
+            Some((pull, *time))
+        }
+        _ => None,
+    });
+    // When each number was first said.
+    let mut pulls: Vec<_> = pulls.collect();
+    pulls.dedup_by_key(|(pull, _)| *pull);
+    let times: Vec<_> = pulls.iter().map(|(_, time)| *time).collect();
+    assert_eq!(pulls.iter().map(|(pull, _)| *pull).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(times[1].since(times[0]), config.pull_spacing());
 }
 
 #[test]
@@ -141,7 +159,7 @@ fn a_lost_last_acknowledgement_is_repeated() {
 
 #[test]
 fn a_lost_pull_is_asked_for() {
-    let config = Config { initial_window: 1, ..Config::paper(LINK) };
+    let config = Config { initial_window: 1, pull_percent: 50, ..Config::paper(LINK) };
     let mut network = network(&config, 2, US(1));
     // Two messages: the second one's pull must wait for the first one's, and is lost.
     submit(&mut network, 0, 1, 1, 2 * 1_436, Kind::OneWay);
