@@ -66,7 +66,7 @@ fn excerpts() -> Vec<(&'static str, &'static str)> {
     let mut found = Vec::new();
     while let Some(text) = parts.next() {
         let is_file = |name: &&str| name.contains('/') && name.ends_with(".rs");
-        file = text.split('`').filter(is_file).next_back().unwrap_or(file);
+        file = text.split('`').rfind(is_file).unwrap_or(file);
         found.extend(
             parts.next().map(|block| (file, block.strip_prefix("rust\n").unwrap_or(block))),
         );

@@ -376,7 +376,7 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
 #[test]
 fn datagrams_at_a_constant_rate_load_a_link_as_they_are_told() {
     let transport = TransportConfig::Datagram(Arc::default());
-    for bytes in [1, 1_456, 1_457, 40_000] {
+    for bytes in [100, 1_456, 1_457, 40_000] {
         let pattern = Pattern::Periodic { sizes: fixed(bytes), rate: Rate(200_000_000) };
         let mut stream = stream(transport.clone(), pattern);
         (stream.workload.senders, stream.workload.receivers) = (Some(1..2), Some(20..21));
