@@ -177,7 +177,9 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         let (peer, host, id, one_way) = (rpc.peer, rpc.host, rpc.id, rpc.one_way);
         let State::Receiving(incoming) = &rpc.state else { return };
-        let bytes = u64::from(incoming.length);
+        let length = incoming.length;
+        let bytes = u64::from(length);
+        self.echo_at_end(host, id, one_way, length);
         let is_client = id & 1 == 0;
         let kind = match (is_client, one_way) {
             (true, _) => Kind::Response,

@@ -211,6 +211,26 @@ impl Host {
         }
     }
 
+    /// A message has arrived whole: if the newest time of its sender has not gone back with a GRANT, it does so
+    /// now, in a GRANT that grants nothing new. Without that, messages that fit the unscheduled
+    /// window would tell their sender nothing of the congestion that they make, and the window
+    /// would never shrink (ours). Messages of one packet are not worth another.
+    pub(super) fn echo_at_end(&mut self, to: HostId, id: u64, one_way: bool, length: u32) {
+        if !self.config.leverage.measure_rtt || length <= self.config.max_payload {
+            return;
+        }
+        let now = self.leverage.now;
+        let Some(path) = self.peers.find(to).and_then(|peer| peer.path.as_deref_mut()) else {
+            return;
+        };
+        if let Some((echo, arrived)) = path.kept_data.take() {
+            let held_ns = field_ns(now.since(arrived));
+            let stamps = GrantStamps { sent_at: 0, echo, held_ns, host_ns: 0 };
+            let body = Body::Grant { offset: length, priority: 0, resend_all: false, stamps };
+            self.send_control(to, id, one_way, body);
+        }
+    }
+
     /// Looks at the time stamps of a packet that has been handled.
     pub(super) fn note_stamps(&mut self, now: Time, packet: &Packet<Header>) {
         let is_late = self.config.leverage.host_delay && self.is_late(now);

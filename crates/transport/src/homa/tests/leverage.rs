@@ -413,3 +413,22 @@ fn all_messages_together_get_the_overcommitted_window() {
     let most = most_on_the_way(&config);
     assert!(most > unscheduled + 2 * window, "{most}");
 }
+
+#[test]
+fn messages_without_grants_tell_of_round_trips_too() {
+    let mut config = Config::leverage(LINK);
+    config.leverage.unscheduled_ratio = false;
+    let delay = Span::from_us(20);
+    let mut network = network(&config, 2, delay);
+    // Below the unscheduled window; the others, of one packet, are not worth an echo.
+    for (n, bytes) in [(1, 10_000), (2, 10_000), (3, 1_412), (4, 100)] {
+        submit(&mut network, 0, 1, n, bytes, Kind::OneWay);
+        network.run_until(at(Span::from_ms(n)));
+    }
+    let grants =
+        network.packets.iter().filter(|(_, p)| matches!(p.header.body, Body::Grant { .. }));
+    assert_eq!(grants.count(), 2);
+    let measured = network.hosts[0].round_trips()[0];
+    assert_eq!(measured.samples, 2);
+    assert!(off_by(measured.min, base_rtt(&config, delay)) < 0.01, "{measured:?}");
+}
