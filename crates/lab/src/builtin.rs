@@ -107,6 +107,8 @@ pub const SCENARIOS: [Builtin; 20] = [
         name: "polo-incast",
         file: "scenarios/papers/polo/incast.toml",
         text: include_str!("../../../scenarios/papers/polo/incast.toml"),
+    },
+    Builtin {
         name: "receiver-driven-sigcomm18",
         file: "scenarios/papers/receiver-driven-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
