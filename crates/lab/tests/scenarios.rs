@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::{Batch, Scenario, builtin};
 use rackweave_sim::config::{BufferConfig, Topology};
-use rackweave_transport::{TransportConfig, phost};
+use rackweave_transport::{TransportConfig, phost, polo};
 use rackweave_workload::{Exchange, StreamMode};
 use serde_json::json;
 
@@ -127,6 +127,54 @@ fn keys_of_ndp_and_phost_reach_their_configurations() {
     assert_eq!((config.free_tokens, config.token_window, config.spray), (3, 3, false));
     assert_eq!((config.token_expiry, config.resend_after), (Span::from_us(7), Span::from_us(50)));
     assert_eq!(config.order, phost::TokenOrder::RoundRobin);
+}
+
+#[test]
+fn keys_of_polo_reach_its_configuration() {
+    let polo = |more: &[&str]| {
+        let sets = [&["transport.name=polo"], more].concat();
+        match parse(BASE, &sets).points[0].config.streams[0].transport.clone() {
+            TransportConfig::Polo(config) => config,
+            other => panic!("not Polo: {other:?}"),
+        }
+    };
+    assert_eq!(*polo(&[]), polo::Config::slides());
+    // At 100 Gbps a round trip is longer than 12 packets.
+    let far = ["fabric.host_link=100 Gbps", "fabric.core_link_delay=1 us"];
+    let config = polo(&far);
+    assert!((40..100).contains(&config.first_window), "{}", config.first_window);
+    assert_eq!(config.max_drives, 4 * u32::from(config.first_window));
+    let slides = polo(&[&far[..], &["transport.profile=polo-slides"]].concat());
+    assert_eq!(*slides, polo::Config::slides());
+    let config = polo(&[
+        "transport.first_window=5",
+        "transport.rto=20 ms",
+        "transport.recovery_1=false",
+        "transport.polo.recovery_2=false",
+        "transport.wasted_driving_rule=false",
+        "transport.wake_in_quiet_epochs=false",
+        "transport.drive_order=fewest-left",
+        "transport.min_drives=60",
+        "transport.pause_probe=10 ms",
+        "transport.spray=true",
+    ]);
+    let expected = polo::Config {
+        first_window: 5,
+        rto: Span::from_ms(20),
+        max_rto: Span::from_ms(20),
+        recovery_1: false,
+        recovery_2: false,
+        wasted_driving_rule: false,
+        wake_in_quiet_epochs: false,
+        order: polo::DriveOrder::FewestLeft,
+        min_drives: 60,
+        max_drives: 60,
+        pause_probe: Span::from_ms(10),
+        spray: true,
+        reorder_margin: 3,
+        ..polo::Config::slides()
+    };
+    assert_eq!(*config, expected);
 }
 
 #[test]

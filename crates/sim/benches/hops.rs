@@ -13,7 +13,7 @@ use rackweave_sim::config::{
     TrimConfig,
 };
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, ndp, phost, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -116,7 +116,7 @@ const TRAFFIC: [Traffic; 9] = [
     },
 ];
 
-const TRANSPORTS: [&str; 5] = ["homa", "dctcp", "tcp", "ndp", "phost"];
+const TRANSPORTS: [&str; 6] = ["homa", "dctcp", "tcp", "ndp", "phost", "polo"];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -132,6 +132,11 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let config = phost::Config::paper(LINK);
             let rtt = fabric.base_rtt(config.framing(), 84);
             TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+        }
+        "polo" => {
+            let config = polo::Config::slides();
+            let rtt = fabric.base_rtt(config.framing(), 84);
+            TransportConfig::Polo(Arc::new(config.for_path(LINK, rtt)))
         }
         _ => {
             let framing = homa::Config::sigcomm18(LINK, 10_000).framing();

@@ -9,7 +9,7 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, tcp};
+use rackweave_transport::{TransportConfig, homa, polo, tcp};
 use rackweave_workload::{Exchange, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -55,6 +55,11 @@ pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
 
 pub(crate) fn dctcp() -> TransportConfig {
     TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))
+}
+
+pub(crate) fn polo() -> TransportConfig {
+    let rtt = Span::from_us(8);
+    TransportConfig::Polo(Arc::new(polo::Config::slides().for_path(G10, rtt)))
 }
 
 pub(crate) fn cubic() -> TransportConfig {

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Kind, Span};
 
-use super::{Config, at, events, network, submit, trace};
+use super::{Body, Config, Host, HostId, at, events, id, network, submit, trace};
 use crate::testkit::Network;
 
 /// A window of three packets, so that driving packets are soon seen.
@@ -14,70 +14,391 @@ const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
 /// Loses what hosts send while `f` runs.
-fn lost<T>(network: &mut Network<super::Host>, f: impl FnOnce(&mut Network<super::Host>) -> T) {
+fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
     network.faults.loss = 1.0;
     f(network);
     network.faults.loss = 0.0;
 }
 
 #[test]
-fn p1() {
+fn a_short_request() {
     let mut network = network(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(10)));
-    eprintln!("A {:#?} {:#?}", trace(&mut network), events(&mut network));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +100",
+            "h0>h1 p7 ADJOINT 1 sent 1 epoch 0",
+            "h1>h0 p7 COMPLETE 1",
+            "h1>h0 p0 DATA 1r 0 +100",
+            "h1>h0 p7 ADJOINT 1r sent 1 epoch 0",
+            "h0>h1 p7 COMPLETE 1r",
+        ]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 100 bytes from h0",
+            "h0: 1 sent to h1",
+            "h0: Response 1r of 100 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
 }
+
 #[test]
-fn p2() {
+fn a_driven_message() {
     let mut network = network(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 8 * 1_460, Kind::OneWay);
     network.run_until(at(MS(10)));
-    eprintln!("B {:#?} {:#?}", trace(&mut network), events(&mut network));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1460",
+            "h0>h1 p0 DATA 1 1 +1460",
+            // The first epoch: D grows by one with each packet.
+            "h1>h0 p7 DRIVE 1 upto 4",
+            "h0>h1 p0 DATA 1 2 +1460",
+            "h1>h0 p7 DRIVE 1 upto 5",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 0",
+            "h0>h1 p0 DATA 1 3 +1460 driven",
+            "h1>h0 p7 DRIVE 1 upto 6",
+            // The ping-pong begins; it ends the first epoch when it is back.
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
+            "h0>h1 p0 DATA 1 4 +1460 driven",
+            "h1>h0 p7 DRIVE 1 upto 7",
+            // All of it is asked for.
+            "h1>h0 p7 DRIVE 1 upto 8",
+            "h0>h1 p7 ADJOINT 1 sent 5 epoch 1",
+            "h0>h1 p0 DATA 1 5 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
+            "h0>h1 p0 DATA 1 6 +1460 driven",
+            "h0>h1 p7 ADJOINT 1 sent 7 epoch 2",
+            "h0>h1 p0 DATA 1 7 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 3",
+            "h1>h0 p7 COMPLETE 1",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 11680 bytes from h0", "h0: 1 sent to h1",]);
 }
+
+/// Slide 11: packet 4 is lost, and packet 5 tells of it.
 #[test]
-fn p3() {
-    // recovery 1
+fn recovery_1_finds_a_gap() {
     let mut network = network(&small(), 2, US(1));
-    network.lose = Some(|packet| {
-        matches!(packet.header.body, super::Body::Data { offset: 5840, again: false, .. })
-    });
+    network.lose =
+        Some(|packet| matches!(packet.header.body, Body::Data { offset: 5_840, again: false, .. }));
     submit(&mut network, 0, 1, 1, 9 * 1_460, Kind::OneWay);
     network.run_until(at(MS(10)));
-    eprintln!("C {:#?} {:#?}", trace(&mut network), events(&mut network));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1460",
+            "h0>h1 p0 DATA 1 1 +1460",
+            "h1>h0 p7 DRIVE 1 upto 4",
+            "h0>h1 p0 DATA 1 2 +1460",
+            "h1>h0 p7 DRIVE 1 upto 5",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 0",
+            "h0>h1 p0 DATA 1 3 +1460 driven",
+            "h1>h0 p7 DRIVE 1 upto 6",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
+            "h0>h1 p0 DATA 1 4 +1460 driven",
+            "h1>h0 p7 DRIVE 1 upto 7",
+            "h1>h0 p7 DRIVE 1 upto 8",
+            "h0>h1 p7 ADJOINT 1 sent 5 epoch 1",
+            "h0>h1 p0 DATA 1 5 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
+            "h0>h1 p0 DATA 1 6 +1460 driven",
+            // Packet 5 has arrived.
+            "h1>h0 p7 LOSS 1 4 +1",
+            "h1>h0 p7 DRIVE 1 upto 9",
+            "h0>h1 p7 ADJOINT 1 sent 7 epoch 2",
+            "h0>h1 p0 DATA 1 7 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
+            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 3",
+            "h0>h1 p0 DATA 1 8 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 4 tick",
+            "h0>h1 p7 ADJOINT 1 sent 9 epoch 4",
+            "h1>h0 p7 COMPLETE 1",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 13140 bytes from h0", "h0: 1 sent to h1",]);
 }
+
+/// Slide 11: all from packet 3 on is lost, so that there is no gap; the clock goes on.
 #[test]
-fn p4() {
-    // recovery 2: all data of two packets lost, clock lives
+fn recovery_2_finds_silence() {
     let mut network = network(&small(), 2, US(1));
     network.lose = Some(|packet| {
-        matches!(packet.header.body, super::Body::Data { offset: 4380.., again: false, .. })
+        matches!(packet.header.body, Body::Data { offset: 4_380.., again: false, .. })
     });
     submit(&mut network, 0, 1, 1, 8 * 1_460, Kind::OneWay);
-    network.run_until(at(MS(10)));
-    eprintln!("D {:#?} {:#?}", trace(&mut network), events(&mut network));
+    network.run_until(at(MS(1)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p0 DATA 1 0 +1460",
+            "h0>h1 p0 DATA 1 1 +1460",
+            "h1>h0 p7 DRIVE 1 upto 4",
+            "h0>h1 p0 DATA 1 2 +1460",
+            "h1>h0 p7 DRIVE 1 upto 5",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 0",
+            "h0>h1 p0 DATA 1 3 +1460 driven",
+            "h1>h0 p7 DRIVE 1 upto 6",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
+            "h0>h1 p0 DATA 1 4 +1460 driven",
+            "h0>h1 p7 ADJOINT 1 sent 5 epoch 1",
+            "h0>h1 p0 DATA 1 5 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
+            "h0>h1 p7 ADJOINT 1 sent 6 epoch 2",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
+            "h0>h1 p7 ADJOINT 1 sent 6 epoch 3",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 4 tick",
+            // Two epochs without data.
+            "h1>h0 p7 LOSS 1 3 +1",
+            "h0>h1 p7 ADJOINT 1 sent 6 epoch 4",
+            "h0>h1 p7 DATA 1 3 +1460 driven again",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 5 tick",
+            "h1>h0 p7 LOSS 1 4 +2",
+            "h0>h1 p7 ADJOINT 1 sent 6 epoch 5",
+            "h0>h1 p7 DATA 1 4 +1460 driven again",
+            "h1>h0 p7 DRIVE 1 upto 7",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 6 tick",
+            "h1>h0 p7 DRIVE 1 upto 8",
+            "h0>h1 p7 DATA 1 5 +1460 driven again",
+            "h0>h1 p7 ADJOINT 1 sent 6 epoch 6",
+            "h0>h1 p0 DATA 1 6 +1460 driven",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 7 tick",
+            "h0>h1 p0 DATA 1 7 +1460 driven",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 7",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 8 tick",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 8",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 9 tick",
+            "h1>h0 p7 LOSS 1 6 +1",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 9",
+            "h0>h1 p7 DATA 1 6 +1460 driven again",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 10 tick",
+            "h1>h0 p7 LOSS 1 7 +1",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 10",
+            "h0>h1 p7 DATA 1 7 +1460 driven again",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 11 tick",
+            "h0>h1 p7 ADJOINT 1 sent 8 epoch 11",
+            "h1>h0 p7 COMPLETE 1",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 11680 bytes from h0", "h0: 1 sent to h1",]);
 }
+
+/// Slide 11: the first window is lost, with its adjoint packet.
 #[test]
-fn p5() {
-    // recovery 3: everything of the first window lost
+fn recovery_3_is_a_timeout() {
     let mut network = network(&small(), 2, US(1));
     lost(&mut network, |network| {
         submit(network, 0, 1, 1, 4 * 1_460, Kind::OneWay);
         network.run_until(at(US(20)));
     });
-    network.run_until(at(MS(10)));
-    eprintln!("E {:#?} {:#?}", trace(&mut network), events(&mut network));
+    network.run_until(at(US(1_000)));
+    assert_eq!(trace(&mut network).len(), 4);
+    network.run_until(at(MS(2)));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 0 timeout",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 1 tick",
+            "h1>h0 p7 LOSS 1 0 +1",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 1",
+            "h0>h1 p7 DATA 1 0 +1460 driven again",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 2 tick",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 2",
+            "h1>h0 p7 LOSS 1 1 +1",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 3 tick",
+            "h1>h0 p7 LOSS 1 2 +1",
+            "h0>h1 p7 DATA 1 1 +1460 driven again",
+            "h0>h1 p7 ADJOINT 1 sent 3 epoch 3",
+            "h0>h1 p7 DATA 1 2 +1460 driven again",
+            "h1>h0 p7 DRIVE 1 upto 4",
+            "h1>h0 p7 ADJOINT-ACK 1 epoch 4 tick",
+            "h0>h1 p0 DATA 1 3 +1460 driven",
+            "h0>h1 p7 ADJOINT 1 sent 4 epoch 4",
+            "h1>h0 p7 COMPLETE 1",
+        ]
+    );
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 5840 bytes from h0", "h0: 1 sent to h1",]);
 }
+
+/// Slide 12. The second flow is woken when the first has nothing left to be driven.
 #[test]
-fn p6() {
-    // pausing
+fn a_flow_that_begins_after_a_mark_is_paused() {
     let mut network = network(&small(), 3, US(1));
     network.mark = Some(|packet| {
-        matches!(packet.header.body, super::Body::Data { offset: 1460, .. })
+        matches!(packet.header.body, Body::Data { offset: 1_460, .. })
             && packet.header.id.get() == 2
     });
     submit(&mut network, 1, 0, 1, 5 * 1_460, Kind::OneWay);
     network.run_until(at(US(4)));
     submit(&mut network, 2, 0, 2, 5 * 1_460, Kind::OneWay);
     network.run_until(at(MS(10)));
-    eprintln!("F {:#?} {:#?}", trace(&mut network), events(&mut network));
+    assert_eq!(
+        trace(&mut network),
+        [
+            "h1>h0 p0 DATA 1 0 +1460",
+            "h1>h0 p0 DATA 1 1 +1460",
+            "h0>h1 p7 DRIVE 1 upto 4",
+            "h1>h0 p0 DATA 1 2 +1460",
+            "h1>h0 p7 ADJOINT 1 sent 3 epoch 0",
+            "h1>h0 p0 DATA 1 3 +1460 driven",
+            "h2>h0 p0 DATA 2 0 +1460",
+            "h0>h1 p7 DRIVE 1 upto 5",
+            "h0>h1 p7 ADJOINT-ACK 1 epoch 1 tick",
+            "h2>h0 p0 DATA 2 1 +1460",
+            "h1>h0 p0 DATA 1 4 +1460 driven",
+            // Told at its first packet.
+            "h0>h2 p7 ADJOINT-ACK 2 epoch 1 paused",
+            // The wasted-driving rule: the first flow has nothing left to send.
+            "h0>h2 p7 DRIVE 2 upto 4",
+            "h0>h2 p7 DRIVE 2 upto 5",
+            "h2>h0 p0 DATA 2 2 +1460",
+            "h1>h0 p7 ADJOINT 1 sent 5 epoch 1",
+            "h2>h0 p7 ADJOINT 2 sent 3 epoch 0",
+            "h2>h0 p0 DATA 2 3 +1460 driven",
+            "h0>h1 p7 COMPLETE 1",
+            "h0>h2 p7 ADJOINT-ACK 2 epoch 1 tick",
+            "h0>h2 p7 ADJOINT-ACK 2 epoch 1",
+            "h2>h0 p0 DATA 2 4 +1460 driven",
+            "h2>h0 p7 ADJOINT 2 sent 5 epoch 1",
+            "h0>h2 p7 COMPLETE 2",
+        ]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h0: OneWay 1 of 7300 bytes from h1",
+            "h1: 1 sent to h0",
+            "h0: OneWay 2 of 7300 bytes from h2",
+            "h2: 2 sent to h0",
+        ]
+    );
+}
+
+/// Paused in the middle of its first window, a sender stops, says how far it went, and is quiet. What wakes
+/// it is lost, and repeated until it is heard.
+#[test]
+fn a_paused_sender_is_quiet_and_a_lost_waking_is_repeated() {
+    let variant =
+        Config { wasted_driving_rule: false, wake_in_quiet_epochs: false, ..Config::slides() };
+    let mut network = network(&variant, 3, US(1));
+    network.mark = Some(|packet| matches!(packet.header.body, Body::Data { offset: 0, .. }));
+    // 500 packets take 0.6 ms.
+    submit(&mut network, 1, 0, 1, 500 * 1_460, Kind::OneWay);
+    network.run_until(at(US(100)));
+    submit(&mut network, 2, 0, 2, 13 * 1_460, Kind::OneWay);
+    network.run_until(at(US(500)));
+    let of_second = |network: &mut Network<Host>| -> Vec<String> {
+        trace(network).into_iter().filter(|line| line.contains("h2")).collect()
+    };
+    assert_eq!(
+        of_second(&mut network),
+        [
+            "h2>h0 p0 DATA 2 0 +1460",
+            "h2>h0 p0 DATA 2 1 +1460",
+            "h0>h2 p7 ADJOINT-ACK 2 epoch 35 paused",
+            "h2>h0 p0 DATA 2 2 +1460",
+            "h2>h0 p7 ADJOINT 2 sent 3 epoch 0",
+            "h0>h2 p7 ADJOINT-ACK 2 epoch 36 paused",
+        ]
+    );
+    network.lose =
+        Some(|packet| matches!(packet.header.body, Body::Loss { .. }) && packet.dst == HostId(2));
+    network.run_until(at(US(900)));
+    assert_eq!(
+        events(&mut network)[..],
+        ["h0: OneWay 1 of 730000 bytes from h1", "h1: 1 sent to h0"]
+    );
+    assert!(of_second(&mut network).iter().any(|line| line.contains("LOSS 2 3")));
+    network.lose = None;
+    network.run_until(at(MS(2)));
+    assert_eq!(events(&mut network), ["h0: OneWay 2 of 18980 bytes from h2", "h2: 2 sent to h0"]);
+}
+
+#[test]
+fn a_peer_that_never_answers_is_silent() {
+    let mut network = network(&small(), 2, US(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
+    assert!(network.run_until(at(MS(1_000))));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
+    // The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, scattered.
+    let packets = trace(&mut network).len();
+    assert!((4 + 100..4 + 200).contains(&packets), "{packets}");
+    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
+}
+
+#[test]
+fn a_receiver_that_restarts_asks_for_all_of_it() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 500_000, Kind::OneWay);
+    network.run_until(at(US(100)));
+    network.restart(1, Host::new(HostId(1), small().into()));
+    network.run_until(at(MS(5)));
+    assert_eq!(events(&mut network), ["h1: OneWay 1 of 500000 bytes from h0", "h0: 1 sent to h1"]);
+    assert!(network.run_until(at(MS(2_000))));
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn a_sender_that_restarts_leaves_nothing_behind() {
+    let mut network = network(&small(), 3, US(1));
+    submit(&mut network, 1, 0, 1, 500_000, Kind::OneWay);
+    submit(&mut network, 2, 0, 2, 500_000, Kind::OneWay);
+    network.run_until(at(US(100)));
+    network.restart(1, Host::new(HostId(1), small().into()));
+    network.run_until(at(MS(5)));
+    // The other one goes on, though what was asked of the first does not come.
+    assert_eq!(events(&mut network), ["h0: OneWay 2 of 500000 bytes from h2", "h2: 2 sent to h0"]);
+    assert_eq!(network.hosts[0].exchanges_under_way(), 1);
+    assert!(network.run_until(at(MS(2_000))));
+    assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+#[test]
+fn a_client_notices_that_its_server_forgot_the_request() {
+    let mut network = network(&small(), 2, US(1));
+    network.respond = None;
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(70)));
+    // Alive, and busy.
+    assert_eq!(
+        trace(&mut network)[3..],
+        ["h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1", "h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1"]
+    );
+    network.restart(1, Host::new(HostId(1), small().into()));
+    network.events.clear();
+    network.run_until(at(MS(100)));
+    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
+    submit(&mut network, 0, 1, 2, 100, Kind::Request);
+    network.run_until(at(MS(101)));
+    network.set_down(1, true);
+    network.events.clear();
+    assert!(network.run_until(at(MS(3_000))));
+    assert_eq!(events(&mut network), ["h0: 2 with h1 failed: peer silent"]);
+}
+
+#[test]
+fn what_is_cancelled_is_forgotten() {
+    let mut network = network(&small(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
+    network.run_until(at(US(20)));
+    network.cancel(0, 1, id(1));
+    assert!(network.run_until(at(MS(2_000))));
+    assert!(network.hosts.iter().all(Host::is_idle));
+    submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
+    network.run_until(network.now() + US(20));
+    network.cancel(1, 0, id(2));
+    // It counts as received: nobody wants it.
+    assert!(network.run_until(at(MS(5_000))));
+    assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
+    assert!(network.hosts.iter().all(Host::is_idle));
 }
