@@ -149,8 +149,14 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
             format!("{} {}", key.rsplit('.').next().unwrap_or(key), plain(value))
         });
         let name = name.collect::<Vec<_>>().join(", ");
-        let side = |operand, side: &str| {
-            pick(operand, &rule.of, &group, keys).map_err(|error| {
+        let side = |operand: &Operand, side: &str| {
+            // The left side is what the cases are made of; the right one may be the same for all.
+            let free = |key: &str| {
+                let own = operand.of.keys().any(|own| own == key);
+                side == "right" && (own || operand.at.contains_key(key))
+            };
+            let tied: Vec<_> = group.iter().copied().filter(|(key, _)| !free(key)).collect();
+            pick(operand, &rule.of, &tied, keys).map_err(|error| {
                 let at = if name.is_empty() { String::new() } else { format!(" at {name}") };
                 format!("{side} side{at}: {error}")
             })
@@ -176,11 +182,11 @@ pub(crate) fn refuse_unknown(selector: &Selector, keys: &[PointKey]) -> Result<(
     }
 }
 
-/// The points of one side. Keys that the side names itself are not tied to the case.
+/// The points of one side, in a case in which keys are tied to values.
 fn pick(
     operand: &Operand,
     of: &Selector,
-    group: &[(&str, &Value)],
+    tied: &[(&str, &Value)],
     keys: &[PointKey],
 ) -> Result<Picked, String> {
     if let Some(value) = operand.value {
@@ -188,10 +194,8 @@ fn pick(
     }
     refuse_unknown(of, keys)?;
     refuse_unknown(&operand.of, keys)?;
-    let own = |key: &str| operand.of.keys().any(|own| own == key) || operand.at.contains_key(key);
-    let in_group = |point: &PointKey| {
-        group.iter().all(|(key, value)| own(key) || point.get(key) == Some(*value))
-    };
+    let in_group =
+        |point: &PointKey| tied.iter().all(|(key, value)| point.get(key) == Some(*value));
     let mut picked: Vec<usize> = (0..keys.len())
         .filter(|&i| {
             let point = &keys[i];

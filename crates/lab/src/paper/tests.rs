@@ -85,6 +85,18 @@ fn each_value_of_a_key_is_a_case_and_the_tightest_is_told() {
 }
 
 #[test]
+fn cases_of_the_left_side_can_meet_one_point_on_the_right() {
+    let each = apply(
+        "for_each = 'workload.senders'\n\
+         left = { metric = 'goodput_gbps', of = { transport = 'homa', workload.senders = ['> 1'] } }\n\
+         is = '<'\n\
+         right = { metric = 'goodput_gbps', of = { transport = 'homa', workload.senders = 1 } }",
+    );
+    assert_eq!((each.holds, each.checks.len()), (Some(true), 2));
+    assert!(each.checks.iter().all(|check| check.right == 0.9));
+}
+
+#[test]
 fn the_best_of_several_points_and_the_worst_of_a_list() {
     let best = apply(
         "left = { metric = 'goodput_gbps', of = { transport = 'homa' }, over = 'max' }\n\
