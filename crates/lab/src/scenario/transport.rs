@@ -92,6 +92,7 @@ const HOMA_KEYS: &[&str] = &[
     "resend_interval",
     "timeout_resends",
     "request_ack_ticks",
+    "stream_window",
 ];
 
 /// Homa's keys; what is not given is the profile's.
@@ -117,6 +118,7 @@ struct HomaKeys {
     resend_interval: Option<u16>,
     timeout_resends: Option<u16>,
     request_ack_ticks: Option<u16>,
+    stream_window: Option<Unit<Bytes>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -434,6 +436,9 @@ impl HomaKeys {
         config.resend_interval = ticks(self.resend_interval, config.resend_interval);
         config.timeout_resends = ticks(self.timeout_resends, config.timeout_resends);
         config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
+        if let Some(n) = bytes("stream_window", self.stream_window)? {
+            config.streams.window_bytes = n;
+        }
         match config.check() {
             Ok(()) => Ok(config),
             Err(error) => Err(self.invalid(chosen, error, &config)),
@@ -451,6 +456,13 @@ impl HomaKeys {
         match error {
             E::Zero("unscheduled_bytes") => {
                 chosen.bad("unscheduled", "`unscheduled` must be at least 1 B")
+            }
+            E::Zero("stream_window_bytes") => {
+                chosen.bad("stream_window", "`stream_window` must be at least 1 B")
+            }
+            E::StreamWindow => {
+                let most = homa::stream::config::MAX_WINDOW;
+                chosen.bad("stream_window", format!("`stream_window` can be at most {most} B"))
             }
             E::Zero(key) => chosen.bad(key, format!("`{key}` must be at least 1")),
             E::Share(key) => chosen.bad(key, format!("`{key}` must be from 0 to 1")),

@@ -6,3 +6,4 @@ mod dialogue;
 mod halves;
 mod net;
 mod pool;
+mod streams;
