@@ -71,6 +71,37 @@ fn sizes_are_those_of_the_kernel_module() {
     assert_eq!(Layout::ALL.map(Layout::ip_protocol), [146, 0xfd, 250]);
 }
 
+/// Ours, the same in both layouts.
+#[test]
+fn streams_have_their_places_too() {
+    use rackweave_wire::homa::stream::{Credit, Reason, Stream, flags};
+    let credit = Credit { allowed: 0x6162_6364, received: 0x7172_7374, priority: 5 };
+    let (flags, tag) = (flags::END | flags::ASK, 0x8182_8384);
+    let data = Stream::Data {
+        offset: 0x4142_4344,
+        len: 0x0102,
+        written: 0x5152_5354,
+        credit,
+        cutoff_version: 0x9192,
+        flags,
+        tag,
+    };
+    let (offset, length) = (0x4142_4344, 0x5152_5354);
+    let own = "61626364 71727374 81828384 05 05";
+    for (stream, code, doff, expected) in [
+        (data, "20", "e0", format!("41424344 51525354 {own} 0102 9192 0000")),
+        (Stream::Credit { credit, flags, tag }, "21", "00", own.to_owned()),
+        (Stream::Missing { offset, length, tag }, "22", "00", "41424344 51525354 81828384".into()),
+        (Stream::Reset { reason: Reason::Deadline, tag }, "23", "00", "81828384 02".into()),
+    ] {
+        let common = format!("1112 2122 00000000 000000 {code} {doff} 00 000000000000");
+        let bytes = hex(&format!("{common} 3132333435363738 {expected}"));
+        for layout in [Layout::Head, Layout::Talk] {
+            assert_eq!(encode(layout, Body::Stream(stream)), bytes, "{stream:?}");
+        }
+    }
+}
+
 #[test]
 fn fields_are_where_the_kernel_module_has_them() {
     let common = |code: &str, doff: &str, flags: &str| {

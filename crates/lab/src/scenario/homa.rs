@@ -54,6 +54,9 @@ pub(super) const HOMA_KEYS: &[&str] = &[
     "back_off_packets",
 ];
 
+/// Longest memory of finished messages that follows by itself from the timers, in ticks.
+const MAX_FINISHED_TICKS: u32 = 1000;
+
 /// Homa's keys; what is not given is the profile's.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -230,6 +233,11 @@ impl HomaKeys {
         config.paced_resends = self.paced_resends.unwrap_or(config.paced_resends);
         if let Some(n) = bytes("stream_window", self.stream_window)? {
             config.streams.window_bytes = positive("stream_window", n)?;
+        }
+        // Receivers remember as long as senders try, within reason: ids take memory.
+        let needed = config.remembered_for().saturating_add(1);
+        if needed <= MAX_FINISHED_TICKS {
+            config.finished_ticks = config.finished_ticks.max(needed);
         }
         match config.check() {
             Ok(()) => Ok(config),

@@ -122,6 +122,12 @@ pub(crate) fn run<T: Transport>(
                 }
             }
         }
+        // Messages between them, which share grants and queues.
+        if rng.chance(0.3) {
+            let id = MessageId::request(1_000 + step);
+            let bytes = 1 + rng.below(schedule.longest);
+            network.submit(0, 1, id, bytes, rackweave_core::Kind::Request).expect("taken");
+        }
         let host = rng.below(u64::from(schedule.hosts)) as u32;
         if schedule.restarts >> step & 1 == 1 {
             network.restart(host, new(HostId(host)));

@@ -8,6 +8,7 @@ use rackweave_wire::tcp::{Body, Header, WINDOW_SHIFT, flags};
 use super::config::Config;
 use super::receiver::{Ack, Arrived, Receiver, position, wire_blocks, wire_sequence};
 use super::sender::{Acked, Segment, Sender};
+use super::stream::{Stream, is_stream};
 
 /// The port that servers listen on. Clients' ports are above it.
 pub(super) const SERVER_PORT: u16 = 5001;
@@ -79,16 +80,18 @@ pub(super) struct Connection {
     pub(super) receiver: Receiver,
     /// Requests whose responses are still to come whole (client) or to be submitted (server).
     pub(super) exchanges: Vec<MessageId>,
+    /// What it carries instead of messages.
+    pub(super) stream: Option<Box<Stream>>,
     /// Sequence numbers of the two streams' first bytes.
     send_start: u32,
-    receive_start: u32,
+    pub(super) receive_start: u32,
     opening: Opening,
     /// The answer to a SYN is due.
     syn_ack_due: bool,
     keepalive_due: bool,
     keepalives: u32,
     last_keepalive: Time,
-    last_heard: Time,
+    pub(super) last_heard: Time,
     last_used: Time,
 }
 
@@ -112,7 +115,17 @@ impl Connection {
     /// A connection that a peer opened with a stream that starts here.
     pub(super) fn server(now: Time, key: Key, start: u32, config: &Config) -> Self {
         let own = answering_start(start);
-        Self::new(now, key, Role::Server, own, start, Opening::Done, config)
+        let mut connection = Self::new(now, key, Role::Server, own, start, Opening::Done, config);
+        if is_stream(key) {
+            connection.make_stream(Stream::new(None, Time::MAX));
+        }
+        connection
+    }
+
+    /// The connection is a stream's.
+    pub(super) fn make_stream(&mut self, stream: Stream) {
+        self.stream = Some(Box::new(stream));
+        self.sender.keep_to_window();
     }
 
     fn new(
@@ -130,6 +143,7 @@ impl Connection {
             sender: Sender::new(config),
             receiver: Receiver::new(),
             exchanges: Vec::new(),
+            stream: None,
             send_start,
             receive_start,
             opening,
@@ -165,6 +179,7 @@ impl Connection {
     /// When it wants to be looked at, if nothing happens before.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let halves = self.sender.deadline().min(self.receiver.deadline());
+        let halves = self.stream.as_ref().map_or(halves, |stream| halves.min(stream.deadline));
         halves.min(self.quiet_deadline(config))
     }
 
@@ -172,6 +187,14 @@ impl Connection {
     /// it must not send into a connection that its peer has forgotten.
     fn quiet_deadline(&self, config: &Config) -> Time {
         let opening = matches!(self.opening, Opening::Due { .. } | Opening::Sent(_));
+        if self.stream.is_some() {
+            // Streams may be idle, or wait for the window to open, as long as their peers answer.
+            // What is under way has a timer of its own.
+            let asks = !opening && self.sender.flight() == 0;
+            let since = self.last_heard.max(self.last_keepalive);
+            let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
+            return if asks { at } else { Time::MAX };
+        }
         if opening || self.sender.backlog() > 0 {
             return Time::MAX;
         }
@@ -204,10 +227,11 @@ impl Connection {
         if now < self.quiet_deadline(config) {
             return Timeout::Continue;
         }
-        if self.exchanges.is_empty() {
+        let is_stream = self.stream.is_some();
+        if self.exchanges.is_empty() && !is_stream {
             return Timeout::Idle;
         }
-        if self.role == Role::Server || self.keepalives >= config.keepalive_probes {
+        if self.role == Role::Server && !is_stream || self.keepalives >= config.keepalive_probes {
             return Timeout::Failed;
         }
         self.keepalives += 1;
@@ -250,7 +274,7 @@ impl Connection {
             return Verdict::Continue(Placement::Discard);
         };
         self.heard(now, config);
-        if has(flags::FIN) {
+        if has(flags::FIN) && self.stream.is_none() {
             let last = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
             let ended = last && self.role == Role::Server;
             return if ended {
@@ -344,6 +368,9 @@ impl Connection {
             }
             return Verdict::Continue(Placement::Discard);
         };
+        if self.stream.is_some() {
+            return self.handle_stream(now, packet, config);
+        }
         let Some(slice) = packet.payload() else { return Verdict::Continue(Placement::Discard) };
         let fits = match self.role {
             Role::Server => kind != Kind::Response,
@@ -397,15 +424,36 @@ impl Connection {
     }
 
     /// The last segment of a connection that this end closes.
-    pub(super) fn farewell(&self, config: &Config) -> Header {
+    pub(super) fn farewell(&mut self, config: &Config) -> Header {
         self.bare(flags::FIN | flags::ACK, config)
     }
 
-    fn bare(&self, flags: u8, config: &Config) -> Header {
+    /// What tells the peer at once that the connection is no more.
+    pub(super) fn reset_header(&self) -> Header {
+        let seq = wire_sequence(self.send_start, self.sender.nxt());
+        let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
+        Header { seq, ack: 0, window: 0, flags: flags::RST, body }
+    }
+
+    /// What acknowledges everything, of a stream that has closed.
+    pub(super) fn last_header(&self) -> Header {
+        let seq = wire_sequence(self.send_start, self.sender.nxt());
+        let ack = wire_sequence(self.receive_start, self.receiver.nxt());
+        let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
+        Header { seq, ack, window: 0, flags: flags::ACK, body }
+    }
+
+    fn bare(&mut self, flags: u8, config: &Config) -> Header {
+        let next = self.receiver.nxt();
+        let mut window = config.window_bytes() >> WINDOW_SHIFT;
+        if let Some(stream) = &mut self.stream {
+            window = stream.window(next, config) >> WINDOW_SHIFT;
+            stream.told(next + (window << WINDOW_SHIFT));
+        }
         Header {
             seq: wire_sequence(self.send_start, self.sender.nxt()),
-            ack: wire_sequence(self.receive_start, self.receiver.nxt()),
-            window: (config.window_bytes() >> WINDOW_SHIFT) as u16,
+            ack: wire_sequence(self.receive_start, next),
+            window: window as u16,
             flags,
             body: Body::Ack { count: 0, sack: [(0, 0); 3] },
         }
@@ -432,6 +480,21 @@ impl Connection {
     pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<Header> {
         let segment = self.sender.take(now, config)?;
         let message = *self.sender.message_at(segment.position)?;
+        if let Some(stream) = &self.stream {
+            let is_fin = stream.fin == Some(segment.position);
+            let body = Body::Data {
+                message: Id64::new(message.id.0),
+                message_length: 0,
+                offset: segment.position as u32,
+                len: if is_fin { 0 } else { segment.len as u16 },
+                kind: message.kind,
+            };
+            let mut header = self.data_header(segment, is_fin, body, config);
+            if is_fin {
+                header.flags |= flags::FIN;
+            }
+            return Some(header);
+        }
         let offset = segment.position - message.start;
         let body = Body::Data {
             message: Id64::new(message.id.0),

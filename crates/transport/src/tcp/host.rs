@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit,
-    Time, Transport,
+    Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Open, Packet, Placement, Refused,
+    Submit, Time, Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 use rustc_hash::FxHashMap;
@@ -57,6 +57,11 @@ pub struct Host {
     /// TIME-WAIT).
     ended: FxHashMap<Key, u32>,
     ended_keys: VecDeque<Key>,
+    /// Streams by their (even) names.
+    pub(super) streams: FxHashMap<(HostId, MessageId), u32>,
+    /// The last words of streams' connections that have closed, and their keys by age.
+    pub(super) time_wait: FxHashMap<Key, Header>,
+    pub(super) time_wait_keys: VecDeque<Key>,
     timers: super::timers::Timers,
     events: VecDeque<Event>,
     next_port: u16,
@@ -83,6 +88,9 @@ impl Host {
             strays: VecDeque::new(),
             ended: FxHashMap::default(),
             ended_keys: VecDeque::new(),
+            streams: FxHashMap::default(),
+            time_wait: FxHashMap::default(),
+            time_wait_keys: VecDeque::new(),
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
             next_port,
@@ -136,21 +144,47 @@ impl Host {
 
     fn open(&mut self, now: Time, peer: HostId) -> Option<u32> {
         let tries = self.pools.get(&peer).map_or(0, Vec::len) + 1;
+        let key = self.free_key(peer, SERVER_PORT, tries)?;
+        let connection = Connection::client(now, self.id, key, &self.config);
+        let slot = self.insert(connection)?;
+        self.pools.entry(peer).or_default().push(slot);
+        Some(slot)
+    }
+
+    /// The key of a new connection to this port of a peer.
+    pub(super) fn free_key(&mut self, peer: HostId, server: u16, tries: usize) -> Option<Key> {
         for _ in 0..tries {
             let port = self.next_port;
             self.next_port = port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
-            let key = Key { peer, ports: u32::from(port) << 16 | u32::from(SERVER_PORT) };
+            let key = Key { peer, ports: u32::from(port) << 16 | u32::from(server) };
             if !self.index.contains_key(&key) {
-                let connection = Connection::client(now, self.id, key, &self.config);
-                let slot = self.insert(connection)?;
-                self.pools.entry(peer).or_default().push(slot);
-                return Some(slot);
+                return Some(key);
             }
         }
         None
     }
 
-    fn insert(&mut self, connection: Connection) -> Option<u32> {
+    pub(super) const fn id(&self) -> HostId {
+        self.id
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn connection(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots[slot as usize].connection.as_mut()
+    }
+
+    pub(super) fn connection_config(&mut self, slot: u32) -> Option<(&mut Connection, &Config)> {
+        self.slots[slot as usize].connection.as_mut().map(|connection| (connection, &*self.config))
+    }
+
+    pub(super) fn push_event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(super) fn insert(&mut self, connection: Connection) -> Option<u32> {
         if self.live >= self.config.max_connections {
             return None;
         }
@@ -170,7 +204,7 @@ impl Host {
 
     /// Puts the connection on the lists and the timer that it wants to be on.
     #[inline]
-    fn settle(&mut self, slot: u32) {
+    pub(super) fn settle(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         let Some(connection) = &mut place.connection else { return };
         if !place.in_control && connection.control_due() {
@@ -188,6 +222,9 @@ impl Host {
     #[inline]
     fn report(&mut self, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
+        if connection.stream.is_some() {
+            return self.report_stream(slot);
+        }
         let peer = connection.key.peer;
         while let Some(message) = connection.sender.pop_acked() {
             if !message.cancelled {
@@ -221,7 +258,7 @@ impl Host {
     }
 
     /// The connection is no more; with a reason, so are its messages.
-    fn close(&mut self, slot: u32, reason: FailReason) {
+    pub(super) fn close(&mut self, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
         let peer = connection.key.peer;
         self.live -= 1;
@@ -238,6 +275,9 @@ impl Host {
         }
         if connection.role == Role::Server {
             self.remember_ended(connection.key, connection.peer_start());
+        }
+        if connection.stream.is_some() {
+            return self.fail_stream(&connection, reason);
         }
         let mut failed: Vec<_> = connection.sender.drain().map(|message| message.id).collect();
         if connection.role == Role::Client {
@@ -260,7 +300,7 @@ impl Host {
         packet(self.id, key, header, &self.config)
     }
 
-    fn stray(&mut self, key: Key, header: Header) {
+    pub(super) fn stray(&mut self, key: Key, header: Header) {
         if self.strays.len() < MAX_STRAYS {
             let packet = self.packet(key, header);
             self.strays.push_back(packet);
@@ -292,7 +332,12 @@ impl Host {
     #[cold]
     fn accept(&mut self, now: Time, key: Key, header: &Header) -> Option<u32> {
         let opens = header.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
-        let to_server = key.ports >> 16 == u32::from(SERVER_PORT);
+        let port = key.ports >> 16;
+        let to_server =
+            port == u32::from(SERVER_PORT) || port == u32::from(super::stream::STREAM_PORT);
+        if !opens && self.answer_closed(key, header) {
+            return None;
+        }
         if !opens || !to_server {
             self.reset(key, header);
             return None;
@@ -366,6 +411,9 @@ impl Transport for Host {
     }
 
     fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
+        if self.cancel_stream(peer, id) {
+            return;
+        }
         if let Some(slot) = self.submitted.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
                 connection.sender.cancel(id);
@@ -426,6 +474,10 @@ impl Transport for Host {
                 self.timers.remove(slot);
                 continue;
             };
+            if connection.stream.as_ref().is_some_and(|stream| stream.deadline <= now) {
+                self.stream_expired(slot);
+                continue;
+            }
             match connection.handle_timeout(now, &self.config) {
                 Timeout::Continue => {
                     let deadline = connection.deadline(&self.config);
@@ -487,5 +539,24 @@ impl Transport for Host {
 
     fn framing(&self) -> Framing {
         self.config.framing()
+    }
+
+    fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
+        self.open_stream(now, stream)
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        self.write_stream(now, peer, id, bytes, end)
+    }
+
+    fn consume(&mut self, _now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        self.consume_stream(peer, id, bytes);
     }
 }

@@ -10,7 +10,8 @@
 //! a data center: SACK (RFC 2018, 2883, 6675) or NewReno (RFC 6582) recovery, limited transmit
 //! (RFC 3042), RTO (RFC 6298), tail loss probes (RFC 8985), delayed acknowledgements, ECN
 //! (RFC 3168), and the windows of NewReno, CUBIC (RFC 9438) and DCTCP (RFC 8257). Not there:
-//! timestamps, RACK, proportional rate reduction, `HyStart`, pacing, urgent data, half-closing.
+//! timestamps, RACK, proportional rate reduction, `HyStart`, pacing, urgent data. Streams have a connection
+//! each (see `stream`); only these half-close, and only their receivers close the window.
 //!
 //! # Opening
 //! Without [`Config::handshake`] data go out at once. Until the client has heard from its peer,
@@ -36,6 +37,7 @@ mod ranges;
 mod receiver;
 mod rtt;
 mod sender;
+mod stream;
 mod timers;
 
 #[cfg(test)]

@@ -145,26 +145,57 @@ impl Receiver {
         wanted: impl Fn(MessageId) -> bool,
         config: &Config,
     ) -> Placement {
+        let window_end = self.nxt.saturating_add(config.window_bytes());
+        let locate = |receiver: &mut Self| receiver.locate(data, wanted);
+        let Some(index) = self.take(now, data, window_end, locate, config) else {
+            return Placement::Discard;
+        };
+        if self.messages.get(index).is_some_and(|message| message.cancelled) {
+            return Placement::Discard;
+        }
+        Placement::Store(data.slice)
+    }
+
+    /// Takes a segment of a stream without messages, if it is new and ends before `limit`.
+    pub(super) fn handle_bytes(
+        &mut self,
+        now: Time,
+        data: &Arrived,
+        limit: u64,
+        config: &Config,
+    ) -> bool {
+        self.take(now, data, limit, |_| Some(0), config).is_some()
+    }
+
+    /// Takes a segment that ends before `limit` and that `locate` finds a place for: that place.
+    #[inline]
+    fn take(
+        &mut self,
+        now: Time,
+        data: &Arrived,
+        limit: u64,
+        locate: impl FnOnce(&mut Self) -> Option<usize>,
+        config: &Config,
+    ) -> Option<usize> {
         let (position, len) = (data.position, u64::from(data.slice.len));
-        let Some(end) = position.checked_add(len) else { return Placement::Discard };
+        let end = position.checked_add(len)?;
         if end <= self.nxt {
             self.again = Some((position, end));
             self.duplicate(config);
-            return Placement::Discard;
+            return None;
         }
-        let window_end = self.nxt.saturating_add(config.window_bytes());
-        if len == 0 || end > window_end {
+        if len == 0 || end > limit {
             self.duplicate(config);
-            return Placement::Discard;
+            return None;
         }
-        let Some(index) = self.locate(data, wanted) else { return Placement::Discard };
+        let index = locate(self)?;
         if position > self.nxt {
             match self.ahead.insert(position, end, config.max_ranges as usize) {
-                None => return Placement::Discard,
+                None => return None,
                 Some(0) => {
                     self.again = Some((position, end));
                     self.duplicate(config);
-                    return Placement::Discard;
+                    return None;
                 }
                 Some(_) => self.note_recent(position),
             }
@@ -175,10 +206,7 @@ impl Receiver {
         } else {
             self.advance(now, end, config);
         }
-        if self.messages.get(index).is_some_and(|message| message.cancelled) {
-            return Placement::Discard;
-        }
-        Placement::Store(data.slice)
+        Some(index)
     }
 
     /// The index of the segment's message, which is new or told the same before. A segment whose

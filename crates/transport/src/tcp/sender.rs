@@ -112,6 +112,8 @@ pub(super) struct Sender {
     /// A probe repeated the segment that ends here, and it is not known what for.
     probe_end: Option<u64>,
     last_sent: Time,
+    /// The receiver closes its window: not one segment beyond it.
+    strict: bool,
 }
 
 impl Sender {
@@ -142,6 +144,7 @@ impl Sender {
             probe_due: false,
             probe_end: None,
             last_sent: Time::ZERO,
+            strict: false,
         }
     }
 
@@ -164,6 +167,37 @@ impl Sender {
     #[cfg(test)]
     pub(super) const fn congestion(&self) -> &Congestion {
         &self.congestion
+    }
+
+    /// The receiver may close its window: it is kept to.
+    pub(super) const fn keep_to_window(&mut self) {
+        self.strict = true;
+    }
+
+    /// Where the stream ends so far.
+    pub(super) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Appends bytes to a stream that has no messages. What was written in pieces and not sent goes
+    /// in full segments.
+    pub(super) fn extend(&mut self, id: MessageId, mut bytes: u64, kind: Kind) {
+        const LONGEST: u32 = 1 << 30;
+        while bytes > 0 {
+            let nxt = self.nxt;
+            let room = |last: &&mut Outgoing| last.end() > nxt && last.len < LONGEST;
+            let most = if let Some(last) = self.messages.back_mut().filter(room) {
+                let more = bytes.min(u64::from(LONGEST - last.len));
+                last.len += more as u32;
+                self.end += more;
+                more
+            } else {
+                let more = bytes.min(u64::from(LONGEST));
+                self.push(id, more as u32, kind);
+                more
+            };
+            bytes -= most;
+        }
     }
 
     /// Appends a message to the stream.
@@ -265,7 +299,15 @@ impl Sender {
     #[inline]
     fn next_new(&self, mss: u64) -> Option<Segment> {
         let message = self.messages.get(self.cursor)?;
-        let len = (message.end() - self.nxt).min(mss);
+        let mut len = (message.end() - self.nxt).min(mss);
+        if self.strict {
+            // Not less than the window allows, and less than a segment only if nothing would open it.
+            if self.flight() == 0 {
+                len = len.min(self.peer_window);
+            }
+            let fits = len > 0 && self.flight() + len <= self.peer_window;
+            return fits.then_some(Segment { position: self.nxt, len });
+        }
         let room = self.flight() + len <= self.peer_window || self.flight() == 0;
         room.then_some(Segment { position: self.nxt, len })
     }

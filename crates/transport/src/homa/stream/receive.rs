@@ -205,7 +205,6 @@ impl Host {
         let receive = &stream.receive;
         let (received, idle) = (receive.received(), receive.incoming.on_the_way() == 0);
         let asks = piece.flags & flags::ASK != 0;
-        let begins = asks && received == 0 && receive.incoming.length == 0;
         let len = u64::from(piece.len);
         let read = (|| {
             let start = expand(received, piece.offset)?;
@@ -253,7 +252,7 @@ impl Host {
         self.issue_grants();
         if asks {
             self.queue_credit(slot);
-            self.ask_if_late(now, slot, begins);
+            self.ask_if_late(now, slot, idle);
         }
         self.acknowledge(now, slot, len > 0 && fresh == 0);
         if fresh == 0 {
@@ -290,12 +289,12 @@ impl Host {
     }
 
     /// Asks for what is missing on the peer's question whether it has arrived, as for messages: see
-    /// [`Config::need_ack_resends`]. `begins`: the question came without any of the bytes.
-    fn ask_if_late(&mut self, now: Time, slot: u32, begins: bool) {
+    /// [`Config::need_ack_resends`]. `idle`: nothing was known to be on the way before the question,
+    /// which its sender asks when what it has sent is late.
+    fn ask_if_late(&mut self, now: Time, slot: u32, idle: bool) {
         let patience = self.ticks(u32::from(self.config.resend_ticks));
         let Some(stream) = self.stream(slot) else { return };
-        if begins || self.config.need_ack_resends || now.since(stream.receive.moved_at) >= patience
-        {
+        if idle || self.config.need_ack_resends || now.since(stream.receive.moved_at) >= patience {
             self.send_missing(slot);
         }
     }

@@ -7,3 +7,4 @@ mod faults;
 mod halves;
 mod net;
 mod pool;
+mod streams;

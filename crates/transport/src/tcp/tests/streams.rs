@@ -1,0 +1,145 @@
+//! Streams: a connection each.
+
+use proptest::prelude::*;
+use rackweave_core::{
+    Event, FailReason, HostId, MessageId, Rate, Refused, Span, StreamEvent, Time, Transport,
+};
+
+use super::super::{Config, Host};
+use crate::common::stream_chaos::{Schedule, run, schedules};
+use crate::testkit::{Faults, Network};
+
+fn at(span: Span) -> Time {
+    Time::ZERO + span
+}
+
+fn id(n: u64) -> MessageId {
+    MessageId::request(n)
+}
+
+fn network(config: &Config) -> Network<Host> {
+    let hosts = (0..2).map(|id| Host::new(HostId(id), config.clone())).collect();
+    let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(1), 1);
+    network.keep_packets = true;
+    network
+}
+
+fn fates(network: &Network<Host>, host: u32) -> Vec<Result<(), FailReason>> {
+    let of = |event| match event {
+        Event::Stream(StreamEvent::Closed { .. }) => Some(Ok(())),
+        Event::Failed { reason, .. } => Some(Err(reason)),
+        _ => None,
+    };
+    network.events_at(host).filter_map(of).collect()
+}
+
+#[test]
+fn both_directions_flow_and_close() {
+    for config in [Config::tcp(), Config::dctcp(), Config::new_reno()] {
+        for handshake in [false, true] {
+            let config = Config { handshake, ..config.clone() };
+            let mut network = network(&config);
+            network.faults = Faults {
+                loss: 0.01,
+                duplication: 0.01,
+                reordering: 0.1,
+                lateness: Span::from_us(20),
+            };
+            network.open(0, 1, id(1), Time::MAX).unwrap();
+            for n in 0..200 {
+                network.write(0, 1, id(1), 5_000, n == 199).unwrap();
+                network.run_until(at(Span::from_us(5 * (n + 1))));
+            }
+            network.run_until(at(Span::from_ms(2)));
+            network.write(1, 0, id(1).response(), 777_777, false).unwrap();
+            network.write(1, 0, id(1).response(), 1, true).unwrap();
+            network.run_until(at(Span::from_secs(3)));
+            assert_eq!(network.readable(1, 0, id(1)), (1_000_000, true));
+            assert_eq!(network.readable(0, 1, id(1).response()), (777_778, true));
+            assert_eq!((fates(&network, 0), fates(&network, 1)), (vec![Ok(())], vec![Ok(())]));
+            assert_eq!(network.hosts.iter().map(Host::connections).sum::<u32>(), 0);
+            let now = network.now();
+            let refused = network.hosts[0].write(now, HostId(1), id(1), 1, false);
+            assert_eq!(refused, Err(Refused::Ended));
+        }
+    }
+}
+
+#[test]
+fn the_window_follows_what_is_consumed() {
+    let config = Config { receive_window: 20_480, ..Config::tcp() };
+    let mut network = network(&config);
+    network.consume = false;
+    network.stream_window = Some(20_480);
+    network.open(0, 1, id(1), Time::MAX).unwrap();
+    network.write(0, 1, id(1), 100_000, true).unwrap();
+    // A closed window is no silence.
+    network.run_until(at(Span::from_secs(5)));
+    let (readable, _) = network.readable(1, 0, id(1));
+    assert!((20_480 - 1_460..=20_480).contains(&readable), "{readable}");
+    assert!(network.packets.len() < 200, "{} packets", network.packets.len());
+    for n in 1..=100 {
+        network.consume(1, 0, id(1), 1_000);
+        network.run_until(at(Span::from_secs(5) + Span::from_ms(n)));
+    }
+    network.run_until(at(Span::from_secs(6)));
+    assert_eq!(network.readable(1, 0, id(1)), (100_000, true));
+    let payloads = network.packets.iter().filter_map(|(_, packet)| packet.payload());
+    let data = payloads.filter(|slice| slice.len > 0).count();
+    assert!(data < 100, "no silly window: {data} segments");
+}
+
+#[test]
+fn a_cancelled_stream_is_reset() {
+    let mut network = network(&Config::tcp());
+    network.open(0, 1, id(1), Time::MAX).unwrap();
+    network.open(0, 1, id(2), at(Span::from_ms(3))).unwrap();
+    for n in 1..=2 {
+        network.write(0, 1, id(n), 5_000, false).unwrap();
+    }
+    network.run_until(at(Span::from_ms(2)));
+    network.cancel_stream(1, 0, id(1));
+    network.run_until(at(Span::from_ms(10)));
+    assert_eq!(fates(&network, 0), [Err(FailReason::PeerForgot), Err(FailReason::Deadline)]);
+    assert_eq!(fates(&network, 1), [Err(FailReason::PeerForgot)]);
+    assert_eq!(network.hosts.iter().map(Host::connections).sum::<u32>(), 0);
+}
+
+#[test]
+fn offsets_wrap() {
+    let config = Config { mss: 60_000, ..Config::tcp() };
+    let mut network = network(&config);
+    network.keep_packets = false;
+    network.open(0, 1, id(1), Time::MAX).unwrap();
+    let bytes = (9 << 30) + 12_345;
+    network.write(0, 1, id(1), bytes, true).unwrap();
+    network.write(1, 0, id(1).response(), 0, true).unwrap_err();
+    network.run_until(at(Span::from_ms(7_800)));
+    assert_eq!(network.readable(1, 0, id(1)), (bytes, true));
+}
+
+fn survives(schedule: &Schedule, config: Config) -> Result<(), TestCaseError> {
+    let config = Config { receive_window: 51_200, ..config };
+    let new = |id| Host::new(id, config.clone());
+    // Connections for messages stay open until they have been idle for long.
+    let idle = |host: &Host| host.connections() == 0;
+    run(schedule, new, idle, |host| {
+        assert!(
+            host.streams.len() <= 16 && host.time_wait.len() <= super::super::stream::MAX_TIME_WAIT
+        );
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_schedule_over_tcp(schedule in schedules(51_200)) {
+        survives(&schedule, Config::tcp())?;
+    }
+
+    #[test]
+    fn any_schedule_over_dctcp_with_handshakes(schedule in schedules(51_200)) {
+        survives(&schedule, Config { handshake: true, ..Config::dctcp() })?;
+    }
+}
