@@ -1,0 +1,115 @@
+//! NDP and pHost on simulated fabrics: links used, incasts, thousands of senders.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use rackweave_core::{Span, frame};
+use rackweave_sim::config::{FabricConfig, Topology, TrimConfig};
+use rackweave_sim::result::{End, RunResult};
+use rackweave_sim::{Fabric, RunConfig};
+use rackweave_transport::{TransportConfig, ndp, phost};
+use rackweave_workload::Pattern;
+
+const FAT_TREE: Topology = Topology::FatTree { k: 8, host_link: G10 };
+
+/// The authors' queues: so many packets of data, and twice their bytes of headers.
+fn trimming(mut fabric: FabricConfig, packets: u64, return_to_sender: bool) -> FabricConfig {
+    let data_queue_bytes = packets * 1538;
+    let header_queue_bytes = 2 * data_queue_bytes;
+    fabric.switch.trim =
+        Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender });
+    fabric
+}
+
+/// NDP with a window of three round trips, as scenarios have it.
+fn ndp(fabric: &FabricConfig, paths: u32) -> TransportConfig {
+    let paper = ndp::Config::paper(G10);
+    let rtt = Fabric::new(fabric).unwrap().base_rtt(paper.framing(), 84);
+    let window = (3 * G10.bytes_in(rtt)).div_ceil(u64::from(frame::wire_bytes(frame::MTU)));
+    let initial_window = paper.initial_window.max(window as u16);
+    TransportConfig::Ndp(Arc::new(ndp::Config { initial_window, paths: paths as u16, ..paper }))
+}
+
+fn phost(fabric: &FabricConfig) -> TransportConfig {
+    let config = phost::Config::paper(G10);
+    let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
+    TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+}
+
+fn quick(fabric: FabricConfig, transport: TransportConfig, pattern: Pattern) -> RunConfig {
+    let mut config = config(fabric, vec![stream(transport, pattern)]);
+    config.measure.verify = false;
+    config
+}
+
+fn last(result: &RunResult) -> Span {
+    assert_eq!(result.end, End::AllDone);
+    result.messages.iter().map(latency).max().unwrap()
+}
+
+/// Every host of a fat-tree sends to another one. Of a link, 1538 of 1622 bytes are data at most: the rest
+/// is the acknowledgements of what the host receives.
+#[test]
+fn a_permutation_over_ndp_uses_the_links() {
+    let bytes = 2_000_000;
+    let share = |paths| {
+        let fabric = trimming(fabric(FAT_TREE), 15, false);
+        let transport = ndp(&fabric, paths);
+        let ideal = G10.span_of(transport.framing().message_wire_bytes(bytes));
+        let pattern = Pattern::Permutation { sizes: fixed(bytes), messages_per_host: 1 };
+        let result = go(&quick(fabric, transport, pattern));
+        ideal.0 as f64 / last(&result).0 as f64
+    };
+    let (named, random) = (share(FAT_TREE.paths()), share(0));
+    assert!(named > 0.92, "{named}");
+    assert!(random < named - 0.03, "switches that pick at random: {random}, senders: {named}");
+}
+
+#[test]
+fn an_incast_over_ndp_takes_the_ideal_time() {
+    for senders in [8, 32, 64, 127] {
+        let fabric = trimming(fabric(FAT_TREE), 8, true);
+        let transport = ndp(&fabric, FAT_TREE.paths());
+        let wire_bytes = transport.framing().message_wire_bytes(100_000);
+        let result = go(&quick(fabric, transport, incast(Some(senders), 100_000)));
+        let ideal = G10.span_of(u64::from(senders) * wire_bytes) + Span::from_us(12);
+        let times = last(&result).0 as f64 / ideal.0 as f64;
+        assert!((0.99..1.05).contains(&times), "{senders} senders: {times} times the ideal");
+        assert_eq!(result.counters.drops.iter().sum::<u64>(), 0, "headers go back instead");
+        assert_eq!(result.counters.turned_back > 0, senders > 8, "{senders} senders");
+    }
+}
+
+/// Headers that come back save the timeout that their loss costs.
+#[test]
+fn without_returned_headers_an_incast_waits_for_a_timeout() {
+    let fabric = trimming(fabric(FAT_TREE), 8, false);
+    let transport = ndp(&fabric, FAT_TREE.paths());
+    let result = go(&quick(fabric, transport, incast(Some(32), 100_000)));
+    assert!(result.counters.drops.iter().sum::<u64>() > 0);
+    assert_eq!(result.counters.turned_back, 0);
+    assert!(last(&result) > Span::from_ms(5));
+}
+
+/// Thousands at once: each message whole, once, and the link is used.
+#[test]
+fn thousands_of_senders_at_one_port() {
+    for senders in [1000, 4000] {
+        let plain = fabric(LEAF_SPINE);
+        let trimming = trimming(plain.clone(), 8, true);
+        for (name, transport, fabric, most) in [
+            ("ndp", ndp(&trimming, LEAF_SPINE.paths()), trimming.clone(), 1.10),
+            ("phost", phost(&plain), plain.clone(), 2.0),
+        ] {
+            let wire_bytes = transport.framing().message_wire_bytes(20_000);
+            let pattern = incast(Some(senders), 20_000);
+            let result = go(&config(fabric, vec![stream(transport, pattern)]));
+            assert_eq!(result.verified_messages, u64::from(senders), "{name}");
+            let ideal = G10.span_of(u64::from(senders) * wire_bytes);
+            let times = last(&result).0 as f64 / ideal.0 as f64;
+            assert!((0.95..most).contains(&times), "{name}, {senders}: {times} times the ideal");
+        }
+    }
+}
