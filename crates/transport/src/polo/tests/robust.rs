@@ -62,11 +62,12 @@ fn without_room_to_remember_nothing_new_begins() {
     submit(&mut network, 0, 1, 5, 100, Kind::OneWay);
     network.run_until(at(Span::from_ms(50)));
     assert_eq!(events(&mut network), [""; 0]);
-    // The first four are forgotten after a second; a sender tries for less long.
+    // The first four are forgotten after a second and half of one at most; a sender tries for less long.
     network.run_until(at(Span::from_ms(1_020)));
     assert_eq!(events(&mut network), ["h0: 5 with h1 failed: peer silent"]);
+    network.run_until(at(Span::from_ms(1_550)));
     submit(&mut network, 0, 1, 6, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(1_030)));
+    network.run_until(at(Span::from_ms(1_560)));
     assert_eq!(events(&mut network).len(), 2);
 }
 
