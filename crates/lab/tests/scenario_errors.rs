@@ -96,7 +96,6 @@ mistakes! {
     ndp_without_trimming: with("\"homa\"", "\"ndp\"");
     ndp_that_asks_after_the_peer_is_dead: with("name = \"homa\"",
         "name = \"ndp\"\nmin_rto = \"1 s\"\n\n[fabric.switch]\ntrim = true");
-    polo_with_less_at_most_than_at_least: with("name = \"homa\"", "name = \"polo\"\npolo = { min_drives = 3, max_drives = 2 }");
     phost_with_no_free_tokens: with("name = \"homa\"", "name = \"phost\"\nphost.free_tokens = 0");
     unknown_distribution: with("\"W4\"", "\"W6\"");
     homa_window_as_a_share_of_nothing: with("name = \"homa\"", "name = \"homa\"\nwindow = \"0 B\"");

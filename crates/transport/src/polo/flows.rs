@@ -45,10 +45,11 @@ impl Host {
     fn wake(&mut self, now: Time) -> Option<u32> {
         let slot = self.inactive.pop_front()?;
         self.activate(now, slot);
-        let rto = self.config.rto;
+        let (rto, recovery_1) = (self.config.rto, self.config.recovery_1);
         let incoming = self.incoming_mut(slot)?;
-        // What was sent a timeout ago and has not come is lost.
-        let lost = now.since(incoming.heard_at) >= rto;
+        // What was sent a timeout ago and has not come is lost. Without recovery 1 only the next timeout finds
+        // that out.
+        let lost = recovery_1 && now.since(incoming.heard_at) >= rto;
         let limit = incoming.limit;
         if lost {
             self.take_as_lost(slot, limit);
