@@ -1,9 +1,9 @@
 //! Leverage Homa: the switches of Lu and Zhang, *Leverage Homa: Enhancing Homa Linux for Efficient RPC
 //! Transportation*, netdev 0x17 (2023; "the slides"). With all of them off, Homa is what it was.
 //!
-//! - [`super::rtt`]: round trips per peer, from time stamps.
-//! - [`super::windows`]: what they decide: congestion, windows, the unscheduled ratio.
-//! - [`super::pacer`]: the slides' future pacer.
+//! - `rtt`: round trips per peer, from time stamps.
+//! - `windows`: what they decide: congestion, windows, the unscheduled ratio.
+//! - `pacer`: the slides' future pacer.
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::homa::size;
