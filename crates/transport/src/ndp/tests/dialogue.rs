@@ -88,7 +88,9 @@ fn pulls_are_paced() {
     pulls.dedup_by_key(|(pull, _)| *pull);
     let times: Vec<_> = pulls.iter().map(|(_, time)| *time).collect();
     assert_eq!(pulls.iter().map(|(pull, _)| *pull).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(times[1].since(times[0]), config.pull_spacing());
+    // An acknowledgement may be on the link when the second pull is due.
+    let late = times[1].since(times[0]).0 - config.pull_spacing().0;
+    assert!(late <= LINK.span_of(84).0, "{late} ps late");
 }
 
 #[test]
