@@ -25,14 +25,14 @@
 //! The receiver asks (MISSING) for bytes that it has allowed and that are late, the sender asks (an
 //! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and whoever has heard nothing
 //! for long asks too. Questions without an answer end the stream with
-//! [`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent). An answer without news lets
+//! [`FailReason::PeerSilent`]. An answer without news lets
 //! the next question wait longer.
 //!
 //! # Beginning and end
 //! The client's packets are marked as opening until it hears of the server, whose packets bear a tag:
 //! the time of its birth. A server that has restarted has another tag or none, so that bytes of two
 //! incarnations never mix: the stream fails with
-//! [`FailReason::PeerForgot`](rackweave_core::FailReason::PeerForgot). A stream that has closed is
+//! [`FailReason::PeerForgot`]. A stream that has closed is
 //! remembered like a finished RPC, and one that has failed likewise, with the reason: later packets of
 //! it are answered with RESET. Half-closed for long, or idle, a stream lives on: flow control and
 //! think time have no limit, only silence.

@@ -121,7 +121,7 @@ fn read_from_to(network: &Network<Host>, host: u32, direction: MessageId) -> (Ti
         _ => None,
     });
     let first = times.next().expect("something is readable");
-    (first, times.last().unwrap_or(first))
+    (first, times.next_back().unwrap_or(first))
 }
 
 #[test]
