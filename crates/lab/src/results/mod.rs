@@ -67,10 +67,6 @@ pub struct PointSummary {
     pub latency_us: Stats,
     /// Payload that arrived in the measured time, all hosts together.
     pub goodput_gbps: f64,
-    /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
-    /// their answers were) over the measured time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub goodput_by_sender_gbps: Option<Spread>,
     /// Packets dropped.
     pub drops: u64,
     /// Packets trimmed.
@@ -79,9 +75,6 @@ pub struct PointSummary {
     pub ecn_marks: u64,
     /// Queues of the switches' ports.
     pub queue_bytes: QueueBytes,
-    /// The switch port with the longest queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub busiest_port: Option<BusiestPort>,
     /// What the measured transport measured of the round trips to its peers, if it measures any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trips: Option<RoundTripErrors>,
@@ -99,6 +92,13 @@ pub struct PointSummary {
     pub simulated_us: f64,
     /// From the end of the warm-up to the last outcome.
     pub measured_us: f64,
+    /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
+    /// their answers were) over the measured time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_by_sender_gbps: Option<Spread>,
+    /// The switch port with the longest queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busiest_port: Option<BusiestPort>,
     /// Drops by reason; reasons without drops are left out.
     pub drops_by_reason: Map<String, Value>,
     /// Messages that the transport did not take.
