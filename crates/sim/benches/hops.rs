@@ -168,6 +168,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
             latency: Span::from_ns(250),
             buffer: BufferConfig::PerPort { bytes: 500_000 },
             ecn_threshold_bytes: Some(65 * 1538),
+            priorities: true,
             trim: (name == "ndp").then_some(NDP_QUEUES),
             routing: Routing::Transport,
         },

@@ -102,6 +102,8 @@ pub struct SwitchConfig {
     pub buffer: BufferConfig,
     /// A packet that finds more than this many bytes waiting is marked. `None`: never.
     pub ecn_threshold_bytes: Option<u64>,
+    /// Whether packets wait by their priority, or all of a port in one queue.
+    pub priorities: bool,
     /// NDP's trimming. `None`: full queues drop.
     pub trim: Option<TrimConfig>,
     /// How a path is picked among equals.

@@ -19,6 +19,8 @@ pub struct QueueConfig {
     /// A packet that finds more than this many bytes waiting is marked, if its transport reacts to
     /// marks (DCTCP section 3.1: the instantaneous queue on arrival). `u64::MAX`: never.
     pub ecn_threshold_bytes: u64,
+    /// Packets wait by their priority; else all in one queue, first come, first served.
+    pub priorities: bool,
     /// NDP's trimming.
     pub trim: Option<Trim>,
 }
@@ -87,7 +89,10 @@ impl PortQueue {
     #[inline]
     fn append<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
         let bytes = u64::from(pool.wire_bytes(packet));
-        let priority = usize::from(pool.priority(packet)).min(TOP);
+        let priority = match self.config.priorities {
+            true => usize::from(pool.priority(packet)).min(TOP),
+            false => 0,
+        };
         self.fifos[priority].push(pool, packet);
         self.occupied |= 1 << priority;
         self.bytes += bytes;
@@ -224,7 +229,12 @@ mod tests {
     }
 
     const UNLIMITED: QueueConfig =
-        QueueConfig { limit_bytes: u64::MAX, ecn_threshold_bytes: u64::MAX, trim: None };
+        QueueConfig {
+        limit_bytes: u64::MAX,
+        ecn_threshold_bytes: u64::MAX,
+        priorities: true,
+        trim: None,
+    };
 
     struct Bench {
         pool: Pool<Tag>,

@@ -75,7 +75,14 @@ struct Switch {
     // A sweep over a key of its table could not replace a `false`.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
+    #[serde(skip_serializing_if = "is_true")]
+    priorities: bool,
     routing: RoutingName,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_true(value: &bool) -> bool {
+    *value
 }
 
 impl Default for Switch {
@@ -88,6 +95,7 @@ impl Default for Switch {
             // DCTCP's rule for 10 Gbps links (SIGCOMM'10, section 3.5).
             ecn_threshold: Limit(Some(65 * FULL_PACKET)),
             trim: Trim::Off,
+            priorities: true,
             routing: RoutingName::Transport,
         }
     }
@@ -360,13 +368,20 @@ impl Switch {
                 })
             }
         };
+        if trim.is_some() && !self.priorities {
+            return Err(Problem::new(
+                key("priorities"),
+                "switches that trim need `priorities`: headers overtake data",
+            ));
+        }
         let routing = match self.routing {
             RoutingName::Transport => Routing::Transport,
             RoutingName::Ecmp => Routing::Ecmp,
             RoutingName::Spray => Routing::Spray,
         };
         let ecn_threshold_bytes = self.ecn_threshold.0;
-        Ok(SwitchConfig { latency: self.latency.0, buffer, ecn_threshold_bytes, trim, routing })
+        let (latency, priorities) = (self.latency.0, self.priorities);
+        Ok(SwitchConfig { latency, buffer, ecn_threshold_bytes, priorities, trim, routing })
     }
 }
 

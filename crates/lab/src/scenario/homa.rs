@@ -34,6 +34,7 @@ pub(super) const HOMA_KEYS: &[&str] = &[
     "request_ack_ticks",
     "max_restarts",
     "paced_resends",
+    "need_ack_resends",
     "stream_window",
     "measure_rtt",
     "min_rtt_window",
@@ -82,6 +83,7 @@ pub(super) struct HomaKeys {
     request_ack_ticks: Option<u16>,
     max_restarts: Option<u16>,
     paced_resends: Option<bool>,
+    need_ack_resends: Option<bool>,
     stream_window: Option<Unit<Bytes>>,
     measure_rtt: Option<bool>,
     min_rtt_window: Option<Unit<Span>>,
@@ -231,6 +233,7 @@ impl HomaKeys {
         config.request_ack_ticks = ticks(self.request_ack_ticks, config.request_ack_ticks);
         config.max_restarts = self.max_restarts.unwrap_or(config.max_restarts);
         config.paced_resends = self.paced_resends.unwrap_or(config.paced_resends);
+        config.need_ack_resends = self.need_ack_resends.unwrap_or(config.need_ack_resends);
         if let Some(n) = bytes("stream_window", self.stream_window)? {
             config.streams.window_bytes = positive("stream_window", n)?;
         }

@@ -592,6 +592,7 @@ fn queue_config(fabric: &FabricConfig) -> rackweave_switch::QueueConfig {
             BufferConfig::Shared { .. } => u64::MAX,
         },
         ecn_threshold_bytes: switch.ecn_threshold_bytes.unwrap_or(u64::MAX),
+        priorities: switch.priorities,
         trim: switch.trim.map(|trim| rackweave_switch::Trim {
             data_limit_bytes: trim.data_queue_bytes,
             header_limit_bytes: trim.header_queue_bytes,

@@ -116,6 +116,7 @@ fn fabric(topology: Topology) -> FabricConfig {
             latency: Span::from_ns(250),
             buffer: BufferConfig::PerPort { bytes: u64::MAX },
             ecn_threshold_bytes: None,
+            priorities: true,
             trim: None,
             routing: Routing::Transport,
         },
