@@ -189,7 +189,7 @@ fn measure(traffic: &Traffic, name: &str) {
         faults: Vec::new(),
         measure: MeasureConfig {
             warmup: Span::ZERO,
-            ports_from: Span::ZERO,
+            ports_from: None,
             messages: traffic.messages,
             time_limit: Span::from_secs(10),
             sample_every: Span::ZERO,

@@ -153,7 +153,7 @@ fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
         return Err(BuildError::Alpha(alpha));
     }
     let measure = &config.measure;
-    if measure.time_limit <= measure.warmup.max(measure.ports_from) {
+    if measure.time_limit <= measure.warmup.max(measure.ports_from.unwrap_or(Span::ZERO)) {
         return Err(BuildError::TimeLimit);
     }
     let host = |HostId(number)| place("host", number, fabric.hosts());

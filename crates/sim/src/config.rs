@@ -211,9 +211,9 @@ pub struct MeasureConfig {
     pub messages: u64,
     /// The run ends here at the latest.
     pub time_limit: Span,
-    /// Statistics of ports (use, queues, drops) begin here: the warm-up's end as a rule. It is apart
+    /// Statistics of ports (use, queues, drops) begin here; `None`: when the warm-up ends. It is apart
     /// from that, because a queue may have to settle while the very first messages are to be measured.
-    pub ports_from: Span,
+    pub ports_from: Option<Span>,
     /// How often queues are looked at for the time series; zero: never.
     pub sample_every: Span,
     /// Receivers check every byte of every message.

@@ -71,8 +71,8 @@ impl Measure {
                 format!("`time_limit` must be longer than the warm-up of {warmup}"),
             ));
         }
-        let ports_from = self.queues_from.map_or(warmup, |from| from.0);
-        if self.time_limit.0 <= ports_from {
+        let ports_from = self.queues_from.map(|from| from.0);
+        if ports_from.is_some_and(|from| self.time_limit.0 <= from) {
             return Err(Problem::new(
                 "measure.queues_from",
                 format!("`queues_from` must be before the `time_limit` of {}", self.time_limit.0),

@@ -64,8 +64,8 @@ impl<T: Transport> World<'_, T> {
         }
         self.tally.since = Time(self.measure.warmup.0);
         self.events.push(Time(self.measure.warmup.0), self.components.measure);
-        if self.measure.ports_from != self.measure.warmup {
-            self.events.push(Time(self.measure.ports_from.0), self.components.ports);
+        if let Some(from) = self.measure.ports_from {
+            self.events.push(Time(from.0), self.components.ports);
         }
         if self.measure.sample_every > Span::ZERO {
             self.events.push(Time::ZERO, self.components.sample);
@@ -89,7 +89,7 @@ impl<T: Transport> World<'_, T> {
 
     /// The warm-up is over: messages count.
     pub(super) fn on_measure(&mut self) {
-        if self.measure.ports_from == self.measure.warmup {
+        if self.measure.ports_from.is_none() {
             self.on_ports();
         }
         self.begin_measuring();

@@ -250,7 +250,7 @@ impl Case {
         workload.receivers = Some(0..hosts - 1);
         let measure = MeasureConfig {
             warmup: Span::ZERO,
-            ports_from: Span::ZERO,
+            ports_from: None,
             messages: 400,
             time_limit: Span::from_secs(1000),
             sample_every: Span::ZERO,

@@ -126,7 +126,7 @@ fn fabric(topology: Topology) -> FabricConfig {
 fn measure(messages: u64) -> MeasureConfig {
     MeasureConfig {
         warmup: Span::ZERO,
-        ports_from: Span::ZERO,
+        ports_from: None,
         messages,
         time_limit: Span::from_secs(1000),
         sample_every: Span::ZERO,
@@ -292,7 +292,7 @@ fn ports_may_be_measured_later_than_messages() {
     let mut case = Case::new(topology, trace_of(&rows));
     let whole = case.run();
     // The senders take 100 packets of 1230.4 ns each; the queue then falls for as long.
-    case.measure.ports_from = Span(124_000_000);
+    case.measure.ports_from = Some(Span(124_000_000));
     let late = case.run();
     assert_eq!(late.messages, whole.messages, "all are measured, and the run is the same");
     assert_eq!(late.delivered_by_sender, [0, 146_000, 146_000]);
@@ -309,7 +309,7 @@ fn ports_may_be_measured_later_than_messages() {
     assert!(whole.max_queue_bytes > late.max_queue_bytes, "the peak was before");
     assert!(late.utilisation > 0.97 && late.drops == 0, "{late:?}");
     // A run that ends before then says nothing of its ports.
-    case.measure.ports_from = Span::from_ms(1);
+    case.measure.ports_from = Some(Span::from_ms(1));
     let never = port(&case.run());
     assert_eq!((never.mean_queue_bytes, never.max_queue_bytes, never.utilisation), (0.0, 0, 0.0));
 }

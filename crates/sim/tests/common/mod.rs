@@ -86,7 +86,7 @@ pub(crate) fn rpc(
 pub(crate) fn measure() -> MeasureConfig {
     MeasureConfig {
         warmup: Span::ZERO,
-        ports_from: Span::ZERO,
+        ports_from: None,
         messages: u64::MAX,
         time_limit: Span::from_secs(10),
         sample_every: Span::ZERO,
