@@ -399,10 +399,14 @@ impl Connection {
         self.receiver.ack_due() || self.keepalive_due || matches!(self.opening, Opening::Due { .. })
     }
 
+    /// Whether the opening lets data go.
+    const fn is_open(&self) -> bool {
+        matches!(self.opening, Opening::Done | Opening::Data)
+    }
+
     /// Whether a segment with data may be sent.
     pub(super) fn data_ready(&mut self, config: &Config) -> bool {
-        let open = matches!(self.opening, Opening::Done | Opening::Data);
-        open && self.sender.is_ready(config)
+        self.is_open() && self.sender.is_ready(config)
     }
 
     /// The next segment without data, if one is due.
@@ -478,6 +482,10 @@ impl Connection {
 
     /// The next segment with data, if the window allows one.
     pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<Header> {
+        // The host's list may hold this slot for the connection that was here before.
+        if !self.is_open() {
+            return None;
+        }
         let segment = self.sender.take(now, config)?;
         let message = *self.sender.message_at(segment.position)?;
         if let Some(stream) = &self.stream {
