@@ -457,6 +457,7 @@ impl Transport for Host {
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        self.leverage.now = now;
         if let Some(due) = self.next_tick.filter(|at| *at <= now) {
             self.note_lateness(due, now);
             self.handle_tick(now);
@@ -464,6 +465,7 @@ impl Transport for Host {
         self.handle_pacer_timeout(now);
         self.handle_stream_timers(now);
     }
+
     #[inline]
     fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
         self.leverage.now = now;

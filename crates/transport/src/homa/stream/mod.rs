@@ -263,6 +263,8 @@ impl Host {
                     stream.tag = tag;
                     true
                 }
+                // The first that is heard of the server is that it has done with the stream.
+                Some(_) if stream.tag == 0 && is_reset => true,
                 tag => tag == Some(stream.tag) && (stream.tag != 0 || is_reset),
             }
         } else {

@@ -256,6 +256,18 @@ fn cancel_tells_the_peer_until_it_has_heard() {
 }
 
 #[test]
+fn a_client_that_has_heard_of_no_server_hears_that_it_does_not_want() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    open(&mut network, 1);
+    write(&mut network, 0, id(1), 100, false);
+    network.run_until(at(Span::from_us(5)));
+    network.cancel_stream(1, 0, id(1));
+    network.run_until(at(Span::from_us(10)));
+    assert_eq!(fate(&network, 0).len(), 1, "{:?}", trace(&mut network));
+    assert_eq!(fate(&network, 0)[0].1, Err(FailReason::Cancelled));
+}
+
+#[test]
 fn a_deadline_passes_at_both_ends() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     network.open(0, 1, id(1), at(Span::from_ms(7))).unwrap();
