@@ -1,6 +1,6 @@
 //! `claims.toml`: what a paper says, and the rules by which a claim holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path as FilePath, PathBuf};
 
 use miette::{LabeledSpan, NamedSource};
@@ -104,6 +104,9 @@ pub(crate) struct Rule {
     /// It is told how this turned out, but the claim does not depend on it.
     #[serde(default)]
     pub(crate) report: bool,
+    /// It may hold although messages of its points failed or were not finished.
+    #[serde(default)]
+    pub(crate) despite_failures: bool,
     /// Published numbers.
     #[serde(default)]
     pub(crate) cells: Vec<Cell>,
@@ -300,7 +303,11 @@ impl Paper {
             ScenarioError::new(message).at(source, LabeledSpan::new(label, span.start, span.len()))
         })?;
         let paper = Self { file: file.to_owned(), folder, content };
+        let mut ids = BTreeSet::new();
         for claim in &paper.content.claims {
+            if !ids.insert(&claim.id) {
+                return Err(paper.error(claim, "there is another claim of this name"));
+            }
             claim.check().map_err(|message| paper.error(claim, &message))?;
             for name in claim.scenarios() {
                 paper.scenario(name).map_err(|error| paper.error(claim, error.message()))?;
@@ -364,6 +371,11 @@ impl Claim {
 
     /// What serde does not see.
     fn check(&self) -> Result<(), String> {
+        // The name is part of files' names.
+        let safe = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.id.is_empty() || self.id.starts_with('.') || !self.id.chars().all(safe) {
+            return Err("a name has letters, digits, `-`, `_` and `.`".into());
+        }
         if self.rules.is_empty() {
             return Err("it has no rules".into());
         }
@@ -418,6 +430,11 @@ impl Operand {
         match (&self.metric, self.value) {
             (Some(metric), None) if metric.is_list() != self.each.is_some() => {
                 Err(format!("`each` belongs to a metric with [*]: `{metric}`"))
+            }
+            (Some(_), None) | (None, Some(_))
+                if !self.value.unwrap_or(0.0).is_finite() || !self.times.is_finite() =>
+            {
+                Err("`value` and `times` are finite".into())
             }
             (Some(_), None) | (None, Some(_)) => Ok(()),
             _ => Err("a side has either `metric` or `value`".into()),

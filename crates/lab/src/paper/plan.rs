@@ -27,6 +27,8 @@ pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) scenario: Scenario,
     pub(crate) keys: Vec<PointKey>,
+    /// Those of the run that is not quick.
+    pub(crate) whole: Vec<PointKey>,
 }
 
 /// A claim, and the runs that its scenarios are.
@@ -130,8 +132,9 @@ impl Plan {
     /// Whether rules and figures name points that there are: better now than after an hour.
     fn check(&self, planned: &Planned) -> Result<(), String> {
         for rule in &planned.claim.rules {
-            let keys = &self.runs[planned.run_of(rule.scenario.as_deref())].keys;
-            rule::check(rule, keys).map_err(|error| format!("rule {:?}: {error}", rule.say))?;
+            let run = &self.runs[planned.run_of(rule.scenario.as_deref())];
+            rule::check(rule, &run.keys, &run.whole)
+                .map_err(|error| format!("rule {:?}: {error}", rule.say))?;
         }
         for figure in &planned.claim.figures {
             let keys = &self.runs[planned.run_of(figure.scenario.as_deref())].keys;
@@ -152,6 +155,7 @@ impl Planned {
 fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
     let spec = paper.scenario(name)?;
     let whole = paper.load_scenario(spec, &[])?;
+    let whole_keys = whole.points.iter().map(PointKey::of).collect();
     let mut scenario = whole;
     if quick {
         let small = paper.load_scenario(spec, &spec.quick.set)?;
@@ -160,7 +164,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
         })?;
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();
-    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, keys })
+    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, keys, whole: whole_keys })
 }
 
 /// Keys that `quick` may set: how much is run, never what is compared.

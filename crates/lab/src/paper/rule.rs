@@ -14,6 +14,8 @@ use crate::results::plain;
 pub(crate) struct Points {
     pub(crate) keys: Vec<PointKey>,
     pub(crate) summaries: Vec<Option<Value>>,
+    /// What went wrong at those that were finished: messages that failed, or were not finished.
+    pub(crate) failures: Vec<Option<String>>,
 }
 
 /// A comparison of two numbers.
@@ -79,8 +81,16 @@ struct Case {
 pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
     let (checks, skipped) =
         if rule.cells.is_empty() { (comparisons(rule, points)?, 0) } else { cells(rule, points)? };
-    let holds = checks.iter().all(|check| check.holds);
+    let mut holds = Some(checks.iter().all(|check| check.holds));
     let mut here = sentence(&checks);
+    // Statistics of the messages that are left look better than they are.
+    if holds == Some(true)
+        && !rule.despite_failures
+        && let Some(failure) = failure(rule, points).map_err(Trouble::Wrong)?
+    {
+        holds = None;
+        here += &format!(", but of what is compared {failure}");
+    }
     if let Some(ratio) = &rule.paper_ratio {
         here += &format!(", paper {ratio}");
     }
@@ -89,7 +99,7 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, Trouble> {
     }
     Ok(Ruling {
         rule: rule.say.clone(),
-        holds: Some(holds),
+        holds,
         decides: !rule.report,
         here,
         paper_ratio: rule.paper_ratio.clone(),
@@ -112,15 +122,47 @@ impl Ruling {
 }
 
 /// Whether every point that the rule names is there, without running anything.
-pub(crate) fn check(rule: &Rule, keys: &[PointKey]) -> Result<(), String> {
+///
+/// `whole`: the points of the run that is not quick, which leaves out no cell.
+pub(crate) fn check(rule: &Rule, keys: &[PointKey], whole: &[PointKey]) -> Result<(), String> {
     if rule.cells.is_empty() {
         return cases(rule, keys).map(drop);
     }
     let mut any = false;
     for cell in &rule.cells {
+        if cell_point(rule, cell, whole)?.is_none() {
+            return Err(format!("no point has the cell {:?}; {}", cell.name, known(whole)));
+        }
         any |= cell_point(rule, cell, keys)?.is_some();
     }
     if any { Ok(()) } else { Err("no point has any of its cells".into()) }
+}
+
+/// What went wrong at a point that the rule names, unless it names that.
+fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, String> {
+    let mut used = Vec::new();
+    let mut note = |operand: Option<&Operand>, picked: Picked| {
+        let counts =
+            |path: &Path| path.as_str().starts_with("messages.") || path.as_str() == "refused";
+        let is_of_failures =
+            operand.and_then(|operand| operand.metric.as_ref()).is_some_and(counts);
+        if let Picked::Points(indices) = picked
+            && !is_of_failures
+        {
+            used.extend(indices);
+        }
+    };
+    if rule.cells.is_empty() {
+        for Case { left, right, .. } in cases(rule, &points.keys)? {
+            note(rule.left.as_ref(), left);
+            note(rule.right.as_ref(), right);
+        }
+    }
+    for cell in &rule.cells {
+        let found = cell_point(rule, cell, &points.keys)?;
+        note(None, Picked::Points(found.into_iter().collect()));
+    }
+    Ok(used.into_iter().find_map(|index| points.failures[index].as_deref()))
 }
 
 fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {

@@ -343,10 +343,13 @@ impl Session {
 
 fn points(run: &Run, results: &Results) -> Points {
     let mut summaries = vec![None; run.keys.len()];
+    let mut failures = vec![None; run.keys.len()];
     for point in &results.points {
+        let failed = point.summary.warning();
+        failures[point.index] = failed.map(|warning| format!("{}: {warning}", point.label));
         summaries[point.index] = serde_json::to_value(&point.summary).ok();
     }
-    Points { keys: run.keys.clone(), summaries }
+    Points { keys: run.keys.clone(), summaries, failures }
 }
 
 /// Whether the claim holds, what was measured, and why.
@@ -365,14 +368,19 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let deciding = || rules.iter().filter(|rule| rule.decides);
     let failed: Vec<&str> =
         deciding().filter(|r| r.holds == Some(false)).map(|rule| &*rule.rule).collect();
+    // A claim whose rules only report is that something can be found out.
+    let only_reports = deciding().next().is_none();
     let unknown: Vec<String> = rules
         .iter()
-        .filter(|rule| rule.holds.is_none())
+        .filter(|rule| rule.holds.is_none() && (rule.decides || only_reports))
         .map(|rule| format!("{} ({})", rule.rule, rule.here))
         .collect();
     let of = format!("of {} rules", deciding().count());
     if !unknown.is_empty() {
         return (None, here, format!("could not be found out: {}", unknown.join("; ")));
+    }
+    if only_reports {
+        return (Some(true), here, format!("{} rules tell how it turned out", rules.len()));
     }
     if failed.is_empty() {
         return (Some(true), here, format!("{} {of} hold", deciding().count()));
@@ -382,4 +390,31 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
         why += &format!(". Cause: {}", cause.trim());
     }
     (Some(false), here, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ruling, verdict};
+
+    fn ruling(decides: bool, holds: Option<bool>) -> Ruling {
+        let (rule, here) = ("so".to_owned(), "1 < 2".to_owned());
+        Ruling { rule, holds, decides, here, paper_ratio: None, checks: Vec::new() }
+    }
+
+    #[test]
+    fn only_rules_that_decide_decide() {
+        let of = |rules: &[(bool, Option<bool>)]| {
+            let rules: Vec<Ruling> = rules.iter().map(|&(d, h)| ruling(d, h)).collect();
+            let (holds, _, why) = verdict(&rules, "");
+            (holds, why)
+        };
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(of(&[(true, yes), (false, no)]), (yes, "1 of 1 rules hold".into()));
+        assert_eq!(of(&[(true, yes), (false, None)]).0, yes, "a report without a number");
+        assert_eq!(of(&[(true, None), (false, yes)]).0, None);
+        assert_eq!(of(&[(true, no), (true, yes)]), (no, "1 of 2 rules fail: so".into()));
+        // Nothing but reports: it holds once they are there, however they turned out.
+        assert_eq!(of(&[(false, no)]), (yes, "1 rules tell how it turned out".into()));
+        assert_eq!(of(&[(false, None), (false, yes)]).0, None);
+    }
 }

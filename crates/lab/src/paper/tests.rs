@@ -14,7 +14,8 @@ fn rule(text: &str) -> Rule {
 
 /// Homa's goodput falls with the number of senders, NDP's does not; the last of Homa is unfinished.
 fn points() -> Points {
-    let mut points = Points { keys: Vec::new(), summaries: Vec::new() };
+    let (keys, failures) = (Vec::new(), vec![None; 6]);
+    let mut points = Points { keys, summaries: Vec::new(), failures };
     for (transport, senders, goodput, p99) in [
         ("homa", 1, 0.9, json!(100.0)),
         ("homa", 10, 0.8, json!(200.0)),
@@ -37,7 +38,7 @@ fn points() -> Points {
 fn apply(text: &str) -> Ruling {
     let rule = rule(text);
     let points = points();
-    rule::check(&rule, &points.keys).unwrap();
+    rule::check(&rule, &points.keys, &points.keys).unwrap();
     rule::apply(&rule, &points).unwrap()
 }
 
@@ -112,12 +113,21 @@ fn the_best_of_several_points_and_the_worst_of_a_list() {
 
 #[test]
 fn published_numbers_are_held_against_ours() {
+    let mut whole = points().keys;
+    whole.push(key(&[("workload.senders", 1000.into())], "ndp"));
+    let apply = |text: &str| {
+        let (rule, points) = (rule(text), points());
+        let left_out = rule::check(&rule, &points.keys, &points.keys).unwrap_err();
+        assert!(left_out.contains("no point has the cell \"b\""), "{left_out}");
+        rule::check(&rule, &points.keys, &whole).unwrap();
+        rule::apply(&rule, &points).unwrap()
+    };
     let cells = |p50: f64| {
         apply(&format!(
             "within = {{ p50 = 0.15, p99 = 0.3 }}\n\
              cells = [\n\
              {{ name = 'a', of = {{ transport = 'ndp', workload.senders = 1 }}, at = 'by_size[up_to_bytes=30]', p50 = {p50:?}, p99 = 2.5 }},\n\
-             {{ name = 'b', of = {{ transport = 'tcp' }}, at = 'by_size[up_to_bytes=30]', p50 = 1.0 }},\n]"
+             {{ name = 'b', of = {{ transport = 'ndp', workload.senders = 1000 }}, at = 'by_size[up_to_bytes=30]', p50 = 1.0 }},\n]"
         ))
     };
     let close = cells(1.1);
@@ -139,6 +149,37 @@ fn a_number_that_is_not_there_decides_nothing() {
                 is = '<'\nright = { value = 1 }";
     let why = rule::apply(&rule(text), &points).unwrap_err();
     assert!(matches!(why, Trouble::Missing(why) if why.contains("not finished")));
+}
+
+#[test]
+fn nothing_holds_by_the_messages_that_are_left() {
+    let rule_of = |more: &str| {
+        rule(&format!(
+            "left = {{ metric = 'goodput_gbps', of = {{ transport = 'homa', workload.senders = 10 }} }}\n\
+             is = '<'\nright = {{ value = 1 }}\n{more}"
+        ))
+    };
+    let mut points = points();
+    points.failures[0] = Some("homa: 3 messages failed".into());
+    assert_eq!(rule::apply(&rule_of(""), &points).unwrap().holds, Some(true), "of another point");
+    points.failures[1] = points.failures[0].take();
+    let ruling = rule::apply(&rule_of(""), &points).unwrap();
+    assert_eq!(ruling.holds, None);
+    assert!(ruling.here.ends_with(", but of what is compared homa: 3 messages failed"));
+    let despite = rule::apply(&rule_of("despite_failures = true"), &points).unwrap();
+    assert_eq!(despite.holds, Some(true));
+    // What does not hold, does not hold; and a rule about the failures themselves is decided.
+    let fails = rule(
+        "left = { metric = 'goodput_gbps', of = { transport = 'homa', workload.senders = 10 } }\n\
+                      is = '>'\nright = { value = 1 }",
+    );
+    assert_eq!(rule::apply(&fails, &points).unwrap().holds, Some(false));
+    points.summaries[1] = Some(json!({ "messages": { "failed": 3 } }));
+    let counts = rule(
+        "left = { metric = 'messages.failed', of = { transport = 'homa', workload.senders = 10 } }\n\
+                       is = '<'\nright = { value = 5 }",
+    );
+    assert_eq!(rule::apply(&counts, &points).unwrap().holds, Some(true));
 }
 
 #[test]
@@ -201,6 +242,9 @@ fn a_wrong_file_says_what_is_wrong_and_where() {
             file("within = { p50 = 0.1 }\ncells = [{ name = 'a', at = 'x', p99 = 1.0 }]"),
             "`within` says nothing of `p99`",
         ),
+        (file("left = { value = nan }\nis = '<'\nright = { value = 1 }"), "are finite"),
+        (file(RULE).replace("x-one", "../x"), "a name has letters"),
+        (file(RULE) + &file(RULE)[file(RULE).find("[[claims]]").unwrap()..], "another claim"),
         ("paper = 3".into(), "invalid type"),
     ] {
         let message = error(&text);

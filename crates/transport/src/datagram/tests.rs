@@ -236,7 +236,7 @@ proptest! {
                 1 => FULL * rng.below(100_000) as u32,
                 _ => u32::MAX - rng.below(3) as u32,
             };
-            let offset = FULL * rng.below(u64::from(length.div_ceil(FULL)) + 1) as u32;
+            let offset = FULL.saturating_mul(rng.below(u64::from(length.div_ceil(FULL)) + 1) as u32);
             let right = FULL.min(length.saturating_sub(offset));
             let len = if rng.chance(0.9) { right as u16 } else { rng.next_u64() as u16 };
             let mut packet = piece(rng.below(200), length, offset, len);

@@ -266,7 +266,7 @@ impl Host {
         let epoch = self.drives.end_epoch(&self.config);
         self.advance_epoch();
         let had_data = core::mem::take(&mut self.active_data);
-        self.quiet_epochs = if had_data { 0 } else { self.quiet_epochs + 1 };
+        self.quiet_epochs = if had_data { 0 } else { self.quiet_epochs.saturating_add(1) };
         if let Some(slot) = self.clock {
             self.set_clock(now, slot);
         }

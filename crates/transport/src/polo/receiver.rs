@@ -119,7 +119,11 @@ impl Host {
         // Slide 12: "before the receiver receives any packet with ECN mark".
         self.pausing |= marked;
         let slot = self.receiving_slot(now, packet.src, header, message_length, window);
-        let Some((slot, new)) = slot else { return Placement::Discard };
+        let Some((slot, new)) = slot else {
+            // A late copy, of flows that are gone: the next flows begin anew.
+            self.pausing &= !self.active.is_empty();
+            return Placement::Discard;
+        };
         let number = offset / max_payload;
         let exchange = self.exchanges.get_mut(slot);
         let id = exchange.arriving();

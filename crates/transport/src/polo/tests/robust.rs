@@ -95,6 +95,26 @@ fn lengths_that_lie_are_thrown_away() {
     assert_eq!(host.exchanges_under_way(), 1);
 }
 
+#[test]
+fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
+    let mut host = Host::new(HostId(0), slides().into());
+    let arrive = |host: &mut Host, n, length: u32, marked: bool| {
+        let len = length.min(1_460) as u16;
+        let ecn = if marked { rackweave_core::Ecn::Marked } else { rackweave_core::Ecn::Capable };
+        host.handle_packet(Time::ZERO, &data(id(n), length, 0, len).with_ecn(ecn));
+    };
+    arrive(&mut host, 1, 100, false);
+    arrive(&mut host, 1, 100, true);
+    for n in 2..=5 {
+        arrive(&mut host, n, 100_000, false);
+    }
+    assert!(host.inactive.is_empty());
+    // While there are flows, a mark pauses the next ones, whose ever it is.
+    arrive(&mut host, 1, 100, true);
+    arrive(&mut host, 6, 100_000, false);
+    assert!(!host.inactive.is_empty());
+}
+
 fn forge(network: &mut super::Network<Host>, body: Body) {
     network.inject(packet(1, 0, Header { id: Id64::new(id(1).0), one_way: true, body }));
 }
