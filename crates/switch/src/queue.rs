@@ -228,8 +228,7 @@ mod tests {
         }
     }
 
-    const UNLIMITED: QueueConfig =
-        QueueConfig {
+    const UNLIMITED: QueueConfig = QueueConfig {
         limit_bytes: u64::MAX,
         ecn_threshold_bytes: u64::MAX,
         priorities: true,
@@ -260,6 +259,18 @@ mod tests {
         fn take(&mut self) -> Option<Packet<Tag>> {
             let packet = self.queue.dequeue(&mut self.pool)?;
             Some(self.pool.remove(packet))
+        }
+    }
+
+    #[test]
+    fn without_priorities_the_first_to_come_is_the_first_to_go() {
+        for (priorities, order) in [(true, [7, 3, 0]), (false, [0, 7, 3])] {
+            let mut bench = Bench::new(QueueConfig { priorities, ..UNLIMITED });
+            for priority in [0_u8, 7, 3] {
+                bench.put(u32::from(priority), priority, 1500, false);
+            }
+            let out: Vec<u32> = std::iter::from_fn(|| bench.take()).map(|p| p.header.0).collect();
+            assert_eq!(out, order);
         }
     }
 
