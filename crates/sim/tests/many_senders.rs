@@ -9,7 +9,7 @@ use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
 use rackweave_sim::result::{End, RunResult};
-use rackweave_transport::{TransportConfig, homa, ndp, phost};
+use rackweave_transport::{TransportConfig, homa, ndp, phost, polo};
 
 /// Every sender is a host of its own: the port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {
@@ -47,6 +47,17 @@ fn phost_over(fabric: &FabricConfig) -> TransportConfig {
     TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
 }
 
+fn polo_over(fabric: &FabricConfig) -> TransportConfig {
+    let config = polo::Config::slides();
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let rtt = fabric.base_rtt(config.framing(), 84);
+    TransportConfig::Polo(Arc::new(config.for_path(fabric.host_rate(), rtt)))
+}
+
+fn leverage(link: Rate) -> TransportConfig {
+    TransportConfig::Homa(Arc::new(homa::Config::leverage(link)))
+}
+
 /// All send at once; every message must arrive once and whole. How many times as long as the receiver's
 /// link needs for them it takes.
 fn times_the_link(
@@ -77,6 +88,8 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("tcp", drops.clone(), cubic()),
         ("phost", drops.clone(), phost_over(&drops)),
         ("ndp", trims.clone(), ndp_over(&trims)),
+        ("polo", drops.clone(), polo_over(&drops)),
+        ("leverage homa", drops.clone(), leverage(G10)),
     ]
 }
 
