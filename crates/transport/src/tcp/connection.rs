@@ -401,8 +401,11 @@ impl Connection {
 
     /// Whether a segment with data may be sent.
     pub(super) fn data_ready(&mut self, config: &Config) -> bool {
-        let open = matches!(self.opening, Opening::Done | Opening::Data);
-        open && self.sender.is_ready(config)
+        self.may_send() && self.sender.is_ready(config)
+    }
+
+    const fn may_send(&self) -> bool {
+        matches!(self.opening, Opening::Done | Opening::Data)
     }
 
     /// The next segment without data, if one is due.
@@ -478,6 +481,10 @@ impl Connection {
 
     /// The next segment with data, if the window allows one.
     pub(super) fn take_data(&mut self, now: Time, config: &Config) -> Option<Header> {
+        // Its turn may be one that an earlier connection in its place was waiting for.
+        if !self.may_send() {
+            return None;
+        }
         let segment = self.sender.take(now, config)?;
         let message = *self.sender.message_at(segment.position)?;
         if let Some(stream) = &self.stream {
