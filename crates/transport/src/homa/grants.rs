@@ -1,6 +1,9 @@
 //! Whom the receiver grants: few messages at a time, those with the fewest bytes left.
 
+use std::collections::BTreeSet;
+
 use super::config::Config;
+use super::grantable::{Change, Grantable};
 use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs};
 
@@ -25,12 +28,14 @@ struct Entry {
 
 /// Messages that are not wholly granted.
 ///
-/// Each peer has a sorted list of its own, in [`super::peer::Peer`]; the first few of each
+/// Each peer has a list of its own, in [`super::peer::Peer`]; the first few of each
 /// (`max_rpcs_per_peer`) are in the sorted list here, whose first few are granted. Thus a thousand
 /// messages of one peer cost no more than one.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     active: Vec<Entry>,
+    /// All of them by age, with their slots, if the oldest has a share.
+    by_age: BTreeSet<(u64, u32)>,
     /// Bytes granted (or unscheduled) and not here, of all messages.
     pub(super) incoming: u64,
     /// Bytes granted in SRPT order since the last grant to the oldest message.
@@ -70,63 +75,62 @@ impl Grants {
         }
     }
 
+    fn apply(&mut self, rpcs: &Rpcs, change: Change) {
+        if let Some(key) = change.leaves {
+            self.deactivate(key);
+        }
+        if let Some(key) = change.joins {
+            self.activate(rpcs, key);
+        }
+    }
+
     /// Adds a message of the peer whose list is `list`.
     pub(super) fn add(
         &mut self,
         config: &Config,
         rpcs: &Rpcs,
-        list: &mut Vec<Key>,
+        list: &mut Grantable,
         slot: u32,
         incoming: &Incoming,
     ) {
         let key = key_of(rpcs, slot, incoming);
-        let at = list.partition_point(|other| *other < key);
-        list.insert(at, key);
-        let limit = config.max_rpcs_per_peer as usize;
-        if at < limit {
-            self.activate(rpcs, key);
-            if let Some(pushed_out) = list.get(limit) {
-                self.deactivate(*pushed_out);
-            }
+        if config.grant_fifo_fraction > 0 {
+            self.by_age.insert((key.birth, slot));
         }
+        self.apply(rpcs, list.insert(key, config.max_rpcs_per_peer as usize));
     }
 
     /// Takes out the message that stands under `key`.
-    pub(super) fn remove(&mut self, config: &Config, rpcs: &Rpcs, list: &mut Vec<Key>, key: Key) {
-        let Ok(at) = list.binary_search(&key) else { return };
-        list.remove(at);
-        let limit = config.max_rpcs_per_peer as usize;
-        if at < limit {
-            self.deactivate(key);
-            if let Some(next) = list.get(limit - 1) {
-                self.activate(rpcs, *next);
-            }
-        }
+    pub(super) fn remove(&mut self, rpcs: &Rpcs, list: &mut Grantable, key: Key) {
+        self.by_age.remove(&(key.birth, key.slot));
+        self.apply(rpcs, list.remove(key));
     }
 
-    /// Bytes of the message under `old` have arrived: `left` remain.
+    /// Bytes of the message under `old` have arrived: `left` remain. Or more was written of a
+    /// stream.
     pub(super) fn progress(
         &mut self,
         config: &Config,
         rpcs: &Rpcs,
-        list: &mut [Key],
+        list: &mut Grantable,
         old: Key,
         left: u32,
     ) {
-        let Ok(from) = list.binary_search(&old) else { return };
         let new = Key { left, ..old };
-        let to = list[..from].partition_point(|other| *other < new);
-        list[to..=from].rotate_right(1);
-        list[to] = new;
-        let limit = config.max_rpcs_per_peer as usize;
-        if from < limit {
+        if list.moves_within_first(old, new) {
             let Ok(from) = self.position(old) else { return };
-            let to = self.active[..from].partition_point(|entry| entry.key < new);
-            self.active[to..=from].rotate_right(1);
-            self.active[to].key = new;
-        } else if to < limit {
-            self.activate(rpcs, new);
-            self.deactivate(list[limit]);
+            let to = self.active.partition_point(|entry| entry.key < new);
+            if to <= from {
+                self.active[to..=from].rotate_right(1);
+                self.active[to].key = new;
+            } else {
+                self.active[from..to].rotate_left(1);
+                self.active[to - 1].key = new;
+            }
+        } else if list.contains(old) {
+            let change = list.remove(old);
+            self.apply(rpcs, change);
+            self.apply(rpcs, list.insert(new, config.max_rpcs_per_peer as usize));
         }
     }
 
@@ -136,30 +140,22 @@ impl Grants {
         &mut self,
         config: &Config,
         rpcs: &Rpcs,
-        list: &mut [Key],
+        list: &mut Grantable,
         old: Key,
         incoming: &Incoming,
     ) {
         let new = Key { left: incoming.left, ..old };
-        if new < old {
-            self.progress(config, rpcs, list, old, new.left);
-        } else if new > old {
-            let Ok(from) = list.binary_search(&old) else { return };
-            let to = from + list[from + 1..].partition_point(|other| *other < new);
-            list[from..=to].rotate_left(1);
-            list[to] = new;
-            let limit = config.max_rpcs_per_peer as usize;
-            if from < limit {
-                self.deactivate(old);
-                // Itself, or the one that has moved up in its place.
-                self.activate(rpcs, list[to.min(limit - 1)]);
-            }
-        }
+        self.progress(config, rpcs, list, old, new.left);
         if let Ok(at) = self.position(new) {
             let Incoming { granted, length, limit, .. } = *incoming;
             let peer = self.active[at].peer;
             self.active[at] = Entry { key: new, granted, length, limit, peer };
         }
+    }
+
+    /// All that may be granted, the oldest first, if the oldest has a share.
+    pub(super) fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_age.iter().map(|&(_, slot)| slot)
     }
 
     /// The next grant in SRPT order at or after `from`, which is the rank to go on from (facts 1.4,

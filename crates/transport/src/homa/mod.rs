@@ -37,6 +37,7 @@
 
 pub mod config;
 pub mod cutoffs;
+mod grantable;
 mod grants;
 pub mod leverage;
 mod pacer;
@@ -243,7 +244,7 @@ impl Host {
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };
                     let list = &mut self.peers.get_mut(rpc.peer).grantable;
-                    self.grants.remove(&self.config, &self.rpcs, list, key);
+                    self.grants.remove(&self.rpcs, list, key);
                 }
             }
             State::InService | State::Free(_) => {}

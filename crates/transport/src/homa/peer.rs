@@ -4,7 +4,7 @@ use rackweave_core::HostId;
 use rustc_hash::FxHashMap;
 
 use super::cutoffs::Cutoffs;
-use super::grants::Key;
+use super::grantable::Grantable;
 use super::windows::PeerPath;
 
 /// Another host.
@@ -25,8 +25,8 @@ pub(super) struct Peer {
     pub(super) asked_at: u32,
     /// Ids (this host's) of RPCs that are finished here, for it to be told.
     pub(super) acks: Vec<u64>,
-    /// Its messages that are not wholly granted, in the order of [`Key`].
-    pub(super) grantable: Vec<Key>,
+    /// Its messages that are not wholly granted.
+    pub(super) grantable: Grantable,
     /// Ids (this host's) up to this one ...
     pub(super) floor: u64,
     /// ... are refused before this tick: whether they are finished was forgotten for lack of room.
@@ -79,7 +79,7 @@ impl Peers {
             asked: 0,
             asked_at: 0,
             acks: Vec::new(),
-            grantable: Vec::new(),
+            grantable: Grantable::default(),
             floor: 0,
             floor_until: 0,
             path: None,
@@ -126,6 +126,16 @@ impl Peers {
     /// Bytes to grant a peer of a message beyond those received; 0 if its round trip is not known.
     pub(super) fn scheduled_window(&self, peer: u32) -> u32 {
         self.slots[peer as usize].path.as_deref().map_or(0, |path| path.scheduled)
+    }
+
+    /// Bytes of a message to a peer that go without grants; 0 likewise.
+    pub(super) fn unscheduled_window(&self, peer: u32) -> u32 {
+        self.slots[peer as usize].path.as_deref().map_or(0, |path| path.unscheduled)
+    }
+
+    /// The place of a host, if it is known.
+    pub(super) fn slot(&self, host: HostId) -> Option<u32> {
+        self.index.get(&host).copied()
     }
 
     #[inline]

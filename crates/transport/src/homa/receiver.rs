@@ -308,7 +308,7 @@ impl Host {
         self.grants.granted(key, offset, bytes);
         if last {
             let list = &mut self.peers.get_mut(peer).grantable;
-            self.grants.remove(&self.config, &self.rpcs, list, key);
+            self.grants.remove(&self.rpcs, list, key);
         }
         if !waits {
             let decided = self.leverage.now;
@@ -321,16 +321,12 @@ impl Host {
     /// way, at the highest scheduled priority.
     fn grant_oldest(&mut self) {
         let config = &self.config;
-        let oldest = (0..self.rpcs.slots())
-            .filter_map(|slot| {
-                let rpc = self.rpcs.get(slot);
-                let incoming = rpc.incoming()?;
-                let due =
-                    incoming.is_grantable() && incoming.on_the_way() <= config.unscheduled_bytes;
-                due.then_some((rpc.birth, slot, incoming))
-            })
-            .min_by_key(|&(birth, ..)| birth);
-        if let Some((_, slot, incoming)) = oldest {
+        // Those before it have much on the way, so that they are few.
+        let oldest = self.grants.by_age().find_map(|slot| {
+            let incoming = self.rpcs.get(slot).incoming()?;
+            (incoming.on_the_way() <= config.unscheduled_bytes).then_some((slot, incoming))
+        });
+        if let Some((slot, incoming)) = oldest {
             let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
             let offset = config.whole_packets(wanted, incoming.limit);
             self.grant(Grant { slot, offset, priority: config.max_sched_priority });

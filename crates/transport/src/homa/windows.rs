@@ -23,7 +23,7 @@ pub(super) struct PeerPath {
     /// The peer's last round trips say that the network is congested.
     pub(super) congested: bool,
     /// Bytes that a message may send without grants; 0 before the first round trip is measured.
-    unscheduled: u32,
+    pub(super) unscheduled: u32,
     /// When it last grew or shrank.
     adjusted: Time,
     /// Bytes that the peer is granted of a message beyond those received; 0 likewise.
@@ -149,14 +149,21 @@ impl Host {
     }
 
     /// Bytes of a new message to this peer that go without grants.
-    pub(super) fn unscheduled_to(&mut self, peer: HostId) -> u32 {
+    pub(super) fn unscheduled_to(&self, peer: HostId) -> u32 {
+        let is_measured = self.config.leverage.unscheduled_window;
+        let peer = if is_measured { self.peers.slot(peer) } else { None };
+        self.unscheduled_of(peer)
+    }
+
+    /// As [`Host::unscheduled_to`], of the peer in this slot.
+    pub(super) fn unscheduled_of(&self, peer: Option<u32>) -> u32 {
         let config = &self.config;
         let mut bytes = config.unscheduled_bytes;
         if config.leverage.unscheduled_window
-            && let Some(path) = self.peers.find(peer).and_then(|peer| peer.path.as_deref())
-            && path.unscheduled > 0
+            && let Some(window) = peer.map(|peer| self.peers.unscheduled_window(peer))
+            && window > 0
         {
-            bytes = path.unscheduled;
+            bytes = window;
         }
         if config.leverage.unscheduled_ratio {
             bytes = (bytes >> self.leverage.ratio.halvings).max(config.max_payload);

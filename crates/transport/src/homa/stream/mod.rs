@@ -14,10 +14,13 @@
 //! # Credit
 //! STREAM says how much has been written; CREDIT says up to where the peer may send. Each STREAM
 //! packet carries a CREDIT for the other direction. There are two kinds of credit:
-//! - *standing*: when all that was written is here, the sender may send about the unscheduled window
-//!   more, so that the next write starts at once;
+//! - *standing*: when all that was written may be sent, the sender may send about the unscheduled
+//!   window beyond what has arrived, so that the next write starts at once;
 //! - *granted*: while there is more to send than that, the stream takes part in Homa's grants, under
 //!   `max_incoming` and overcommitment, at a scheduled priority, like a message.
+//!
+//! Where Leverage Homa's windows are on, they are what is standing and what is granted; only messages
+//! measure them, since streams' packets have no time stamps.
 //!
 //! Neither exceeds what the application has consumed by more than the stream's window.
 //!
@@ -74,8 +77,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    fn new(config: &Config, now: Time, deadline: Time, tag: u32) -> Self {
-        let free = standing_credit(config);
+    /// `free`: bytes that go to or come from this peer without grants.
+    fn new(config: &Config, free: u32, now: Time, deadline: Time, tag: u32) -> Self {
+        // The same at both ends, or a receiver with a smaller one takes what comes up to the
+        // stream's window.
+        let free = config.whole_packets(free, u32::MAX);
+        let free = u64::from(free.min(config.streams.window_bytes));
         Self {
             send: Sending::new(free, now),
             receive: Receiving::new(free, now),
@@ -94,13 +101,6 @@ impl Stream {
     const fn progress(&mut self) {
         self.fruitless = 0;
     }
-}
-
-/// Bytes that either end may send unasked at first: the same at both ends, or a receiver with a
-/// smaller one takes what comes up to the stream's window.
-fn standing_credit(config: &Config) -> u64 {
-    let free = config.whole_packets(config.unscheduled_bytes, u32::MAX);
-    u64::from(free.min(config.streams.window_bytes))
 }
 
 /// The offset that is `value` modulo 2^32 and nearest to `near`.
@@ -139,7 +139,9 @@ impl Host {
         if self.rpcs.find(open.peer, open.id.0) != Known::No {
             return Err(Refused::DuplicateId);
         }
-        let state = State::Stream(Box::new(Stream::new(&self.config, now, open.deadline, 0)));
+        let free = self.unscheduled_to(open.peer);
+        let stream = Stream::new(&self.config, free, now, open.deadline, 0);
+        let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, open.peer, open.id.0, false, state).ok_or(Refused::Busy)?;
         self.wake_stream(slot, open.deadline);
         Ok(())
@@ -162,7 +164,9 @@ impl Host {
         // Two incarnations of a host never accept at the same nanosecond, and seldom at two that
         // are equal modulo 2^32.
         let tag = ((now.0 / 1000) as u32).max(1);
-        let state = State::Stream(Box::new(Stream::new(&self.config, now, deadline, tag)));
+        let free = self.unscheduled_to(from);
+        let stream = Stream::new(&self.config, free, now, deadline, tag);
+        let state = State::Stream(Box::new(stream));
         let slot = self.add_rpc(now, from, id, false, state)?;
         self.wake_stream(slot, deadline);
         let id = MessageId(id ^ 1);

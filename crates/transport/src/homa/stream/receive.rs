@@ -129,8 +129,9 @@ impl Receiving {
         self.incoming.left += more;
     }
 
-    /// Makes credit and limits follow what has arrived, been written and been consumed.
-    fn settle(&mut self, config: &Config) {
+    /// Makes credit and limits follow what has arrived, been written and been consumed. `free`: bytes
+    /// that the peer may send without grants.
+    fn settle(&mut self, config: &Config, free: u32) {
         let arrived = self.incoming.received.prefix();
         if arrived > REBASE_AT {
             let by = arrived - arrived % config.max_payload;
@@ -141,8 +142,12 @@ impl Receiving {
             self.base += u64::from(by);
         }
         let limit = self.limit(config);
-        if self.incoming.left == 0 && self.end.is_none() {
-            let wanted = config.unscheduled_bytes.min(config.streams.window_bytes);
+        // As soon as all that was written may come, not when it is here: a stream of short writes, of
+        // which some are always on the way, has a round trip's worth of credit all the time. A packet
+        // more, because the peer is told for every second one.
+        let may_come = self.incoming.left == 0 || self.allowed() >= self.written();
+        if may_come && self.end.is_none() {
+            let wanted = free.saturating_add(config.max_payload).min(config.streams.window_bytes);
             let from_base = self.incoming.received.prefix().saturating_add(wanted);
             let standing = self.base + u64::from(config.whole_packets(from_base, u32::MAX));
             self.standing = self.standing.max(standing.min(limit));
@@ -159,17 +164,19 @@ impl Receiving {
 impl Host {
     /// Changes what a stream receives, and what depends on it at the host: grants, and the bytes
     /// that are on the way.
-    fn change_receiving(&mut self, slot: u32, change: impl FnOnce(&mut Receiving, &Config)) {
+    fn change_receiving(&mut self, slot: u32, change: impl FnOnce(&mut Receiving)) {
+        let rpc = self.rpcs.get(slot);
+        let (birth, peer) = (rpc.birth, rpc.peer);
+        let free = self.unscheduled_of(Some(peer));
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
-        let (birth, peer) = (rpc.birth, rpc.peer);
         let State::Stream(stream) = &mut rpc.state else { return };
         let receive = &mut stream.receive;
         let old = Key { left: receive.incoming.left, birth, slot };
         let (before, was_grantable) =
             (receive.incoming.on_the_way(), receive.incoming.is_grantable());
-        change(receive, config);
-        receive.settle(config);
+        change(receive);
+        receive.settle(config, free);
         let (after, is_grantable) =
             (receive.incoming.on_the_way(), receive.incoming.is_grantable());
         self.grants.incoming = self.grants.incoming + u64::from(after) - u64::from(before);
@@ -180,7 +187,7 @@ impl Host {
         let Some(incoming) = self.rpcs.get(slot).incoming() else { return };
         match (was_grantable, is_grantable) {
             (true, true) => self.grants.changed(config, &self.rpcs, list, old, incoming),
-            (true, false) => self.grants.remove(config, &self.rpcs, list, old),
+            (true, false) => self.grants.remove(&self.rpcs, list, old),
             _ => self.grants.add(config, &self.rpcs, list, slot, incoming),
         }
     }
@@ -193,7 +200,7 @@ impl Host {
         if incoming.is_grantable() {
             let key = Key { left: incoming.left, birth: rpc.birth, slot };
             let list = &mut self.peers.get_mut(rpc.peer).grantable;
-            self.grants.remove(&self.config, &self.rpcs, list, key);
+            self.grants.remove(&self.rpcs, list, key);
         }
     }
 
@@ -221,7 +228,7 @@ impl Host {
         let fits = start + len <= receive.limit(&self.config);
         let max_gaps = usize::from(self.config.max_gaps);
         let mut fresh = 0;
-        self.change_receiving(slot, |receive, _| {
+        self.change_receiving(slot, |receive| {
             receive.grow(written);
             if is_end {
                 receive.end = Some(written);
@@ -317,7 +324,7 @@ impl Host {
     /// The application has taken `bytes` of the stream with this local id.
     pub(in crate::homa) fn consume_stream(&mut self, now: Time, peer: HostId, id: u64, bytes: u64) {
         let Some(slot) = self.find_stream(peer, id) else { return };
-        self.change_receiving(slot, |receive, _| {
+        self.change_receiving(slot, |receive| {
             receive.consumed = receive.consumed.saturating_add(bytes).min(receive.received());
         });
         self.issue_grants();

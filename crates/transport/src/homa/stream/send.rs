@@ -35,7 +35,9 @@ pub(super) struct Sending {
     end_acked: bool,
     /// All bytes before this one may be sent ...
     allowed: u64,
-    /// ... those before this one at an unscheduled priority ...
+    /// ... those from here ...
+    free_from: u64,
+    /// ... to here at an unscheduled priority ...
     free_to: u64,
     /// ... and the others at this one: of the newest grant.
     priority: u8,
@@ -56,6 +58,7 @@ impl Sending {
             acked: 0,
             end_acked: false,
             allowed: free,
+            free_from: 0,
             free_to: free,
             priority: 0,
             again: SmallVec::new(),
@@ -233,7 +236,7 @@ impl Host {
         let State::Stream(stream) = &rpc.state else {
             unreachable!("callers have found the stream")
         };
-        let free = offset < stream.send.free_to;
+        let free = (stream.send.free_from..stream.send.free_to).contains(&offset);
         let priority = again.unwrap_or_else(|| {
             // A stream has no length: what is left of it stands for that.
             if free { cutoffs.priority(stream.send.left(offset)) } else { stream.send.priority }
@@ -332,11 +335,17 @@ impl Host {
             // The newest grant is the one that reaches furthest (facts 1.3).
             let allowed = allowed.min(send.acked + u64::from(MAX_WINDOW));
             if allowed > send.allowed {
-                send.allowed = allowed;
                 match credit.priority {
-                    wire::UNSCHEDULED => send.free_to = allowed,
+                    wire::UNSCHEDULED => {
+                        // What was granted before keeps its priority.
+                        if send.free_to < send.allowed {
+                            send.free_from = send.allowed;
+                        }
+                        send.free_to = allowed;
+                    }
                     level => send.priority = level.min(self.config.num_priorities - 1),
                 }
+                send.allowed = allowed;
                 news = true;
             }
         }

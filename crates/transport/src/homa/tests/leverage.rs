@@ -2,6 +2,7 @@
 
 use rackweave_core::{HostId, Kind, Rate, Span, Time, Transport};
 use rackweave_wire::Id64;
+use rackweave_wire::homa::stream::{Stream, UNSCHEDULED};
 use rackweave_wire::homa::{Body, GrantStamps, Header};
 
 use super::super::windows::UnscheduledRatio;
@@ -431,4 +432,45 @@ fn messages_without_grants_tell_of_round_trips_too() {
     let measured = network.hosts[0].round_trips()[0];
     assert_eq!(measured.samples, 2);
     assert!(off_by(measured.min, base_rtt(&config, delay)) < 0.01, "{measured:?}");
+}
+
+#[test]
+fn streams_use_the_measured_windows() {
+    let mut config = Config::leverage(LINK);
+    config.leverage.unscheduled_ratio = false;
+    let mut network = network(&config, 2, Span::from_us(20));
+    submit(&mut network, 0, 1, 1, 500_000, Kind::OneWay);
+    submit(&mut network, 1, 0, 1, 500_000, Kind::OneWay);
+    network.run_until(at(Span::from_ms(20)));
+    let windows = [(0, 1), (1, 0)]
+        .map(|(host, peer): (usize, u32)| network.hosts[host].unscheduled_to(HostId(peer)));
+    let least = 3 * config.unscheduled_bytes;
+    assert!(windows.iter().all(|window| *window > least), "{windows:?}");
+    network.packets.clear();
+    network.open(0, 1, id(9), Time::MAX).unwrap();
+    network.write(0, 1, id(9), 1_000_000, false).unwrap();
+    network.run_until(at(Span::from_ms(25)));
+    assert_eq!(network.readable(1, 0, id(9)), (1_000_000, false));
+    let (mut first_flight, mut granted, mut standing) = (0, 0, 0);
+    // No CREDIT is back before.
+    let round_trip = at(Span::from_ms(20) + Span::from_us(40));
+    for (time, packet) in &network.packets {
+        match packet.header.body {
+            Body::Stream(Stream::Data { len, .. }) if *time < round_trip => {
+                first_flight += u32::from(len);
+            }
+            Body::Stream(Stream::Credit { credit, .. }) => {
+                let ahead = credit.allowed - credit.received;
+                match credit.priority {
+                    UNSCHEDULED => standing = ahead,
+                    _ => granted = granted.max(ahead),
+                }
+            }
+            _ => {}
+        }
+    }
+    // What goes unasked, three round trips of grants, and what the next write finds.
+    assert!(first_flight > least, "{first_flight}");
+    assert!(granted > 2 * windows[1], "{granted} of {windows:?}");
+    assert!(standing >= windows[1], "{standing} of {windows:?}");
 }

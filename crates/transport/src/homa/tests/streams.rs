@@ -141,8 +141,8 @@ fn a_write_beyond_the_standing_credit_is_granted_like_a_message() {
         ],
         "{trace:#?}"
     );
-    // All is here: the next write finds credit.
-    assert_eq!(trace.last().unwrap(), "h1>h0 p7 CREDIT 1r ..30282, received 20000");
+    // All may come: the next write finds credit.
+    assert_eq!(trace.last().unwrap(), "h1>h0 p7 CREDIT 1r ..30282, received 18746");
     assert_eq!(network.readable(1, 0, id(1)), (20_000, false));
 }
 
@@ -162,6 +162,24 @@ fn the_first_byte_is_readable_long_before_the_last_is_written() {
     assert!(last < at(Span::from_us(1010)), "{last:?}");
     assert_eq!(network.readable(1, 0, id(1)), (1_000_000, true));
     assert!(network.hosts.iter().all(Host::is_idle));
+}
+
+/// Four messages of 5 KB under way, so that some of what was written is never here.
+#[test]
+fn short_writes_fill_the_link() {
+    let mut network = network(&paper(), 2, Span::from_us(1));
+    open(&mut network, 1);
+    let mut written = 0;
+    for us in 0..1_000 {
+        while written < network.readable(1, 0, id(1)).0 / 5_000 * 5_000 + 20_000 {
+            write(&mut network, 0, id(1), 5_000, false);
+            written += 5_000;
+        }
+        network.run_until(at(Span::from_us(us + 1)));
+    }
+    // 1442 of 1538 bytes on a link of 10 Gbps: 1.17 MB in a millisecond.
+    let (readable, _) = network.readable(1, 0, id(1));
+    assert!(readable > 1_140_000, "{readable}");
 }
 
 #[test]
@@ -220,10 +238,10 @@ fn a_lost_tail_is_asked_about_and_sent_again() {
         [
             "h0>h1 p6 STREAM 1 1000..1500 of 1500 end, received 0",
             "h0>h1 p7 STREAM 1 1500..1500 of 1500 end ask, received 0",
-            "h1>h0 p7 CREDIT 1r ..11536, received 1000",
+            "h1>h0 p7 CREDIT 1r ..12978, received 1000",
             "h1>h0 p7 MISSING 1r 1000..1500",
             "h0>h1 p7 STREAM 1 1000..1500 of 1500 end again, received 0",
-            "h1>h0 p7 CREDIT 1r ..11536 end-received, received 1500",
+            "h1>h0 p7 CREDIT 1r ..12978 end-received, received 1500",
         ]
     );
 }

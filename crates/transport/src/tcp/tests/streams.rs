@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, FailReason, HostId, MessageId, Rate, Refused, Span, StreamEvent, Time, Transport,
+    Event, FailReason, HostId, MessageId, Packet, Rate, Refused, Span, StreamEvent, Time, Transport,
 };
+use rackweave_wire::tcp::{Header, flags};
 
 use rackweave_wire::tcp::flags;
 
@@ -153,6 +154,28 @@ fn offsets_wrap() {
     network.write(1, 0, id(1).response(), 0, true).unwrap_err();
     network.run_until(at(Span::from_ms(7_800)));
     assert_eq!(network.readable(1, 0, id(1)), (bytes, true));
+}
+
+/// A connection takes the place, and the turns, of one that was cancelled with data to send.
+#[test]
+fn no_data_goes_before_the_handshake() {
+    let mut network = network(&Config { handshake: true, ..Config::tcp() });
+    network.open(0, 1, id(1), Time::MAX).unwrap();
+    network.run_until(at(Span::from_us(100)));
+    network.write(0, 1, id(1), 100_000, false).unwrap();
+    network.packets.clear();
+    network.cancel_stream(0, 1, id(1));
+    network.open(0, 1, id(2), Time::MAX).unwrap();
+    network.write(0, 1, id(2), 100_000, true).unwrap();
+    network.write(1, 0, id(2).response(), 1, true).unwrap_err();
+    network.run_until(at(Span::from_ms(10)));
+    let first = |wanted: fn(&Packet<Header>) -> bool| {
+        network.packets.iter().find(|(_, packet)| wanted(packet)).map(|(at, _)| *at).unwrap()
+    };
+    let data = first(|packet| packet.payload().is_some_and(|slice| slice.message == id(2)));
+    let syn_ack = first(|packet| packet.src == HostId(1) && packet.header.flags & flags::SYN != 0);
+    assert!(syn_ack < data, "{syn_ack:?} {data:?}");
+    assert_eq!(network.readable(1, 0, id(2)), (100_000, true));
 }
 
 fn survives(schedule: &Schedule, config: Config) -> Result<(), TestCaseError> {
