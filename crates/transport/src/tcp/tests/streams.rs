@@ -6,8 +6,6 @@ use rackweave_core::{
 };
 use rackweave_wire::tcp::{Header, flags};
 
-use rackweave_wire::tcp::flags;
-
 use super::super::{Config, Host};
 use crate::common::stream_chaos::{Schedule, run, schedules};
 use crate::testkit::{Faults, Network};
