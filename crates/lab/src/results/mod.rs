@@ -13,6 +13,7 @@ use rackweave_sim::result::{
 use rackweave_transport::{TransportConfig, homa};
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
+use rackweave_workload::Pattern;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -304,7 +305,13 @@ impl PointResult {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
             if result.measured.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / result.measured.0 as f64 }
         };
-        let senders: BTreeSet<HostId> = by_stream[0].iter().map(|message| message.src).collect();
+        let mut senders: BTreeSet<HostId> =
+            by_stream[0].iter().map(|message| message.src).collect();
+        // In a closed loop one that starts no message is starved by those that it waits for.
+        let workload = &spec.config.streams[0].workload;
+        if let (Pattern::ClosedLoop { .. }, Some(range)) = (&workload.pattern, &workload.senders) {
+            senders.extend(range.clone().map(HostId));
+        }
         let by_sender = senders.iter().filter_map(|sender| {
             let bytes = result.delivered_by_sender.get(sender.0 as usize)?;
             (result.measured.0 > 0).then(|| *bytes as f64 * 8e3 / result.measured.0 as f64)
