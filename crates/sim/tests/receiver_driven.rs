@@ -2,41 +2,15 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::*;
-use rackweave_core::{Span, frame};
-use rackweave_sim::config::{FabricConfig, Topology, TrimConfig};
+use rackweave_core::Span;
+use rackweave_sim::RunConfig;
+use rackweave_sim::config::{FabricConfig, Topology};
 use rackweave_sim::result::{End, RunResult};
-use rackweave_sim::{Fabric, RunConfig};
-use rackweave_transport::{TransportConfig, ndp, phost};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
 const FAT_TREE: Topology = Topology::FatTree { k: 8, host_link: G10 };
-
-/// The authors' queues: so many packets of data, and twice their bytes of headers.
-fn trimming(mut fabric: FabricConfig, packets: u64, return_to_sender: bool) -> FabricConfig {
-    let data_queue_bytes = packets * 1538;
-    let header_queue_bytes = 2 * data_queue_bytes;
-    fabric.switch.trim =
-        Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender });
-    fabric
-}
-
-/// NDP with a window of three round trips, as scenarios have it.
-fn ndp(fabric: &FabricConfig, paths: u32) -> TransportConfig {
-    let paper = ndp::Config::paper(G10);
-    let rtt = Fabric::new(fabric).unwrap().base_rtt(paper.framing(), 84);
-    let window = (3 * G10.bytes_in(rtt)).div_ceil(u64::from(frame::wire_bytes(frame::MTU)));
-    let initial_window = paper.initial_window.max(window as u16);
-    TransportConfig::Ndp(Arc::new(ndp::Config { initial_window, paths: paths as u16, ..paper }))
-}
-
-fn phost(fabric: &FabricConfig) -> TransportConfig {
-    let config = phost::Config::paper(G10);
-    let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
-    TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
-}
 
 fn quick(fabric: FabricConfig, transport: TransportConfig, pattern: Pattern) -> RunConfig {
     let mut config = config(fabric, vec![stream(transport, pattern)]);

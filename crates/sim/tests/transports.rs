@@ -106,6 +106,7 @@ fn dctcp_holds_its_queue_near_k_and_the_link_full() {
         let mut config = config(fabric(topology), vec![stream(dctcp(), trace(&rows))]);
         config.measure.verify = false;
         config.measure.warmup = Span::from_ms(50);
+        config.measure.ports_from = config.measure.warmup;
         config.measure.time_limit = Span::from_ms(250);
         config.measure.sample_every = Span::from_us(20);
         let result = go(&config);
@@ -143,14 +144,18 @@ fn incast_completes_over_every_transport_each_byte_once() {
     for senders in [10, 100, 1000] {
         let fabric = fabric(LEAF_SPINE);
         let bytes = 100_000;
-        for (name, transport) in [
-            ("homa", homa(&fabric, &fixed(bytes))),
-            ("dctcp", dctcp()),
-            ("tcp", cubic()),
-            ("polo", polo()),
-        ] {
+        let plain = |name, transport| (name, transport, fabric.clone());
+        for (name, transport, fabric) in [
+            plain("homa", homa(&fabric, &fixed(bytes))),
+            plain("dctcp", dctcp()),
+            plain("tcp", cubic()),
+            plain("polo", polo()),
+        ]
+        .into_iter()
+        .chain(receiver_driven(&fabric))
+        {
             let pattern = incast(Some(senders), bytes);
-            let result = go(&config(fabric.clone(), vec![stream(transport, pattern)]));
+            let result = go(&config(fabric, vec![stream(transport, pattern)]));
             assert_eq!(result.end, End::AllDone, "{name}");
             assert_eq!(result.messages.len() as u32, senders);
             assert_eq!(result.verified_messages, u64::from(senders), "{name}");
@@ -175,13 +180,17 @@ fn some_load() -> Pattern {
 fn faults_cost_time_and_nothing_else() {
     let fabric = fabric(LEAF_SPINE);
     let sizes = SizeDist::uniform(1, 60_000).unwrap();
-    for (name, transport) in [
-        ("homa", homa(&fabric, &sizes)),
-        ("dctcp", dctcp()),
-        ("tcp", cubic()),
-        ("reno", new_reno()),
-        ("polo", polo()),
-    ] {
+    let plain = |name, transport| (name, transport, fabric.clone());
+    for (name, transport, fabric) in [
+        plain("homa", homa(&fabric, &sizes)),
+        plain("dctcp", dctcp()),
+        plain("tcp", cubic()),
+        plain("reno", new_reno()),
+        plain("polo", polo()),
+    ]
+    .into_iter()
+    .chain(receiver_driven(&fabric))
+    {
         for exchange in [Exchange::OneWay, Exchange::Echo] {
             let stream = rpc(transport.clone(), some_load(), exchange);
             let mut config = config(fabric.clone(), vec![stream]);
@@ -198,9 +207,11 @@ fn faults_cost_time_and_nothing_else() {
             .to_vec();
             let result = go(&config);
             assert_eq!(result.end, End::AllDone, "{name} {exchange:?}");
-            let completed =
-                result.messages.iter().filter(|m| matches!(m.outcome, Outcome::Completed(_)));
-            assert_eq!(completed.count(), 2000, "{name} {exchange:?}");
+            assert_eq!(result.messages.len(), 2000, "{name} {exchange:?}");
+            for message in &result.messages {
+                let completed = matches!(message.outcome, Outcome::Completed(_));
+                assert!(completed, "{name} {exchange:?}: {message:?}");
+            }
             assert!(result.verified_messages >= 2000);
             assert!(result.counters.drops.iter().sum::<u64>() > 100);
         }
@@ -212,8 +223,15 @@ fn faults_cost_time_and_nothing_else() {
 fn crashes_leave_no_message_in_between() {
     let fabric = fabric(LEAF_SPINE);
     let sizes = SizeDist::uniform(1, 60_000).unwrap();
-    for (name, transport) in
-        [("homa", homa(&fabric, &sizes)), ("dctcp", dctcp()), ("tcp", cubic()), ("polo", polo())]
+    let plain = |name, transport| (name, transport, fabric.clone());
+    for (name, transport, fabric) in [
+        plain("homa", homa(&fabric, &sizes)),
+        plain("dctcp", dctcp()),
+        plain("tcp", cubic()),
+        plain("polo", polo()),
+    ]
+    .into_iter()
+    .chain(receiver_driven(&fabric))
     {
         for kind in [FaultKind::Crash, FaultKind::Pause] {
             let stream = rpc(transport.clone(), some_load(), Exchange::Echo);
@@ -291,7 +309,9 @@ fn closed_loops_keep_their_number_outstanding() {
 fn the_same_seed_gives_the_same_run_over_every_transport() {
     let fabric = fabric(LEAF_SPINE);
     let sizes = SizeDist::named("W3").unwrap();
-    for transport in [homa(&fabric, &sizes), dctcp(), cubic(), polo()] {
+    let plain = [homa(&fabric, &sizes), dctcp(), cubic(), polo()];
+    let plain = plain.map(|transport| ("", transport, fabric.clone()));
+    for (_, transport, fabric) in plain.into_iter().chain(receiver_driven(&fabric)) {
         let pattern =
             Pattern::OpenLoop { sizes: sizes.clone(), load: 0.6, counts: LoadCounts::Payload };
         let mut config = config(fabric.clone(), vec![stream(transport, pattern)]);
@@ -388,6 +408,7 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
     let rows = [(0.0, 0, 1, 20_000)];
     let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
     config.measure.warmup = Span::from_secs(1);
+    config.measure.ports_from = config.measure.warmup;
     let result = go(&config);
     assert_eq!((result.messages.len(), result.delivered_bytes[0]), (0, 0));
     assert!(result.links.iter().all(|link| link.utilisation <= 1.0));

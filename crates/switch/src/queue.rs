@@ -25,14 +25,14 @@ pub struct QueueConfig {
     pub trim: Option<Trim>,
 }
 
-/// NDP's trimming (NDP section 3.1): data packets beyond a short queue are cut to their headers.
+/// NDP's trimming: data packets beyond a short queue are cut to their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
     /// Most bytes of data packets (all but the highest priority) that wait.
     pub data_limit_bytes: u64,
     /// Most bytes of control packets and cut ones (the highest priority) that wait.
     pub header_limit_bytes: u64,
-    /// A cut packet that finds no room goes back to its sender (NDP section 3.2: return to sender),
+    /// A cut packet that finds no room goes back to its sender (htsim's return to sender),
     /// once; otherwise it is dropped.
     pub turn_back: bool,
 }
@@ -114,7 +114,7 @@ impl PortQueue {
         trim: Trim,
         rng: &mut Rng,
     ) -> Admission {
-        // NDP section 3.1: with probability 1/2 the arriving packet is cut, else the last one
+        // htsim: with probability 1/2 the arriving packet is cut, else the last one
         // that waits. The latter keeps its place: the arriving packet moves into the slot.
         if rng.below(2) == 0
             && let Some(last) = self.last_trimmable(pool, pool.priority(packet))

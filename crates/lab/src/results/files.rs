@@ -231,7 +231,7 @@ fn number(x: f64) -> String {
 /// What every table begins with, before the swept keys.
 const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
 
-const POINT_COLUMNS: [&str; 30] = [
+const POINT_COLUMNS: [&str; 31] = [
     "started",
     "completed",
     "failed",
@@ -262,6 +262,7 @@ const POINT_COLUMNS: [&str; 30] = [
     "goodput_by_sender_max_gbps",
     "busiest_port",
     "busiest_port_mean_queue_bytes",
+    "turned_back",
 ];
 
 fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
@@ -299,6 +300,7 @@ fn points_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
         number(by_sender(|spread| spread.max)),
         busiest.map_or(String::new(), |port| port.name.clone()),
         number(busiest.map_or(f64::NAN, |port| port.mean_queue_bytes)),
+        p.turned_back.to_string(),
     ])
 }
 

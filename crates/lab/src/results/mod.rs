@@ -72,6 +72,8 @@ pub struct PointSummary {
     pub drops: u64,
     /// Packets trimmed.
     pub trims: u64,
+    /// Trimmed packets that went back to their senders.
+    pub turned_back: u64,
     /// Packets marked.
     pub ecn_marks: u64,
     /// Queues of the switches' ports.
@@ -345,6 +347,7 @@ impl PointResult {
             goodput_by_sender_gbps: Spread::of(by_sender),
             drops: counters.drops.iter().sum(),
             trims: counters.trims,
+            turned_back: counters.turned_back,
             ecn_marks: counters.ecn_marks,
             queue_bytes: QueueBytes { mean: result.mean_queue_bytes, max: result.max_queue_bytes },
             busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),

@@ -131,10 +131,11 @@ struct TrimQueues {
 }
 
 impl Default for TrimQueues {
-    /// NDP's queues: eight full packets (SIGCOMM'17, section 3.1), and twice their bytes for headers, as in
-    /// the authors' simulator. Headers beyond that go back to their senders (section 3.2). That is off
-    /// in the simulator unless asked for; without it 32 or 64 windows that meet lose headers, and
-    /// one lost last packet costs a timeout of 5 ms: 1.9 times the ideal time of 64 x 100 KB, with it 1.03.
+    /// NDP's queues: eight full packets (the paper's number, from general knowledge: facts 4), and
+    /// twice their bytes for headers, as in the authors' simulator. Headers beyond that go back to
+    /// their senders. That is off in the simulator unless asked for; without it 32 or 64 windows
+    /// that meet lose headers, and one lost last packet costs a timeout of 5 ms: 1.9 times the ideal
+    /// time of 64 x 100 KB, with it 1.03.
     fn default() -> Self {
         let (data_queue, header_queue) =
             (Limit(Some(8 * FULL_PACKET)), Limit(Some(16 * FULL_PACKET)));

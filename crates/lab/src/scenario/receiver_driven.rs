@@ -109,7 +109,7 @@ impl NdpKeys {
 }
 
 pub(super) const PHOST_KEYS: &[&str] =
-    &["profile", "free_tokens", "token_expiry", "resend_after", "order", "spray"];
+    &["profile", "free_tokens", "token_expiry", "resend_after", "order", "data_levels", "spray"];
 
 /// pHost's keys; what is not given is the profile's.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -120,6 +120,7 @@ pub(super) struct PHostKeys {
     token_expiry: Option<Unit<Span>>,
     resend_after: Option<Unit<Span>>,
     order: Option<Order>,
+    data_levels: Option<u8>,
     spray: Option<bool>,
 }
 
@@ -156,6 +157,11 @@ impl PHostKeys {
             Some(Order::RoundRobin) => phost::TokenOrder::RoundRobin,
             None => config.order,
         };
+        match self.data_levels {
+            Some(1) => config.short_priority = config.long_priority,
+            Some(2) | None => {}
+            Some(_) => return Err(chosen.bad("data_levels", "`data_levels` must be 1 or 2")),
+        }
         config.spray = self.spray.unwrap_or(config.spray);
         config.check().map_err(|error| match error {
             phost::InvalidConfig::Zero(key) => chosen.bad(key, format!("`{key}` must be above 0")),

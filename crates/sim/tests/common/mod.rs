@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span};
+use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
+    TrimConfig,
 };
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
-use rackweave_transport::{TransportConfig, homa, polo, tcp};
+use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
 use rackweave_workload::{Exchange, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
@@ -51,6 +52,43 @@ pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
     let points: Vec<_> = sizes.points().map(|(size, p)| (size as u32, p)).collect();
     let config = homa::Config::sigcomm18(link, rtt_bytes).with_workload(&points, None);
     TransportConfig::Homa(Arc::new(config))
+}
+
+/// The authors' queues: so many packets of data, and twice their bytes of headers.
+pub(crate) fn trimming(
+    mut fabric: FabricConfig,
+    packets: u64,
+    return_to_sender: bool,
+) -> FabricConfig {
+    let data_queue_bytes = packets * 1538;
+    let header_queue_bytes = 2 * data_queue_bytes;
+    fabric.switch.trim =
+        Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender });
+    fabric
+}
+
+/// NDP with a window of three round trips, as scenarios have it.
+pub(crate) fn ndp(fabric: &FabricConfig, paths: u32) -> TransportConfig {
+    let paper = ndp::Config::paper(G10);
+    let rtt = Fabric::new(fabric).unwrap().base_rtt(paper.framing(), 84);
+    let window = (3 * G10.bytes_in(rtt)).div_ceil(u64::from(frame::wire_bytes(frame::MTU)));
+    let initial_window = paper.initial_window.max(window as u16);
+    TransportConfig::Ndp(Arc::new(ndp::Config { initial_window, paths: paths as u16, ..paper }))
+}
+
+pub(crate) fn phost(fabric: &FabricConfig) -> TransportConfig {
+    let config = phost::Config::paper(G10);
+    let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
+    TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
+}
+
+/// NDP by name, with the fabric that it needs, and pHost with a plain one.
+pub(crate) fn receiver_driven(
+    fabric: &FabricConfig,
+) -> [(&'static str, TransportConfig, FabricConfig); 2] {
+    let trimming = trimming(fabric.clone(), 8, true);
+    let paths = fabric.topology.paths();
+    [("ndp", ndp(&trimming, paths), trimming), ("phost", phost(fabric), fabric.clone())]
 }
 
 pub(crate) fn dctcp() -> TransportConfig {

@@ -1,9 +1,9 @@
 //! NDP: first a window at line rate, then what the receiver pulls; switches trim what they cannot
 //! hold, so that the receiver learns of every packet at once.
 //!
-//! Sources: Handley et al., *Re-architecting datacenter networks and stacks for low latency and
-//! high performance*, SIGCOMM'17 ("the paper"), and its authors' simulator, `htsim`. Rules without
-//! a source are marked "ours". Switches must trim ([`rackweave_core::Packet::trimmable`]); where
+//! NDP is that of Handley et al., *Re-architecting datacenter networks and stacks for low latency and
+//! high performance*, SIGCOMM'17. The rules here are those of its authors' simulator, `htsim` (facts
+//! 4); those without a source are marked "ours". Switches must trim ([`rackweave_core::Packet::trimmable`]); where
 //! they drop instead, only the timeout repairs.
 //!
 //! - [`config`]: the parameters.

@@ -1,9 +1,9 @@
 //! Which path each packet takes.
 //!
-//! NDP's senders pick the path of every packet themselves (the paper, section 3.1: going through a random
-//! permutation of all paths, then through another), because random choices by switches collide: at
-//! loads near 1 they cost ten percent of the links. Source routing of this kind needs switches that
-//! read the header's path; where they do not, the fabric sprays.
+//! NDP's senders pick the path of every packet themselves, going through permutations of all paths
+//! (htsim; facts 4), because random choices by switches collide: at loads near 1 they cost ten
+//! percent of the links. A new permutation for each round is ours. Source routing of this kind needs
+//! switches that read the header's path; where they do not, the fabric sprays.
 
 use rackweave_core::rng::mix;
 use rackweave_wire::ndp::ANY_PATH;
@@ -20,8 +20,8 @@ pub(super) struct Paths {
     order: Vec<u16>,
     at: usize,
     random: u64,
-    /// NACKs of each path, as long as there are any. The paper, section 3.1: a sender counts ACKs and
-    /// NACKs by path, and leaves paths with too many NACKs out for a while.
+    /// NACKs of each path, as long as there are any: paths with many are left out for a while
+    /// (htsim; facts 4).
     nacks: Vec<u32>,
     all_nacks: u32,
     answers: u32,

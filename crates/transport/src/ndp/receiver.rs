@@ -43,7 +43,7 @@ impl Incoming {
 
     /// Whether the sender has something to send that is neither on its way nor about to be pulled.
     ///
-    /// In the paper each ACK and NACK brings a pull, and the pulls of a message are taken back once
+    /// In htsim each ACK and NACK brings a pull, and the pulls of a message are taken back once
     /// its last packet has arrived, because they would be in vain (facts 4). The receiver can
     /// know that sooner (ours): there are as many packets on the way as were sent unasked or pulled
     /// and have not come. A lost one counts as on its way until it is sent again, unasked.
@@ -94,8 +94,8 @@ impl Host {
         } else {
             if incoming.wants_pull() {
                 // The pull goes with the answer if none has gone for long enough, else it waits
-                // (htsim; the paper sends both on their own). One that would wait for a moment only
-                // goes too, and the next one waits for that moment more (ours): it saves a packet.
+                // (htsim). One that would wait for a moment only goes too, and the next one waits for
+                // that moment more (ours): it saves a packet.
                 let early = Span(self.pull_spacing.0 / EARLY);
                 if self.pulls.is_empty() && now.saturating_add(early) >= self.next_pull_at {
                     incoming.pulls = incoming.pulls.saturating_add(1);
@@ -247,6 +247,18 @@ impl Host {
         match &mut self.exchanges.get_mut(slot).state {
             State::Receiving(incoming) => {
                 incoming.heard_at = now;
+                // Its sender has nothing on the way. If no pull waits either, one is due that was
+                // counted wrongly: a NACK that comes twice makes the sender take a packet for
+                // trimmed that is then lost (ours).
+                if incoming.owed == 0 {
+                    let asked = incoming.window.saturating_add(incoming.pulls);
+                    incoming.arrivals = incoming.arrivals.max(asked);
+                    incoming.owed = 1;
+                    if self.pulls.is_empty() {
+                        self.next_pull_at = self.next_pull_at.max(now);
+                    }
+                    self.pulls.push_back(slot);
+                }
                 let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
                 self.send_control(from, id, one_way, Body::Pull { pull, incarnation });
             }

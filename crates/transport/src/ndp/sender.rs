@@ -187,8 +187,8 @@ impl Outgoing {
 
     /// The packet has come back: neither its bytes nor its header could wait for the receiver's link.
     /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
-    /// other packet and no pull is expected, else all senders of an incast would meet again. (The paper,
-    /// section 3.2: it "only resends immediately if it's not expecting more pulls".)
+    /// other packet and no pull is expected, else all senders of an incast would meet again. (htsim
+    /// returns such headers once, if told to: facts 4. What the sender does then is ours.)
     fn turned_back(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {

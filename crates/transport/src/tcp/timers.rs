@@ -6,123 +6,45 @@
 
 use rackweave_core::Time;
 
-const NOWHERE: u32 = u32::MAX;
+use crate::common::Heap;
 
 /// One entry for each connection that has a deadline.
 #[derive(Debug, Default)]
-pub(super) struct Timers {
-    heap: Vec<(Time, u32)>,
-    /// Where each connection's entry is in the heap.
-    position: Vec<u32>,
-}
+pub(super) struct Timers(Heap<Time>);
 
 impl Timers {
     /// No later than the earliest deadline.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
-        self.heap.first().map(|entry| entry.0)
+        self.0.first().map(|entry| entry.0)
     }
 
     /// The connection whose entry has come up.
     #[inline]
     pub(super) fn due(&self, now: Time) -> Option<u32> {
-        self.heap.first().filter(|entry| entry.0 <= now).map(|entry| entry.1)
+        self.0.first().filter(|entry| entry.0 <= now).map(|entry| entry.1)
     }
 
     /// Makes sure that the connection comes up no later than at its deadline.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32, deadline: Time) {
-        if deadline == Time::MAX {
-            return;
-        }
-        match self.position.get(slot as usize) {
-            Some(&at) if at != NOWHERE => {
-                if deadline < self.heap[at as usize].0 {
-                    self.heap[at as usize].0 = deadline;
-                    self.sift_up(at as usize);
-                }
-            }
-            _ => self.insert(slot, deadline),
+        if deadline != Time::MAX {
+            self.0.set_earlier(slot, deadline);
         }
     }
 
     /// Puts the connection's entry where its deadline is; [`Time::MAX`] removes it.
     pub(super) fn rearm(&mut self, slot: u32, deadline: Time) {
-        let at = self.position.get(slot as usize).copied().unwrap_or(NOWHERE);
-        if at == NOWHERE {
-            self.arm(slot, deadline);
-        } else if deadline == Time::MAX {
-            self.remove(slot);
+        if deadline == Time::MAX {
+            self.0.remove(slot);
         } else {
-            self.heap[at as usize].0 = deadline;
-            let at = self.sift_up(at as usize);
-            self.sift_down(at);
+            self.0.set(slot, deadline);
         }
     }
 
     /// Forgets the connection.
     pub(super) fn remove(&mut self, slot: u32) {
-        let Some(at) = self.position.get_mut(slot as usize) else { return };
-        if *at == NOWHERE {
-            return;
-        }
-        let at = core::mem::replace(at, NOWHERE) as usize;
-        self.heap.swap_remove(at);
-        if let Some(&(_, moved)) = self.heap.get(at) {
-            self.position[moved as usize] = at as u32;
-            let at = self.sift_up(at);
-            self.sift_down(at);
-        }
-    }
-
-    #[cold]
-    fn insert(&mut self, slot: u32, deadline: Time) {
-        if self.position.len() <= slot as usize {
-            self.position.resize(slot as usize + 1, NOWHERE);
-        }
-        let at = self.heap.len();
-        self.heap.push((deadline, slot));
-        self.position[slot as usize] = at as u32;
-        self.sift_up(at);
-    }
-
-    fn sift_up(&mut self, mut at: usize) -> usize {
-        let entry = self.heap[at];
-        while at > 0 {
-            let parent = (at - 1) / 2;
-            if self.heap[parent] <= entry {
-                break;
-            }
-            self.place(at, self.heap[parent]);
-            at = parent;
-        }
-        self.place(at, entry);
-        at
-    }
-
-    fn sift_down(&mut self, mut at: usize) {
-        let entry = self.heap[at];
-        loop {
-            let mut child = 2 * at + 1;
-            if child >= self.heap.len() {
-                break;
-            }
-            if child + 1 < self.heap.len() && self.heap[child + 1] < self.heap[child] {
-                child += 1;
-            }
-            if entry <= self.heap[child] {
-                break;
-            }
-            self.place(at, self.heap[child]);
-            at = child;
-        }
-        self.place(at, entry);
-    }
-
-    #[inline]
-    fn place(&mut self, at: usize, entry: (Time, u32)) {
-        self.heap[at] = entry;
-        self.position[entry.1 as usize] = at as u32;
+        self.0.remove(slot);
     }
 }
 
@@ -160,7 +82,7 @@ mod tests {
                 let earliest = *table.iter().min().unwrap();
                 prop_assert_eq!(timers.next().unwrap_or(Time::MAX), earliest);
                 let live = table.iter().filter(|at| **at != Time::MAX).count();
-                prop_assert_eq!(timers.heap.len(), live);
+                prop_assert_eq!(timers.0.len(), live);
             }
         }
     }

@@ -180,6 +180,8 @@ fn a_lost_pull_is_asked_for() {
         [
             "h0>h1 p7 ASK 2",
             "h1>h0 p7 PULL 2 1",
+            // Who asks has nothing on the way, for all that the receiver counted: one more.
+            "h1>h0 p7 PULL 2 2",
             "h0>h1 p0 DATA 2 1 +1436 of 2872",
             "h1>h0 p7 ACK 2 complete",
         ]
