@@ -106,7 +106,6 @@ fn dctcp_holds_its_queue_near_k_and_the_link_full() {
         let mut config = config(fabric(topology), vec![stream(dctcp(), trace(&rows))]);
         config.measure.verify = false;
         config.measure.warmup = Span::from_ms(50);
-        config.measure.ports_from = config.measure.warmup;
         config.measure.time_limit = Span::from_ms(250);
         config.measure.sample_every = Span::from_us(20);
         let result = go(&config);
@@ -408,7 +407,6 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
     let rows = [(0.0, 0, 1, 20_000)];
     let mut config = config(fabric(single_switch(2)), vec![stream(dctcp(), trace(&rows))]);
     config.measure.warmup = Span::from_secs(1);
-    config.measure.ports_from = config.measure.warmup;
     let result = go(&config);
     assert_eq!((result.messages.len(), result.delivered_bytes[0]), (0, 0));
     assert!(result.links.iter().all(|link| link.utilisation <= 1.0));

@@ -271,6 +271,7 @@ impl Case {
             host_send_delay: Span::from_ns(500),
             host_receive_delay: Span::from_ns(500),
             switch: SwitchConfig {
+                priorities: true,
                 latency: Span::from_ns(250),
                 buffer: BufferConfig::PerPort { bytes: u64::MAX },
                 ecn_threshold_bytes: None,

@@ -33,6 +33,7 @@ pub(crate) fn fabric(topology: Topology) -> FabricConfig {
         host_send_delay: Span::from_ns(500),
         host_receive_delay: Span::from_us(1),
         switch: SwitchConfig {
+            priorities: true,
             latency: Span::from_ns(250),
             buffer: BufferConfig::PerPort { bytes: 500_000 },
             ecn_threshold_bytes: Some(65 * 1538),
