@@ -72,8 +72,6 @@ pub struct PointSummary {
     pub drops: u64,
     /// Packets trimmed.
     pub trims: u64,
-    /// Trimmed packets that went back to their senders.
-    pub turned_back: u64,
     /// Packets marked.
     pub ecn_marks: u64,
     /// Queues of the switches' ports.
@@ -95,6 +93,8 @@ pub struct PointSummary {
     pub simulated_us: f64,
     /// From the end of the warm-up to the last outcome.
     pub measured_us: f64,
+    /// Trimmed packets that went back to their senders.
+    pub turned_back: u64,
     /// The same of each host that started measured messages: what it sent (of an RPC, what its requests and
     /// their answers were) over the measured time.
     #[serde(skip_serializing_if = "Option::is_none")]
