@@ -218,6 +218,17 @@ impl<H: Header> Packet<H> {
         self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
     }
 
+    /// The same packet, of which a switch has cut the payload off and, if it was `turned_back`, which is on
+    /// its way back; its addresses stay as they are. For drivers that read packets.
+    #[must_use]
+    pub const fn trimmed(mut self, turned_back: bool) -> Self {
+        self.trim();
+        if turned_back {
+            self.flags |= TRIMMABLE;
+        }
+        self
+    }
+
     /// Sends a packet back to where it came from, without its payload, as NDP's switches do when
     /// there is no room for its header either. It goes back only once.
     pub const fn turn_back(&mut self) {

@@ -12,12 +12,11 @@
 mod build;
 pub mod config;
 pub mod events;
-pub mod fabric;
 pub mod result;
 pub mod world;
 
 pub use build::{BuildError, has_streams, mean_gap, run};
 pub use config::RunConfig;
-pub use fabric::{Fabric, FabricError};
+pub use rackweave_switch::fabric::{self, Fabric, FabricError};
 pub use result::RunResult;
 pub use world::{Control, Setup, World};

@@ -1,12 +1,15 @@
-//! What a switch is made of: the queue of each port, a shared buffer, and forwarding.
+//! What fabrics and their switches are made of: topologies, the queue of each port, a shared buffer, and forwarding.
 //!
 //! No I/O, no clock: the simulator and the user-space switch on Linux run the same code.
 
 mod buffer;
+pub mod config;
+pub mod fabric;
 mod forward;
 mod queue;
 
 pub use buffer::SharedBuffer;
+pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, Forwarding, PathChoice};
 pub use queue::{PortQueue, QueueConfig, Trim};
 

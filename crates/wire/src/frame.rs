@@ -3,7 +3,8 @@
 //! - Host `n` has the IP address 10.x.y.z with `n` in its last 24 bits, and the locally
 //!   administered MAC address 02:00 with `n` in its last 32.
 //! - The DSCP's high three bits are the packet's priority (the class selectors of RFC 2474). Its low
-//!   three say what switches may do or did: sprayed (1), trimmable (2), trimmed (4).
+//!   three say what switches may do or did: sprayed (1), trimmable (2), trimmed (4), sent back to its
+//!   sender (2 and 4).
 //! - A trimmed packet keeps IP's total length: it tells how many bytes were cut off.
 //! - A TCP segment's message mapping makes the frame 24 bytes longer than the simulated packet,
 //!   see [`tcp::MAPPING_BYTES`].
@@ -102,7 +103,7 @@ pub fn encode(
 
     let ip_start = out.len();
     out.put_u8(0x45); // version 4, five words
-    out.put_u8(dscp(packet) << 2 | ecn_bits(packet.ecn()));
+    out.put_u8(traffic_class(packet));
     out.put_u16(total_length);
     out.put_u16(0); // identification: of no use without fragments (RFC 6864)
     out.put_u16(DONT_FRAGMENT);
@@ -183,33 +184,50 @@ pub fn decode(bytes: &[u8]) -> Result<Packet<Header>, Malformed> {
         }
         _ => 0,
     };
-    let dscp = tos >> 2;
-    let mut packet = Packet::new(src, dst, (total - mapping) as u32, header)
+    let packet = Packet::new(src, dst, (total - mapping) as u32, header)
+        .with_ports(ports.source, ports.destination);
+    Ok(with_traffic_class(packet, tos))
+}
+
+/// What the second byte of the IP header says of a packet: its priority, what switches may do with it or
+/// did (see the [module](self)), and its ECN bits.
+#[must_use]
+pub const fn traffic_class<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
+    dscp(packet) << 2 | ecn_bits(packet.ecn())
+}
+
+/// The same packet with all that [`traffic_class`] says.
+#[must_use]
+pub fn with_traffic_class<H: rackweave_core::Header>(packet: Packet<H>, byte: u8) -> Packet<H> {
+    let dscp = byte >> 2;
+    let mut packet = packet
         .with_priority(dscp >> 3)
-        .with_ports(ports.source, ports.destination)
-        .with_ecn(match tos & 3 {
+        .with_ecn(match byte & 3 {
             0 => Ecn::NotCapable,
             3 => Ecn::Marked,
             _ => Ecn::Capable,
         })
         .sprayed(dscp & DSCP_SPRAYED != 0);
-    if dscp & DSCP_TRIMMABLE != 0 {
-        packet = packet.trimmable();
+    match (dscp & DSCP_TRIMMABLE != 0, dscp & DSCP_TRIMMED != 0) {
+        (false, false) => {}
+        (true, false) => packet = packet.trimmable(),
+        (false, true) => packet = packet.trimmed(false),
+        (true, true) => packet = packet.trimmed(true),
     }
-    if dscp & DSCP_TRIMMED != 0 {
-        packet.trim();
-    }
-    Ok(packet)
+    packet
 }
 
-fn dscp(packet: &Packet<Header>) -> u8 {
-    let mut dscp = packet.priority.min(MAX_PRIORITY) << 3;
-    for (bit, set) in [
-        (DSCP_SPRAYED, packet.is_sprayed()),
-        (DSCP_TRIMMABLE, packet.is_trimmable()),
-        (DSCP_TRIMMED, packet.is_trimmed()),
-    ] {
-        dscp |= if set { bit } else { 0 };
+const fn dscp<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
+    let highest = packet.priority > MAX_PRIORITY;
+    let mut dscp = (if highest { MAX_PRIORITY } else { packet.priority }) << 3;
+    if packet.is_sprayed() {
+        dscp |= DSCP_SPRAYED;
+    }
+    if packet.is_trimmable() || packet.is_turned_back() {
+        dscp |= DSCP_TRIMMABLE;
+    }
+    if packet.is_trimmed() {
+        dscp |= DSCP_TRIMMED;
     }
     dscp
 }

@@ -1,7 +1,8 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each, `encode` and `decode`.
-//! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it.
+//! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it;
+//!   [`overlay`]: inside a UDP datagram.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
 //! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
@@ -13,6 +14,7 @@ pub mod frame;
 pub mod homa;
 mod malformed;
 pub mod ndp;
+pub mod overlay;
 pub mod pcapng;
 pub mod phost;
 pub mod polo;
@@ -66,6 +68,25 @@ impl Header {
             Self::PHost(header) => header.header_bytes(),
             Self::Polo(header) => header.header_bytes(),
             Self::Datagram(_) => datagram::HEADER_BYTES,
+        }
+    }
+
+    /// The length of the message that the packet carries bytes of, as it says; `None`: it carries none, or
+    /// bytes of a stream, whose length nobody knows.
+    #[must_use]
+    pub const fn message_bytes(&self) -> Option<u32> {
+        match *self {
+            Self::Homa(homa::Header { body: homa::Body::Data { message_length, .. }, .. })
+            | Self::Ndp(ndp::Header { body: ndp::Body::Data { message_length, .. }, .. })
+            | Self::PHost(phost::Header { body: phost::Body::Data { message_length, .. }, .. })
+            | Self::Polo(polo::Header { body: polo::Body::Data { message_length, .. }, .. })
+            | Self::Datagram(datagram::Header { message_length, .. }) => Some(message_length),
+            // A stream's bytes are of a message of no length.
+            Self::Tcp(tcp::Header {
+                body: tcp::Body::Data { message_length: length @ 1.., .. },
+                ..
+            }) => Some(length),
+            _ => None,
         }
     }
 

@@ -84,6 +84,15 @@ pub enum Malformed {
     /// A TCP segment carries bytes, but does not say of which message.
     #[error("a TCP segment with {0} bytes of no known message")]
     NoMapping(usize),
+    /// Another version of [`crate::overlay`], or no datagram of it at all.
+    #[error("version {0:#04x} of the overlay's header is not known")]
+    OverlayVersion(u8),
+    /// No such datagram.
+    #[error("overlay datagram kind {0} is not known")]
+    OverlayKind(u8),
+    /// A check is wrong.
+    #[error("{0} was damaged on its way")]
+    Damaged(&'static str),
     /// A message is a request, a response or one-way.
     #[error("message kind {0} is not known")]
     MessageKind(u8),

@@ -224,7 +224,7 @@ impl<'a, T: Transport> World<'a, T> {
         let horizon = fabric.longest_hop().0 * 4;
         let mut kinds = Vec::new();
         let mut known_kinds = BTreeMap::new();
-        let queue = PortQueue::new(Arc::new(queue_config(fabric.config())));
+        let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
         let links = fabric.links().iter().map(|spec| {
             let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
             let number = *known_kinds.entry(kind).or_insert_with(|| {
@@ -246,7 +246,7 @@ impl<'a, T: Transport> World<'a, T> {
         let links: Vec<Link> = links.collect();
         let switches = (0..fabric.switches()).map(|number| Switch {
             forwarder: fabric.forwarder(number, seed, run),
-            shared: shared_buffer(fabric.config()),
+            shared: fabric.config().switch.shared_buffer(),
             first_link: fabric.ports(number).start,
             end_link: fabric.ports(number).end,
         });
@@ -581,31 +581,5 @@ impl<'a, T: Transport> World<'a, T> {
         if special {
             self.capture(link, packet, start);
         }
-    }
-}
-
-fn queue_config(fabric: &FabricConfig) -> rackweave_switch::QueueConfig {
-    let switch = &fabric.switch;
-    rackweave_switch::QueueConfig {
-        limit_bytes: match switch.buffer {
-            BufferConfig::PerPort { bytes } => bytes,
-            BufferConfig::Shared { .. } => u64::MAX,
-        },
-        ecn_threshold_bytes: switch.ecn_threshold_bytes.unwrap_or(u64::MAX),
-        priorities: switch.priorities,
-        trim: switch.trim.map(|trim| rackweave_switch::Trim {
-            data_limit_bytes: trim.data_queue_bytes,
-            header_limit_bytes: trim.header_queue_bytes,
-            turn_back: trim.return_to_sender,
-        }),
-    }
-}
-
-fn shared_buffer(fabric: &FabricConfig) -> Option<SharedBuffer> {
-    match fabric.switch.buffer {
-        BufferConfig::Shared { bytes, alpha } => {
-            Some(SharedBuffer::new(bytes, (alpha * 256.0) as u64))
-        }
-        BufferConfig::PerPort { .. } => None,
     }
 }

@@ -1,9 +1,9 @@
 //! Fabrics: which links join which switches and hosts, and what a path costs when it is idle.
 
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
-use rackweave_switch::{Forwarder, PathChoice};
 
 use crate::config::{FabricConfig, Routing, Topology};
+use crate::{Forwarder, PathChoice};
 
 /// Slower links would overflow the arithmetic of serialisation.
 const SLOWEST: Rate = Rate(100_000);

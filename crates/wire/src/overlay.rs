@@ -1,0 +1,343 @@
+//! A packet inside a UDP datagram: what hosts and the user-space switch speak on Linux.
+//!
+//! ```text
+//!  0: version, kind, IP protocol of the header, bytes of the header
+//!  4: source host            8: destination host
+//! 12: sender's incarnation  16: receiver's incarnation, as the sender knows it (0: not at all)
+//! 20: bytes of payload      22: zero
+//! 24: CRC-32C of bytes 0 to 23, 28 to 31 and of the header      28: CRC-32C of the payload
+//! 32: the header, then the payload
+//! ```
+//!
+//! Priority, ECN bits and what switches did are in the datagram's own IP header, as
+//! [`frame::traffic_class`] has them. Because header and payload have checks of their own, a switch
+//! may cut the payload off without looking at it; because they go from end to end, damage
+//! inside a switch is found.
+//!
+//! An *incarnation* is a random number of each life of a host. Who does not know the receiver's
+//! is not listened to: it takes an answer from the receiver's address ([`Kind::Hello`]) to learn it.
+
+use core::ops::Range;
+
+use rackweave_core::frame::IPV4;
+use rackweave_core::{Header as _, HostId, Packet};
+
+use crate::homa::Layout;
+use crate::malformed::{Malformed, Put, Reader};
+use crate::{Header, Ports, frame};
+
+/// Bytes before the header.
+pub const BYTES: u32 = 32;
+
+/// What a datagram adds to a packet: UDP's header and this one.
+pub const OVERHEAD: u32 = crate::datagram::UDP_BYTES + BYTES;
+
+const VERSION: u8 = 0xa1;
+const CHECK_AT: usize = 24;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packet of a transport.
+    Packet,
+    /// "My incarnation is this": with the receiver's as far as it is known. Who gets one without its
+    /// own answers with one that has it.
+    Hello,
+}
+
+/// What stands before the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// What the datagram is.
+    pub kind: Kind,
+    /// Who sent it.
+    pub src: HostId,
+    /// Who is to get it.
+    pub dst: HostId,
+    /// The sender's incarnation.
+    pub from: u32,
+    /// The receiver's, as the sender knows it; 0: not at all.
+    pub to: u32,
+}
+
+/// A datagram that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// What stands before the header.
+    pub envelope: Envelope,
+    /// The packet; `None` in a [`Kind::Hello`].
+    pub packet: Option<Packet<Header>>,
+    /// Where in the datagram the payload is: nowhere if a switch has cut it off.
+    pub payload: Range<usize>,
+}
+
+/// What a switch needs to know of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// What stands before the header.
+    pub envelope: Envelope,
+    /// The packet's ports.
+    pub ports: Ports,
+    /// The path that its sender has picked.
+    pub path: Option<u16>,
+    /// How much of it is left without its payload.
+    pub header_end: usize,
+}
+
+/// CRC-32C (Castagnoli), continued from an earlier one; begin with 0.
+#[must_use]
+pub fn crc32c(before: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(before, bytes)
+}
+
+/// Appends a packet's datagram without its payload, whose [`crc32c`] is `payload_check`.
+/// Source and destination are the packet's, `envelope`'s are not looked at.
+pub fn encode(
+    packet: &Packet<Header>,
+    layout: Layout,
+    from: u32,
+    to: u32,
+    payload_check: u32,
+    out: &mut Vec<u8>,
+) {
+    let header = &packet.header;
+    let envelope = Envelope { kind: Kind::Packet, src: packet.src, dst: packet.dst, from, to };
+    let start = out.len();
+    let header_bytes = header.header_bytes(layout) as u8;
+    envelope.put(header.ip_protocol(layout), header_bytes, header.payload_bytes() as u16, out);
+    out.put_u32(payload_check);
+    header.encode(layout, Ports::of(packet), out);
+    seal(&mut out[start..]);
+}
+
+/// Appends a [`Kind::Hello`].
+pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<u8>) {
+    let start = out.len();
+    Envelope { kind: Kind::Hello, src, dst, from, to }.put(0, 0, 0, out);
+    out.put_u32(0);
+    seal(&mut out[start..]);
+}
+
+/// Reads a datagram that came with this traffic class.
+///
+/// # Errors
+/// See [`Malformed`]: also if it was damaged on its way.
+pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
+    let opened = Opened::read(bytes)?;
+    let Opened { envelope, protocol, header_end, payload_bytes, payload_check } = opened;
+    let payload = header_end..bytes.len();
+    if envelope.kind == Kind::Hello {
+        return match payload.len() {
+            0 => Ok(Datagram { envelope, packet: None, payload }),
+            left => Err(Malformed::SegmentLength { said: 0, left }),
+        };
+    }
+    let l4_bytes = header_end - BYTES as usize + payload_bytes;
+    let (header, ports) = Header::decode(protocol, &bytes[BYTES as usize..header_end], l4_bytes)?;
+    let l3_bytes = (IPV4 + crate::datagram::UDP_BYTES) as usize + bytes.len();
+    if l3_bytes > frame::MAX_IP_BYTES as usize {
+        return Err(Malformed::TooLong(l3_bytes));
+    }
+    let packet = Packet::new(envelope.src, envelope.dst, l3_bytes as u32, header)
+        .with_ports(ports.source, ports.destination);
+    let packet = frame::with_traffic_class(packet, traffic_class);
+    if header.payload_bytes() as usize != payload_bytes {
+        let said = header.payload_bytes() as usize;
+        return Err(Malformed::SegmentLength { said, left: payload_bytes });
+    }
+    let travels = if packet.is_trimmed() { 0 } else { payload_bytes };
+    if payload.len() != travels {
+        return Err(Malformed::SegmentLength { said: travels, left: payload.len() });
+    }
+    if travels > 0 && crc32c(0, &bytes[payload.clone()]) != payload_check {
+        return Err(Malformed::Damaged("the payload"));
+    }
+    Ok(Datagram { envelope, packet: Some(packet), payload })
+}
+
+/// Reads what a switch needs. The payload is not looked at.
+///
+/// # Errors
+/// See [`Malformed`].
+pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
+    let opened = Opened::read(bytes)?;
+    let Opened { envelope, protocol, header_end, payload_bytes, .. } = opened;
+    let header_bytes = &bytes[BYTES as usize..header_end];
+    let (mut ports, mut path) = (Ports::default(), None);
+    if envelope.kind == Kind::Packet {
+        let l4_bytes = header_bytes.len() + payload_bytes;
+        let (header, its_ports) = Header::decode(protocol, header_bytes, l4_bytes)?;
+        (ports, path) = (its_ports, header.path());
+    }
+    Ok(Glance { envelope, ports, path, header_end })
+}
+
+/// Turns a datagram around, which was cut behind its header: source and destination are exchanged.
+/// What is no datagram is left as it is.
+pub fn turn_back(bytes: &mut [u8]) {
+    if Opened::read(bytes).is_ok() {
+        let (src, rest) = bytes[4..].split_at_mut(4);
+        src.swap_with_slice(&mut rest[..4]);
+        let (from, rest) = bytes[12..].split_at_mut(4);
+        from.swap_with_slice(&mut rest[..4]);
+        seal(bytes);
+    }
+}
+
+/// Writes the check of a datagram's header into it.
+fn seal(bytes: &mut [u8]) {
+    let check = header_check(bytes).to_be_bytes();
+    bytes[CHECK_AT..CHECK_AT + 4].copy_from_slice(&check);
+}
+
+/// `bytes` end with the header.
+fn header_check(bytes: &[u8]) -> u32 {
+    crc32c(crc32c(0, &bytes[..CHECK_AT]), &bytes[CHECK_AT + 4..])
+}
+
+impl Envelope {
+    /// Appends all but the payload's check, with no check of the header.
+    fn put(&self, protocol: u8, header_bytes: u8, payload_bytes: u16, out: &mut Vec<u8>) {
+        out.put_u8(VERSION);
+        out.put_u8(match self.kind {
+            Kind::Packet => 0,
+            Kind::Hello => 1,
+        });
+        out.put_u8(protocol);
+        out.put_u8(header_bytes);
+        out.put_u32(self.src.0);
+        out.put_u32(self.dst.0);
+        out.put_u32(self.from);
+        out.put_u32(self.to);
+        out.put_u16(payload_bytes);
+        out.put_u16(0);
+        out.put_u32(0);
+    }
+}
+
+struct Opened {
+    envelope: Envelope,
+    protocol: u8,
+    header_end: usize,
+    payload_bytes: usize,
+    payload_check: u32,
+}
+
+impl Opened {
+    fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new("an overlay header", bytes);
+        reader.need("an overlay header", BYTES as usize)?;
+        match reader.u8()? {
+            VERSION => {}
+            other => return Err(Malformed::OverlayVersion(other)),
+        }
+        let kind = match reader.u8()? {
+            0 => Kind::Packet,
+            1 => Kind::Hello,
+            other => return Err(Malformed::OverlayKind(other)),
+        };
+        let protocol = reader.u8()?;
+        let header_end = BYTES as usize + usize::from(reader.u8()?);
+        let (src, dst) = (HostId(reader.u32()?), HostId(reader.u32()?));
+        let (from, to) = (reader.u32()?, reader.u32()?);
+        let payload_bytes = usize::from(reader.u16()?);
+        reader.skip::<2>()?;
+        let check = reader.u32()?;
+        let payload_check = reader.u32()?;
+        reader.need("an overlay packet's header", header_end)?;
+        if header_check(&bytes[..header_end]) != check {
+            return Err(Malformed::Damaged("the header"));
+        }
+        let envelope = Envelope { kind, src, dst, from, to };
+        Ok(Self { envelope, protocol, header_end, payload_bytes, payload_check })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Id64, homa};
+
+    const PAYLOAD: &[u8] = b"a piece of a message";
+
+    fn data() -> Packet<Header> {
+        let body = homa::Body::Data {
+            message_length: 9000,
+            incoming: 9000,
+            ack_id: Id64::new(0),
+            ack_port: 0,
+            cutoff_version: 0,
+            retransmit: false,
+            offset: 1424,
+            segment_length: PAYLOAD.len() as u16,
+            stamps: homa::DataStamps::default(),
+        };
+        let header = homa::Header { id: Id64::new(8), one_way: false, body };
+        let l3_bytes = IPV4 + OVERHEAD + homa::size::DATA_TALK + PAYLOAD.len() as u32;
+        Packet::new(HostId(3), HostId(4), l3_bytes, header.into())
+            .with_ports(5, 6)
+            .with_priority(6)
+            .trimmable()
+    }
+
+    fn datagram() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&data(), Layout::Talk, 7, 8, crc32c(0, PAYLOAD), &mut bytes);
+        bytes.extend_from_slice(PAYLOAD);
+        bytes
+    }
+
+    #[test]
+    fn a_packet_arrives_as_it_was_sent() {
+        let (bytes, class) = (datagram(), frame::traffic_class(&data()));
+        let read = decode(&bytes, class).unwrap();
+        assert_eq!(read.packet, Some(data()));
+        assert_eq!(&bytes[read.payload], PAYLOAD);
+        assert_eq!((read.envelope.from, read.envelope.to), (7, 8));
+        let glance = glance(&bytes).unwrap();
+        assert_eq!((glance.envelope, glance.ports), (read.envelope, Ports::of(&data())));
+        assert_eq!(glance.header_end, bytes.len() - PAYLOAD.len());
+    }
+
+    #[test]
+    fn any_damage_is_found() {
+        let (good, class) = (datagram(), frame::traffic_class(&data()));
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&bytes, class).is_err(), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(decode(&good[..len], class).is_err(), "cut to {len}");
+        }
+        let long = [good.as_slice(), &[0]].concat();
+        assert!(decode(&long, class).is_err());
+    }
+
+    #[test]
+    fn cut_and_turned_back() {
+        let mut bytes = datagram();
+        bytes.truncate(glance(&bytes).unwrap().header_end);
+        let cut = data().trimmed(false);
+        let read = decode(&bytes, frame::traffic_class(&cut)).unwrap().packet.unwrap();
+        assert!(read.is_trimmed() && read.header == cut.header && read.payload().is_none());
+        turn_back(&mut bytes);
+        let read = decode(&bytes, frame::traffic_class(&data().trimmed(true))).unwrap();
+        let packet = read.packet.unwrap();
+        assert!(packet.is_turned_back());
+        assert_eq!((packet.src, packet.dst), (HostId(4), HostId(3)));
+        assert_eq!((read.envelope.from, read.envelope.to), (8, 7));
+    }
+
+    #[test]
+    fn a_hello() {
+        let mut bytes = Vec::new();
+        encode_hello(HostId(1), HostId(2), 9, 0, &mut bytes);
+        let read = decode(&bytes, 0).unwrap();
+        let envelope =
+            Envelope { kind: Kind::Hello, src: HostId(1), dst: HostId(2), from: 9, to: 0 };
+        assert_eq!((read.envelope, read.packet), (envelope, None));
+        bytes.push(0);
+        assert!(decode(&bytes, 0).is_err(), "a hello carries nothing");
+    }
+}
