@@ -8,6 +8,7 @@ pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;
+mod over_udp;
 pub mod phost;
 pub mod polo;
 pub mod tcp;

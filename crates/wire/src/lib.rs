@@ -78,7 +78,9 @@ impl Header {
         match *self {
             Self::Homa(homa::Header { body: homa::Body::Data { message_length, .. }, .. })
             | Self::Ndp(ndp::Header { body: ndp::Body::Data { message_length, .. }, .. })
-            | Self::PHost(phost::Header { body: phost::Body::Data { message_length, .. }, .. })
+            | Self::PHost(phost::Header {
+                body: phost::Body::Data { message_length, .. }, ..
+            })
             | Self::Polo(polo::Header { body: polo::Body::Data { message_length, .. }, .. })
             | Self::Datagram(datagram::Header { message_length, .. }) => Some(message_length),
             // A stream's bytes are of a message of no length.

@@ -10,7 +10,7 @@ use rackweave_sim::result::{
     CapturedPacket, End, LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
     RunResult,
 };
-use rackweave_transport::{TransportConfig, homa};
+use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
 use rackweave_workload::Pattern;
@@ -443,23 +443,11 @@ impl MessageCounts {
     }
 }
 
-/// Headers as hosts of this configuration would write them: the kernel module's of 2023, or ours with
-/// time stamps, where the packets have their sizes, and today's otherwise (the simulations of 2018
-/// had no bytes).
+/// Headers as hosts of this configuration would write them (the simulations of 2018 had no bytes).
 fn capture_layout(spec: &PointSpec) -> Layout {
-    let mut homa = spec.config.streams.iter().filter_map(|stream| match &stream.transport {
-        TransportConfig::Homa(config) => Some(config),
-        _ => None,
-    });
-    let of_2023 = |config: &homa::Config| {
-        let linux = homa::Config::linux(config.link).with_leverage(config.leverage.clone());
-        config.header_bytes == linux.header_bytes
-    };
-    match homa.find(|config| of_2023(config)) {
-        Some(config) if config.leverage.measure_rtt => Layout::Leverage,
-        Some(_) => Layout::Talk,
-        None => Layout::Head,
-    }
+    let mut homa = spec.config.streams.iter().map(|stream| &stream.transport);
+    let homa = homa.find(|transport| matches!(transport, TransportConfig::Homa(_)));
+    homa.map_or(Layout::Head, TransportConfig::layout)
 }
 
 fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {

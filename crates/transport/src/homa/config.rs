@@ -2,6 +2,7 @@
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Framing, Rate, Span, frame};
+use rackweave_wire::homa::Layout;
 use thiserror::Error;
 
 use super::cutoffs::{self, Cutoffs};
@@ -59,6 +60,8 @@ pub struct Config {
     pub max_payload: u32,
     /// Header bytes of each packet.
     pub header_bytes: HeaderBytes,
+    /// How packets are written where they have bytes; [`Config::layout`] knows of time stamps too.
+    pub layout: Layout,
     /// Whether switches pick a path for each packet anew (SIGCOMM'18) or for each pair of hosts.
     pub spray: bool,
     /// The longest message, in bytes.
@@ -272,6 +275,7 @@ impl Config {
                 cutoffs: 20 + 62,
                 ack: 20 + 90,
             },
+            layout: Layout::Head,
             spray: true,
             max_message_bytes: 1 << 31,
             unscheduled_bytes: window,
@@ -331,6 +335,7 @@ impl Config {
                 cutoffs: frame::IPV4 + 62,
                 ack: frame::IPV4 + 90,
             },
+            layout: Layout::Talk,
             spray: false,
             max_message_bytes: 1_000_000,
             unscheduled_bytes: 10_000,

@@ -1,0 +1,20 @@
+//! The real world: the same transports, queues and forwarding as in the simulator, with clocks and sockets.
+//!
+//! - [`Endpoint`]: a host's transport over UDP. It drives a [`rackweave_transport::Machine`], and holds the
+//!   bytes that the machine only names.
+//! - [`Clock`]: the only place that reads the time.
+//! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
+//!
+//! # What is protected
+//! Only configured peers are served; datagrams of others are counted and dropped. A peer is listened to once
+//! it has shown that it receives what is sent to its address (`wire::overlay`, incarnations), and
+//! what is sent to an address that has not is never longer than what came from it: who only forges source
+//! addresses cannot inject packets, nor use a host to flood another. Damage is found by CRC-32C.
+//! **Nothing is encrypted or signed**: whoever can read the traffic, or stands on its way, can forge it.
+
+mod clock;
+pub mod endpoint;
+pub mod sys;
+
+pub use clock::Clock;
+pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError};

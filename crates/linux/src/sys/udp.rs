@@ -1,0 +1,391 @@
+//! A UDP socket that sends and receives many datagrams in one call.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
+
+use bytes::Bytes;
+use libc::{c_int, iovec, mmsghdr, msghdr, sockaddr_storage};
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::control::{self, Room, Writer};
+
+/// Datagrams (or trains of them) in one call.
+const CALL: usize = 32;
+
+/// The kernel's limits of a train: UDP_MAX_SEGMENTS, and what an IP packet can say.
+const MAX_SEGMENTS: usize = 64;
+const MAX_TRAIN_BYTES: usize = 65_000;
+
+/// Bytes of a receive buffer: a whole train.
+const RECEIVE_BYTES: usize = 1 << 16;
+
+/// A socket. It never blocks.
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: Socket,
+    address: SocketAddr,
+    segmentation: bool,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The second byte of its IP header: DSCP and ECN.
+    pub traffic_class: u8,
+    /// When the kernel received it, in nanoseconds of `CLOCK_REALTIME`.
+    pub realtime_ns: Option<u64>,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A datagram that waits to be sent: front bytes in the batch's arena, then the payload.
+#[derive(Debug)]
+struct Outgoing {
+    to: SocketAddr,
+    traffic_class: u8,
+    front: std::ops::Range<usize>,
+    payload: SmallVec<[Bytes; 2]>,
+    bytes: usize,
+}
+
+/// Datagrams that wait to be sent.
+#[derive(Debug, Default)]
+pub struct SendBatch {
+    arena: Vec<u8>,
+    datagrams: Vec<Outgoing>,
+    /// How many of them have been sent.
+    done: usize,
+}
+
+impl SendBatch {
+    /// Adds a datagram: `write` appends its front bytes to a buffer, `payload` follows without a copy.
+    pub fn push(
+        &mut self,
+        to: SocketAddr,
+        traffic_class: u8,
+        write: impl FnOnce(&mut Vec<u8>),
+        payload: SmallVec<[Bytes; 2]>,
+    ) {
+        let start = self.arena.len();
+        write(&mut self.arena);
+        let front = start..self.arena.len();
+        let bytes = front.len() + payload.iter().map(Bytes::len).sum::<usize>();
+        self.datagrams.push(Outgoing { to, traffic_class, front, payload, bytes });
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.datagrams.len() - self.done
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many of the datagrams from `first` on can go as one train: of one length (the last may be
+    /// shorter), to one address, of one class.
+    fn train(&self, first: usize, segmentation: bool) -> usize {
+        let head = &self.datagrams[first];
+        if !segmentation {
+            return 1;
+        }
+        let mut bytes = head.bytes;
+        let mut count = 1;
+        for next in &self.datagrams[first + 1..] {
+            bytes += next.bytes;
+            if count == MAX_SEGMENTS
+                || bytes > MAX_TRAIN_BYTES
+                || next.to != head.to
+                || next.traffic_class != head.traffic_class
+                || next.bytes > head.bytes
+            {
+                break;
+            }
+            count += 1;
+            if next.bytes < head.bytes {
+                break;
+            }
+        }
+        count
+    }
+}
+
+impl UdpSocket {
+    /// Binds a socket that tells traffic classes, takes trains of datagrams and, if asked for,
+    /// time stamps.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(address: SocketAddr, buffer_bytes: usize, stamps: bool) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        // The kernel gives what its limits allow.
+        socket.set_recv_buffer_size(buffer_bytes)?;
+        socket.set_send_buffer_size(buffer_bytes)?;
+        match address {
+            SocketAddr::V4(_) => socket.set_recv_tos_v4(true)?,
+            SocketAddr::V6(_) => socket.set_recv_tclass_v6(true)?,
+        }
+        socket.bind(&address.into())?;
+        let this = Self { address, socket, segmentation: true };
+        // Kernels without it just give datagrams one by one.
+        let _ = this.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
+        if stamps {
+            this.set_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+        }
+        let address = this.socket.local_addr()?.as_socket();
+        let address = address.ok_or_else(|| io::Error::other("a socket without an address"))?;
+        Ok(Self { address, ..this })
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn set_option(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+        let bytes = size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: the value is an int that lives through the call, as its length says.
+        let result = unsafe {
+            libc::setsockopt(self.socket.as_raw_fd(), level, name, (&raw const value).cast(), bytes)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Sends what waits, as far as the kernel has room; datagrams that it refuses are lost, as in a network,
+    /// and counted in the result. What is left stays in the batch.
+    ///
+    /// # Errors
+    /// If the socket itself does not work any more.
+    pub fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64> {
+        let mut refused = 0;
+        while !batch.is_empty() {
+            match self.send_some(batch) {
+                Ok(sent) => batch.done += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(refused),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EBADF | libc::ENOTSOCK) => return Err(error),
+                    // A device that cannot cut trains.
+                    Some(libc::EIO | libc::EINVAL) if self.segmentation => {
+                        self.segmentation = false;
+                    }
+                    _ => {
+                        let lost = batch.train(batch.done, self.segmentation);
+                        batch.done += lost;
+                        refused += lost as u64;
+                    }
+                },
+            }
+        }
+        batch.arena.clear();
+        batch.datagrams.clear();
+        batch.done = 0;
+        Ok(refused)
+    }
+
+    /// One call; how many datagrams it took.
+    fn send_some(&self, batch: &SendBatch) -> io::Result<usize> {
+        let mut vectors: SmallVec<[iovec; 256]> = SmallVec::new();
+        let mut addresses: SmallVec<[SockAddr; CALL]> = SmallVec::new();
+        let mut rooms: SmallVec<[Room; CALL]> = SmallVec::new();
+        // Where each message's vectors begin and end, bytes of control messages, datagrams.
+        let mut parts: SmallVec<[(usize, usize, usize, usize); CALL]> = SmallVec::new();
+        let mut next = batch.done;
+        while next < batch.datagrams.len() && parts.len() < CALL {
+            let count = batch.train(next, self.segmentation);
+            let head = &batch.datagrams[next];
+            let first_vector = vectors.len();
+            for datagram in &batch.datagrams[next..next + count] {
+                let front = &batch.arena[datagram.front.clone()];
+                for piece in std::iter::once(front).chain(datagram.payload.iter().map(|b| &b[..])) {
+                    if !piece.is_empty() {
+                        let iov_base = piece.as_ptr().cast_mut().cast();
+                        vectors.push(iovec { iov_base, iov_len: piece.len() });
+                    }
+                }
+            }
+            let mut room = Room::EMPTY;
+            let mut control = Writer::new(&mut room);
+            let class = c_int::from(head.traffic_class);
+            match head.to {
+                SocketAddr::V4(_) => control.put(libc::IPPROTO_IP, libc::IP_TOS, class),
+                SocketAddr::V6(_) => control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
+            }
+            if count > 1 {
+                control.put(libc::SOL_UDP, libc::UDP_SEGMENT, head.bytes as u16);
+            }
+            let control_bytes = control.len();
+            rooms.push(room);
+            addresses.push(head.to.into());
+            parts.push((first_vector, vectors.len(), control_bytes, count));
+            next += count;
+        }
+        let mut messages: SmallVec<[mmsghdr; CALL]> = SmallVec::new();
+        for (index, &(from, to, control_bytes, _)) in parts.iter().enumerate() {
+            let mut header = empty_header();
+            header.msg_name = addresses[index].as_ptr().cast_mut().cast();
+            header.msg_namelen = addresses[index].len();
+            header.msg_iov = vectors[from..].as_mut_ptr();
+            header.msg_iovlen = to - from;
+            header.msg_control = rooms[index].as_mut_ptr();
+            header.msg_controllen = control_bytes as _;
+            messages.push(mmsghdr { msg_hdr: header, msg_len: 0 });
+        }
+        // SAFETY: addresses, vectors, rooms and the bytes that vectors point to live until the call returns,
+        // and none of them is moved after its address was taken.
+        let sent = unsafe {
+            let count = messages.len() as u32;
+            libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0)
+        };
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        Ok(parts[..sent].iter().map(|part| part.3).sum())
+    }
+
+    /// Receives what is there, at most one call's worth; how many buffers were filled. 0: nothing is there.
+    ///
+    /// # Errors
+    /// What the system says, "nothing there" apart.
+    pub fn receive(&self, batch: &mut ReceiveBatch) -> io::Result<usize> {
+        batch.filled = 0;
+        for index in 0..CALL {
+            let buffers = &mut *batch.buffers;
+            let mut header = empty_header();
+            header.msg_name = (&raw mut buffers.addresses[index]).cast();
+            header.msg_namelen = size_of::<sockaddr_storage>() as _;
+            buffers.vectors[index] = iovec {
+                iov_base: buffers.bytes[index * RECEIVE_BYTES..].as_mut_ptr().cast(),
+                iov_len: RECEIVE_BYTES,
+            };
+            header.msg_iov = &raw mut buffers.vectors[index];
+            header.msg_iovlen = 1;
+            header.msg_control = buffers.rooms[index].as_mut_ptr();
+            header.msg_controllen = Room::BYTES as _;
+            buffers.messages[index] = mmsghdr { msg_hdr: header, msg_len: 0 };
+        }
+        // SAFETY: every pointer leads into `batch.buffers`, which is boxed and outlives the call; each buffer is
+        // as long as its length says.
+        let filled = unsafe {
+            let messages = batch.buffers.messages.as_mut_ptr();
+            libc::recvmmsg(self.socket.as_raw_fd(), messages, CALL as u32, 0, ptr::null_mut())
+        };
+        match usize::try_from(filled) {
+            Ok(filled) => batch.filled = filled,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                match error.kind() {
+                    // What became of a datagram sent before is told as an error of the next call.
+                    io::ErrorKind::WouldBlock
+                    | io::ErrorKind::Interrupted
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable => {}
+                    _ => return Err(error),
+                }
+            }
+        }
+        Ok(batch.filled)
+    }
+
+    /// Whether a call of [`UdpSocket::receive`] may have left something.
+    #[must_use]
+    pub const fn was_full(filled: usize) -> bool {
+        filled == CALL
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+const fn empty_header() -> msghdr {
+    // SAFETY: all fields of a msghdr are pointers and integers, for which zeros are good.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Where datagrams are received into: two megabytes.
+pub struct ReceiveBatch {
+    buffers: Box<Buffers>,
+    filled: usize,
+}
+
+struct Buffers {
+    bytes: Vec<u8>,
+    addresses: [sockaddr_storage; CALL],
+    rooms: [Room; CALL],
+    vectors: [iovec; CALL],
+    messages: [mmsghdr; CALL],
+}
+
+// SAFETY: the pointers inside lead into the same box and are set anew by each call that uses them.
+unsafe impl Send for ReceiveBatch {}
+
+impl std::fmt::Debug for ReceiveBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveBatch").field("filled", &self.filled).finish_non_exhaustive()
+    }
+}
+
+impl Default for ReceiveBatch {
+    fn default() -> Self {
+        // SAFETY: addresses are plain data, for which zeros are good.
+        let address: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+        let buffers = Buffers {
+            bytes: vec![0; CALL * RECEIVE_BYTES],
+            addresses: [address; CALL],
+            rooms: [Room::EMPTY; CALL],
+            vectors: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CALL],
+            messages: [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL],
+        };
+        Self { buffers: Box::new(buffers), filled: 0 }
+    }
+}
+
+impl ReceiveBatch {
+    /// The datagrams of the last [`UdpSocket::receive`], trains cut into single ones.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        (0..self.filled).flat_map(|index| {
+            let message = &self.buffers.messages[index];
+            let len = (message.msg_len as usize).min(RECEIVE_BYTES);
+            let start = index * RECEIVE_BYTES;
+            let bytes = &self.buffers.bytes[start..start + len];
+            // SAFETY: recvmmsg has filled this message, and its room is in the same box.
+            let said = unsafe { control::read(&message.msg_hdr) };
+            let from = address(&self.buffers.addresses[index]);
+            let segment = said.segment.unwrap_or(len).max(1);
+            from.into_iter().flat_map(move |from| {
+                bytes.chunks(segment).map(move |bytes| Datagram {
+                    from,
+                    traffic_class: said.traffic_class,
+                    realtime_ns: said.realtime_ns,
+                    bytes,
+                })
+            })
+        })
+    }
+}
+
+fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    let len = size_of::<sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the kernel has filled it; SockAddr looks at the family before it reads more.
+    let parsed = unsafe {
+        SockAddr::try_init(|to, to_len| {
+            to.cast::<sockaddr_storage>().write(*storage);
+            to_len.write(len);
+            Ok(())
+        })
+    };
+    parsed.ok()?.1.as_socket()
+}
