@@ -6,6 +6,8 @@
 )]
 
 mod control;
+mod packet;
 mod udp;
 
+pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
