@@ -6,6 +6,8 @@
 )]
 
 mod control;
+mod tcp;
 mod udp;
 
+pub use tcp::{bind_late, unanswered_for};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
