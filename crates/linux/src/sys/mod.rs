@@ -7,7 +7,9 @@
 
 mod control;
 mod packet;
+mod tcp;
 mod udp;
 
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
+pub use tcp::{bind_late, unanswered_for};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
