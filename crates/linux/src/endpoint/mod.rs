@@ -257,6 +257,12 @@ impl Endpoint {
         self.peers.add(address)
     }
 
+    /// Where a peer is: with [`Peers::Switch`], the port.
+    #[must_use]
+    pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
+        self.peers.get(peer).map(|peer| peer.address)
+    }
+
     fn check(&self, peer: HostId, bytes: usize) -> Result<(), SendError> {
         if !self.peers.knows(peer) {
             return Err(SendError::UnknownPeer(peer));
