@@ -98,6 +98,12 @@ impl Transport {
         Self { config, link }
     }
 
+    /// Whether a call that was begun can be taken back. TCP's bytes, once sent, are part of its stream of bytes:
+    /// they have to be sent to their end.
+    pub(crate) const fn can_cancel(&self) -> bool {
+        !matches!(self.config, TransportConfig::Tcp(_))
+    }
+
     /// After so many bytes that the application has taken from a stream, its peer is told at once.
     pub(crate) fn credit_step(&self) -> u64 {
         let window = match &self.config {

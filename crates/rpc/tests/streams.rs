@@ -1,28 +1,14 @@
 //! Streams between nodes of one process.
 
-use std::net::SocketAddr;
+mod common;
 
-use rackweave_rpc::{Incoming, Node, NodeConfig, Rate, Transport};
+use common::{node, streaming};
+use rackweave_rpc::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-fn transports() -> Vec<(&'static str, Transport)> {
-    let link = Rate::from_gbps(10);
-    vec![
-        ("homa", Transport::homa(link)),
-        ("leverage-homa", Transport::leverage_homa(link)),
-        ("tcp", Transport::tcp(link)),
-    ]
-}
-
-fn node(transport: &Transport) -> Node {
-    let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-    let config = NodeConfig::new(transport.clone(), local).allow("127.0.0.1".parse().unwrap());
-    Node::bind(config).unwrap()
-}
 
 #[tokio::test]
 async fn an_echo_returns_what_it_read() {
-    for (name, transport) in transports() {
+    for (name, transport) in streaming() {
         let (here, there) = (node(&transport), node(&transport));
         let server = there.server();
         let echo = tokio::spawn(async move {

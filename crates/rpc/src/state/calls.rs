@@ -187,9 +187,18 @@ impl State {
     /// Nobody waits for the call any more.
     pub(crate) fn cancel_call(&mut self, token: u64) {
         let Some(entry) = self.take_call(token) else { return };
-        if let (Some(id), Some(endpoint)) = (entry.id, &mut self.endpoint) {
-            endpoint.cancel(entry.peer.host, id);
+        if let Some(id) = entry.id {
+            self.take_back(entry.peer.host, id);
             self.room_made();
+        }
+    }
+
+    /// Has the transport forget a message, if it can.
+    fn take_back(&mut self, peer: HostId, id: MessageId) {
+        if let Some(endpoint) = &mut self.endpoint
+            && self.config.transport.can_cancel()
+        {
+            endpoint.cancel(peer, id);
         }
     }
 
@@ -197,8 +206,8 @@ impl State {
         let Some(entry) = self.calls.entries.get(&token) else { return };
         let (peer, id) = (entry.peer, entry.id);
         let error = CallError::Deadline { peer: peer.address, deadline: entry.deadline };
-        if let (Some(id), Some(endpoint)) = (id, &mut self.endpoint) {
-            endpoint.cancel(peer.host, id);
+        if let Some(id) = id {
+            self.take_back(peer.host, id);
         }
         self.end_call(token, Err(error));
     }
@@ -237,7 +246,12 @@ impl State {
     /// `false`: it is no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
-        self.end_call(token, Err(error.clone()));
+        match self.calls.entries.get(&token) {
+            Some(entry) if entry.idempotent && matches!(error, CallError::PeerForgot { .. }) => {
+                self.begin_anew(token);
+            }
+            _ => self.end_call(token, Err(error.clone())),
+        }
         true
     }
 
@@ -249,22 +263,31 @@ impl State {
         .collect();
         tokens.sort_unstable();
         for token in tokens {
-            let Some(entry) = self.calls.entries.get_mut(&token) else { continue };
-            let address = entry.peer.address;
-            let idempotent = entry.idempotent;
-            if let (Some(id), Some(endpoint)) = (entry.id.take(), &mut self.endpoint) {
-                endpoint.cancel(peer, id);
-                self.calls.by_message.remove(&(peer, id));
-            }
-            if !idempotent {
-                self.end_call(token, Err(CallError::PeerRestarted { peer: address }));
+            let Some(entry) = self.calls.entries.get(&token) else { continue };
+            if entry.idempotent {
+                self.begin_anew(token);
                 continue;
             }
-            match self.submit(token) {
-                Ok(true) => {}
-                Ok(false) => drop(self.calls.waiting.insert(token)),
-                Err(error) => self.end_call(token, Err(error)),
+            let address = entry.peer.address;
+            if let (Some(id), Some(endpoint)) = (entry.id, &mut self.endpoint) {
+                endpoint.cancel(peer, id);
             }
+            self.end_call(token, Err(CallError::PeerRestarted { peer: address }));
+        }
+    }
+
+    /// Makes a call again under a new name.
+    fn begin_anew(&mut self, token: u64) {
+        let Some(entry) = self.calls.entries.get_mut(&token) else { return };
+        let peer = entry.peer.host;
+        if let (Some(id), Some(endpoint)) = (entry.id.take(), &mut self.endpoint) {
+            endpoint.cancel(peer, id);
+            self.calls.by_message.remove(&(peer, id));
+        }
+        match self.submit(token) {
+            Ok(true) => self.dirty = true,
+            Ok(false) => drop(self.calls.waiting.insert(token)),
+            Err(error) => self.end_call(token, Err(error)),
         }
     }
 

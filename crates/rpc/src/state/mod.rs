@@ -134,6 +134,8 @@ pub(crate) enum Due {
     Linger(StreamKey),
     /// The grace of a shutdown is over.
     Grace,
+    /// It has been quiet for [`QUIET`] since the last that was under way has ended.
+    Quiet,
 }
 
 /// Whether it stops.
@@ -160,6 +162,8 @@ pub(crate) struct State {
     /// Of all nodes of the process.
     number: u32,
     life: Life,
+    /// It shuts down, and nothing is under way.
+    quiet: bool,
     /// The endpoint has something to send: turn it (again).
     dirty: bool,
     driver: Option<Waker>,
@@ -172,6 +176,10 @@ pub(crate) struct State {
     streams: Streams,
     counted: Stats,
 }
+
+/// A node that shuts down listens for so long after its last call, so that its peers learn that it has their
+/// answers: Homa's ask for that after some milliseconds.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// As many turns follow each other at once, because events made more to send.
 const TURNS: u32 = 3;
@@ -186,6 +194,7 @@ impl State {
             config,
             number,
             life: Life::Running,
+            quiet: false,
             dirty: false,
             driver: None,
             driver_due: false,
@@ -286,8 +295,9 @@ impl State {
                 break;
             }
         }
-        if matches!(self.life, Life::Closing) && self.is_idle() {
-            self.stop(None);
+        if matches!(self.life, Life::Closing) && !self.quiet && self.is_idle() {
+            self.quiet = true;
+            self.due.insert((self.after(QUIET), Due::Quiet));
         }
         let Some(endpoint) = &self.endpoint else { return true };
         let now = endpoint.clock().now();
@@ -391,7 +401,8 @@ impl State {
             match due {
                 Due::Call(token) => self.call_expired(token),
                 Due::Linger(key) => self.drop_stream(key),
-                Due::Grace => return self.stop(None),
+                Due::Quiet if !self.is_idle() => self.quiet = false,
+                Due::Quiet | Due::Grace => return self.stop(None),
             }
         }
     }
