@@ -93,8 +93,11 @@ pub struct Stats {
 static NODES: AtomicU32 = AtomicU32::new(0);
 
 /// Has tokio watch a file.
-#[expect(deprecated, reason = "what replaces it is unsafe, and asks for what holds here: both files own \
-    their descriptors and never change them")]
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, and asks for what holds here: both files own \
+    their descriptors and never change them"
+)]
 fn watch<T: AsRawFd>(file: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(file, interest)
 }

@@ -92,7 +92,10 @@ mod tests {
                 assert_eq!(read, Some((body.clone(), left)));
             }
             for status in Status::ALL {
-                assert_eq!(read_answer(&answer(body.clone(), status)), Some((body.clone(), status)));
+                assert_eq!(
+                    read_answer(&answer(body.clone(), status)),
+                    Some((body.clone(), status))
+                );
             }
         }
     }

@@ -296,10 +296,8 @@ async fn shutdown_waits_for_what_is_under_way() {
             request.respond("done").await.unwrap();
         });
         let address = there.local_addr();
-        let (ours, theirs) = tokio::join!(
-            timeout(PATIENCE, here.shutdown()),
-            timeout(PATIENCE, there.shutdown())
-        );
+        let (ours, theirs) =
+            tokio::join!(timeout(PATIENCE, here.shutdown()), timeout(PATIENCE, there.shutdown()));
         (ours.unwrap(), theirs.unwrap());
         let answer = call.await.unwrap();
         assert_eq!(answer.unwrap_or_else(|e| panic!("{name}: {e}")), "done");

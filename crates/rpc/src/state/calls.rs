@@ -117,7 +117,9 @@ impl State {
         let sent = if self.calls.waiting.is_empty() { self.submit(token) } else { Ok(false) };
         match sent {
             Ok(true) => {}
-            Ok(false) if order.waits && self.calls.waiting.len() < self.config.max_waiting_calls => {
+            Ok(false)
+                if order.waits && self.calls.waiting.len() < self.config.max_waiting_calls =>
+            {
                 self.calls.waiting.insert(token);
             }
             Ok(false) => {
@@ -257,10 +259,14 @@ impl State {
 
     /// The peer has begun a new life: calls that may be executed twice begin anew, others fail.
     pub(super) fn restart_calls(&mut self, peer: HostId) {
-        let mut tokens: Vec<u64> = self.calls.entries.iter().filter_map(|(token, entry)| {
-            (entry.peer.host == peer && entry.id.is_some()).then_some(*token)
-        })
-        .collect();
+        let mut tokens: Vec<u64> = self
+            .calls
+            .entries
+            .iter()
+            .filter_map(|(token, entry)| {
+                (entry.peer.host == peer && entry.id.is_some()).then_some(*token)
+            })
+            .collect();
         tokens.sort_unstable();
         for token in tokens {
             let Some(entry) = self.calls.entries.get(&token) else { continue };

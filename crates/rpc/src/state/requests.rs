@@ -42,7 +42,8 @@ impl Requests {
         self.waiting.len()
     }
     pub(super) fn serving(&self) -> usize {
-        let waiting = self.waiting.iter().filter(|arrived| matches!(arrived, Arrived::Request { .. }));
+        let waiting =
+            self.waiting.iter().filter(|arrived| matches!(arrived, Arrived::Request { .. }));
         self.known.len().saturating_sub(waiting.count())
     }
     pub(super) fn is_empty(&self) -> bool {

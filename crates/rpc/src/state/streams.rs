@@ -234,7 +234,8 @@ impl State {
                 Poll::Pending
             }
             Err(error) => {
-                let peer = Peer { node: self.number, host: key.peer, address: self.peer_addr(key.peer) };
+                let peer =
+                    Peer { node: self.number, host: key.peer, address: self.peer_addr(key.peer) };
                 Poll::Ready(Err(self.refused(peer, len, 0, error)))
             }
         }
@@ -351,12 +352,7 @@ impl State {
         }
     }
 
-    pub(super) fn on_readable(
-        &mut self,
-        key: StreamKey,
-        pieces: SmallVec<[Bytes; 1]>,
-        end: bool,
-    ) {
+    pub(super) fn on_readable(&mut self, key: StreamKey, pieces: SmallVec<[Bytes; 1]>, end: bool) {
         let Some(entry) = self.streams.entries.get_mut(&key) else { return };
         let bytes: u64 = pieces.iter().map(|bytes| bytes.len() as u64).sum();
         entry.ended |= end;
