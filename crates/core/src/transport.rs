@@ -240,6 +240,14 @@ pub trait Transport {
     #[must_use]
     fn poll_event(&mut self) -> Option<Event>;
 
+    /// Whether this message, or this direction of a stream, arrives here: begun, and neither delivered nor
+    /// forgotten.
+    ///
+    /// What the application has not heard of is forgotten without an event when its sender falls
+    /// silent. A driver asks this of what has not grown for long, and frees its bytes.
+    #[must_use]
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
+
     /// How it cuts messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;

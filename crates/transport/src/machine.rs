@@ -145,6 +145,10 @@ impl Transport for Machine {
         each!(self, machine => machine.poll_event())
     }
 
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        each!(self, machine => machine.is_arriving(peer, id))
+    }
+
     fn framing(&self) -> Framing {
         each!(self, machine => machine.framing())
     }

@@ -88,6 +88,7 @@ pub(crate) fn run<T: Transport>(
     let everything_ended = network.run_until(Time::ZERO + Span::from_secs(60));
     prop_assert!(everything_ended, "the hosts go on and on");
     prop_assert!(network.hosts.iter().all(idle));
+    prop_assert!(network.nothing_arrives());
 
     let mut fates = BTreeMap::<_, Fate>::new();
     for (_, host, event) in &network.events {
@@ -195,6 +196,8 @@ pub(crate) fn silent_peer<T: Transport>(
         assert!(idle(&network.hosts[0]), "gone after {gone_after_us} us");
         assert_eq!(held(&network.hosts[0]), 0, "gone after {gone_after_us} us");
         assert_eq!(network.hosts[0].poll_timeout(), None);
+        network.restart(1, new(HostId(1)));
+        assert!(network.nothing_arrives(), "gone after {gone_after_us} us");
         for n in 1..=30 {
             let id = MessageId::request(n);
             let ends = network.events_at(0).filter(|event| match *event {

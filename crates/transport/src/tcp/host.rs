@@ -537,6 +537,13 @@ impl Transport for Host {
         self.events.pop_front()
     }
 
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        // Asked seldom enough to look for it.
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+        let mut of_peer = connections.filter(|connection| connection.key.peer == peer);
+        of_peer.any(|connection| connection.is_arriving(id))
+    }
+
     fn framing(&self) -> Framing {
         self.config.framing()
     }
