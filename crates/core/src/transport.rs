@@ -283,6 +283,10 @@ pub trait Transport {
     /// as many (flow control). `id` is the direction that this host receives.
     fn consume(&mut self, _now: Time, _peer: HostId, _id: MessageId, _bytes: u64) {}
 
+    /// The driver has found that a peer has begun a new life, which knows nothing of what was before. A
+    /// transport need not make use of it: it finds that out by itself, later.
+    fn peer_restarted(&mut self, _now: Time, _peer: HostId) {}
+
     /// What it has measured of the round trip to its peers, in the order of their numbers; empty if it
     /// measures none.
     #[must_use]

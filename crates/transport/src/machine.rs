@@ -172,6 +172,10 @@ impl Transport for Machine {
         each!(self, machine => machine.consume(now, peer, id, bytes));
     }
 
+    fn peer_restarted(&mut self, now: Time, peer: HostId) {
+        each!(self, machine => machine.peer_restarted(now, peer));
+    }
+
     fn round_trips(&self) -> Vec<RoundTrip> {
         each!(self, machine => machine.round_trips())
     }

@@ -92,6 +92,8 @@ impl Endpoint {
             Life::New => {
                 self.stats.restarts += 1;
                 self.events.push_back(Event::PeerRestarted { peer });
+                self.machine.peer_restarted(now, peer);
+                self.changed();
             }
             Life::Doubtful(ask) => {
                 self.stats.late += 1;
