@@ -7,6 +7,7 @@
 //! direction is readable in order, once, up to what was written, within the window, and whole when it
 //! ends.
 
+mod schedule;
 mod streams;
 
 use std::cmp::Reverse;
@@ -16,6 +17,8 @@ use rackweave_core::{
     Event, HostId, Kind, MessageId, Open, Packet, Placement, Rate, Refused, Rng, Slice, Span,
     StreamEvent, Submit, Time, Transport,
 };
+
+pub use schedule::{Fates, Schedule};
 
 /// What happens to packets on their way.
 #[derive(Clone, Copy, Debug, Default)]
