@@ -159,7 +159,7 @@ fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
                         assert!(known, "damaged");
                         assert!(seen.insert((peer, id), ()).is_none(), "twice");
                     }
-                    Event::Failed { peer, reason, .. } => panic!("{peer}: {reason}"),
+                    Event::Failed { peer, reason, .. } => panic!("{host} to {peer}: {reason}"),
                     _ => {}
                 }
             }
