@@ -141,10 +141,10 @@ fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
 /// All but host 0 send messages of this length to host 0; each arrives once, byte for byte.
 fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
     let senders = ends.len() - 1;
-    for sender in 1..=senders {
+    for (sender, end) in ends.iter_mut().enumerate().skip(1) {
         for message in 0..messages {
             let body = bytes(len, sender * 1000 + message);
-            ends[sender].send(HostId(0), Kind::OneWay, body).unwrap();
+            end.send(HostId(0), Kind::OneWay, body).unwrap();
         }
     }
     let mut seen = std::collections::BTreeMap::new();
