@@ -6,8 +6,10 @@
 )]
 
 mod control;
+mod packet;
 mod timers;
 mod udp;
 
+pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use timers::tighten_timers;
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
