@@ -173,9 +173,9 @@ impl World {
             end.turn().unwrap();
         }
         self.take_events();
-        // The server may never have heard of a stream that was cancelled.
+        // The server may never have heard of a stream that ended badly.
         let over = |ends: &[End; 2]| {
-            ends[0].is_over() && (ends[1].is_over() || !ends[1].open && ends[0].cancelled)
+            ends[0].is_over() && (ends[1].is_over() || !ends[1].open && ends[0].closed == 0)
         };
         self.steps > 200 && self.streams.values().all(over)
     }
