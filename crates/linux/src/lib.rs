@@ -14,6 +14,7 @@
 
 mod clock;
 pub mod endpoint;
+pub mod netns;
 pub mod sys;
 
 pub use clock::Clock;

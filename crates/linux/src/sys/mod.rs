@@ -6,6 +6,7 @@
 )]
 
 mod control;
+pub mod ethtool;
 mod udp;
 
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
