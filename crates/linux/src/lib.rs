@@ -2,6 +2,7 @@
 //!
 //! - [`Endpoint`]: a host's transport over UDP. It drives a [`rackweave_transport::Machine`], and holds the
 //!   bytes that the machine only names.
+//! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces.
 //! - [`Clock`]: the only place that reads the time.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
 //!
@@ -15,6 +16,7 @@
 mod clock;
 pub mod endpoint;
 pub mod netns;
+pub mod switch;
 pub mod sys;
 
 pub use clock::Clock;

@@ -1,5 +1,6 @@
 //! A host's transport over UDP: sockets, timers, pacing and buffers around one machine.
 
+mod announce;
 pub mod config;
 mod incoming;
 mod outgoing;
@@ -213,7 +214,8 @@ impl Endpoint {
             next_id: first_id(),
             stats: Stats::default(),
             config,
-        })
+        }
+        .announced())
     }
 
     /// Where its socket is.

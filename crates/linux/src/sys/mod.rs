@@ -7,6 +7,8 @@
 
 mod control;
 pub mod ethtool;
+mod packet;
 mod udp;
 
+pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
