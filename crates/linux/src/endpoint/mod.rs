@@ -449,6 +449,14 @@ impl Endpoint {
         }
     }
 
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    pub(crate) const fn busy_poll(&self) -> rackweave_core::Span {
+        self.config.busy_poll
+    }
+
     /// After the machine has learnt something.
     fn changed(&mut self) {
         self.idle = false;
@@ -684,7 +692,7 @@ fn random_incarnation() -> u32 {
 /// Where message numbers begin: they increase from one life of a host to the next, and differ
 /// between hosts. Sixteenths of a second since 1970 (35 bits), then 9 random bits, then 19 to count: nobody
 /// sends 2^28 messages in a sixteenth of a second.
-fn first_id() -> u64 {
+pub(crate) fn first_id() -> u64 {
     let sixteenths = realtime_ns() / 62_500_000;
     sixteenths << 28 | u64::from(random_incarnation() & 0x1ff) << 19
 }

@@ -8,7 +8,9 @@
 mod control;
 pub mod ethtool;
 mod packet;
+mod tcp;
 mod udp;
 
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
+pub use tcp::{bind_late, unanswered_for};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};

@@ -6,7 +6,7 @@ use std::io;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Kind, MessageId, Span, Time};
-use rackweave_linux::{Clock, Endpoint, Event, SendError};
+use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
 use rackweave_workload::{Arrival, Exchange, Generator, Pattern as Messages};
 
 use super::payload::Pattern;
@@ -94,7 +94,7 @@ struct Answer {
 /// A host under load.
 pub(super) struct Host {
     pub(super) this: HostId,
-    pub(super) doors: Vec<Endpoint>,
+    pub(super) doors: Vec<AnyEndpoint>,
     exchanges: Vec<Exchange>,
     streams: Vec<Stream>,
     later: BinaryHeap<Later>,
@@ -114,7 +114,7 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(
         this: HostId,
-        (endpoints, doors): (Vec<Endpoint>, &Doors),
+        (endpoints, doors): (Vec<AnyEndpoint>, &Doors),
         streams: Vec<Stream>,
         (clock, start, life): (Clock, Span, Option<Life>),
         point: &PointSpec,
@@ -357,6 +357,7 @@ impl Host {
         for (number, door) in self.doors.iter().enumerate() {
             let stats = door.stats();
             end.packets += stats.sent + stats.received;
+            let AnyEndpoint::Udp(door) = door else { continue };
             end.round_trips.extend(door.round_trips().iter().map(|trip| Trip {
                 door: number as u8,
                 peer: trip.peer.0,

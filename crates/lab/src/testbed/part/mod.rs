@@ -8,15 +8,16 @@ mod switch;
 
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
+use rackweave_linux::{
+    AnyEndpoint, Clock, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint, wait_any,
+};
 use rackweave_sim::{Fabric, mean_gap};
+use rackweave_transport::TransportConfig;
 use rackweave_workload::Generator;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(super) use self::host::longest;
 use self::host::{Host, Life, Stream};
@@ -197,7 +198,8 @@ fn serve(
         }
         let start = host.next_start().filter(|_| !blocked);
         let until = [next, start, Some(tell_at), Some(now + LOOK_EVERY)];
-        wait(&host.doors, clock, until.into_iter().flatten().min());
+        wait_any(&mut host.doors, until.into_iter().flatten().min())
+            .map_err(|error| format!("it cannot wait: {error}"))?;
     }
     if let Some(at) = host.now() {
         let _ = lines.send(Said::Records(host.ledger.take(at, host.is_idle())));
@@ -217,24 +219,6 @@ fn writer() -> (Sender<Said>, std::thread::JoinHandle<()>) {
     (lines, written)
 }
 
-fn wait(doors: &[Endpoint], clock: Clock, until: Option<Time>) {
-    let left = until.map_or(LOOK_EVERY, |until| until.since(clock.now()));
-    if left == Span::ZERO {
-        return;
-    }
-    let ns = left.0.div_ceil(1000);
-    let timeout =
-        Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-    let mut fds: Vec<PollFd<'_>> = (doors.iter())
-        .map(|door| {
-            let blocked = if door.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
-            PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN | blocked)
-        })
-        .collect();
-    // Whatever it says, the sockets get their turn.
-    let _ = poll(&mut fds, Some(&timeout));
-}
-
 fn endpoints(
     this: HostId,
     point: &PointSpec,
@@ -242,7 +226,7 @@ fn endpoints(
     fabric: &Fabric,
     bind: &Bind,
     clock: Clock,
-) -> Result<Vec<Endpoint>, String> {
+) -> Result<Vec<AnyEndpoint>, String> {
     let mut endpoints = Vec::with_capacity(doors.doors.len());
     for (number, (door, at)) in doors.doors.iter().zip(&bind.at).enumerate() {
         let peers = match bind.switch {
@@ -253,12 +237,24 @@ fn endpoints(
                 Peers::Direct { hosts: hosts.collect(), allow: Vec::new() }
             }
         };
+        if let Some(congestion) = door.kernel {
+            let mut config = TcpConfig::new(this, *at, peers);
+            config.congestion = Some(congestion.to_owned());
+            if let TransportConfig::Tcp(tcp) = &door.transport {
+                config.connections_per_peer = tcp.connections_per_peer;
+            }
+            config.busy_poll = point.testbed.busy_poll;
+            config.clock = clock;
+            let endpoint = TcpEndpoint::new(config).map_err(|error| error.to_string())?;
+            endpoints.push(endpoint.into());
+            continue;
+        }
         let mut config = EndpointConfig::new(this, *at, peers, &door.transport);
         config.link = fabric.host_rate();
         config.run_ahead = point.testbed.run_ahead;
         config.busy_poll = point.testbed.busy_poll;
         config.clock = clock;
-        endpoints.push(Endpoint::new(config).map_err(|error| error.to_string())?);
+        endpoints.push(Endpoint::new(config).map_err(|error| error.to_string())?.into());
     }
     Ok(endpoints)
 }
