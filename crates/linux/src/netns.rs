@@ -89,11 +89,12 @@ pub struct Network {
 /// What the kernel's TCP is like.
 #[derive(Clone, Debug, Default)]
 pub struct TcpSettings {
-    /// Congestion control of connections that do not name one.
+    /// Congestion control of connections that do not name one: by the route, as a namespace may not have every
+    /// default.
     pub congestion: Option<String>,
     /// Whether connections use ECN.
     pub ecn: bool,
-    /// Least retransmission timeout.
+    /// Least retransmission timeout, in whole milliseconds.
     pub min_rto: Option<Span>,
 }
 
@@ -220,15 +221,17 @@ impl Network {
         let ip = ip_address(host).ok_or(NetnsError::NoAddress(host))?;
         let ip = std::net::Ipv4Addr::from(ip);
         let min_rto = self.tcp.min_rto.map_or(String::new(), |rto| {
-            format!(" rto_min {}us", (rto.0 / 1_000_000).max(1))
+            format!(" rto_min {}ms", rto.0.div_ceil(1_000_000_000).max(1))
         });
+        let congestion = self.tcp.congestion.as_ref();
+        let congestion = congestion.map_or(String::new(), |name| format!(" congctl {name}"));
         Ok(vec![
             "link set lo up".into(),
             format!("addr add {ip}/32 dev {HOST_INTERFACE}"),
             format!("link set {HOST_INTERFACE} up"),
             format!("neigh replace {GATEWAY} lladdr {GATEWAY_MAC} dev {HOST_INTERFACE} nud permanent"),
             format!("route add {GATEWAY} dev {HOST_INTERFACE} scope link"),
-            format!("route add default via {GATEWAY} dev {HOST_INTERFACE} src {ip}{min_rto}"),
+            format!("route add default via {GATEWAY} dev {HOST_INTERFACE} src {ip}{min_rto}{congestion}"),
         ])
     }
 
@@ -245,9 +248,6 @@ impl Network {
     }
 
     fn tcp_settings(&self, name: &str) -> Result<(), NetnsError> {
-        if let Some(congestion) = &self.tcp.congestion {
-            set(name, "net/ipv4/tcp_congestion_control", congestion)?;
-        }
         set(name, "net/ipv4/tcp_ecn", if self.tcp.ecn { "1" } else { "0" })?;
         // What one run has learnt of a path must not help the next.
         set(name, "net/ipv4/tcp_no_metrics_save", "1")
