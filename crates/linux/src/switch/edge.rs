@@ -225,10 +225,11 @@ impl Edges {
                     true => Err(Unfit::Oversized),
                     false => frame::read_frame(bytes, HostId(host), core.hosts(), self.mtu),
                 };
-                if unfinished_checksum && read.is_ok() {
+                let Some(slot) = let_in(core, last, HostId(host), read, bytes) else { continue };
+                if unfinished_checksum {
                     core.counters.unfinished_checksums += 1;
+                    frame::finish_checksum(&mut core.frames().get_mut(slot)[..bytes.len()]);
                 }
-                let_in(core, last, HostId(host), read, bytes);
             }
             if !PacketSocket::was_full(filled) {
                 return Ok(None);
@@ -319,14 +320,14 @@ impl Edges {
     }
 }
 
-/// Lets a frame into the fabric, or counts why not.
+/// Lets a frame into the fabric, or counts why not; its slot.
 fn let_in(
     core: &mut Core,
     at: Time,
     host: HostId,
     read: Result<Packet<Carried>, Unfit>,
     bytes: &[u8],
-) {
+) -> Option<u32> {
     let counters = &mut core.counters;
     let packet = match read {
         Ok(packet) => packet,
@@ -339,14 +340,15 @@ fn let_in(
                 Unfit::NoRoute => &mut counters.drops[DropReason::NoRoute as usize],
             };
             *counter += 1;
-            return;
+            return None;
         }
     };
-    let Some(slot) = core.frames().insert(bytes) else {
-        core.counters.no_memory += 1;
-        return;
-    };
-    core.arrive(at, host, packet.map(|carried| carried.at(slot)));
+    let slot = core.frames().insert(bytes);
+    match slot {
+        Some(slot) => core.arrive(at, host, packet.map(|carried| carried.at(slot))),
+        None => core.counters.no_memory += 1,
+    }
+    slot
 }
 
 fn interface_error(name: &str, source: io::Error) -> SwitchError {

@@ -345,6 +345,35 @@ pub(super) fn finish_frame(frames: &mut Frames, packet: &Packet<Carried>) -> usi
     len
 }
 
+/// Writes the checksum that a host has left to its NIC into a frame that [`read_frame`] has read: until then there is
+/// the sum over the pseudo header in its place.
+pub(super) fn finish_checksum(frame: &mut [u8]) {
+    let ip = &mut frame[ETHERNET..];
+    let header = usize::from(ip[0] & 0xf) * 4;
+    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+    let at = match ip[9] {
+        PROTOCOL_TCP => 16,
+        PROTOCOL_UDP => 6,
+        _ => return,
+    };
+    let l4 = &mut ip[header..total];
+    if l4.len() < at + 2 {
+        return;
+    }
+    let (pairs, rest) = l4.as_chunks::<2>();
+    let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
+    sum += rest.iter().map(|last| u64::from(*last) << 8).sum::<u64>();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // In UDP, zero is "none".
+    let check = match !(sum as u16) {
+        0 if ip[9] == PROTOCOL_UDP => 0xffff,
+        check => check,
+    };
+    ip[header + at..header + at + 2].copy_from_slice(&check.to_be_bytes());
+}
+
 /// Exchanges two neighbours of `len` bytes.
 fn swap(bytes: &mut [u8], at: usize, len: usize) {
     let (first, rest) = bytes[at..].split_at_mut(len);

@@ -38,8 +38,8 @@ pub struct Counters {
     /// Dropped on entry: larger than a frame can be. The host's segmentation offload is on; turn it
     /// off there (`ethtool -K DEV tso off gso off`).
     pub oversized: u64,
-    /// Let in with a checksum that its host has left to a NIC; the receiver will drop it. The host's checksum
-    /// offload is on; turn it off there (`ethtool -K DEV tx off`).
+    /// Let in without a checksum, which the host has left to its NIC. The switch has worked it out, which takes
+    /// time; better turn the host's checksum offload off (`ethtool -K DEV tx off`).
     pub unfinished_checksums: u64,
     /// Dropped on entry: all slots for frames were taken.
     pub no_memory: u64,
