@@ -3,6 +3,7 @@
 //! - [`Endpoint`]: a host's transport over UDP. It drives a [`rackweave_transport::Machine`], and holds the
 //!   bytes that the machine only names.
 //! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces.
+//! - [`netns`]: hosts as network namespaces.
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
 //! - [`Clock`]: the only place that reads the time.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
@@ -18,6 +19,7 @@ mod any;
 mod clock;
 pub mod endpoint;
 pub mod kernel;
+pub mod netns;
 pub mod switch;
 pub mod sys;
 mod wait;

@@ -6,6 +6,7 @@
 )]
 
 mod control;
+pub mod ethtool;
 mod packet;
 mod tcp;
 mod timers;
