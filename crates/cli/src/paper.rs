@@ -11,14 +11,19 @@ use rackweave_lab::results::files::OutputFolder;
 use crate::args::PaperArgs;
 use crate::progress::Progress;
 use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c};
+use crate::testbed::part_command;
 use crate::{exit, print};
 
 /// Lines longer than this are hard to read on any terminal.
 const WIDEST: usize = 120;
 
 pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
-    let request =
-        Request { paper: args.paper.clone(), claims: args.claims.clone(), quick: args.quick };
+    let request = Request {
+        paper: args.paper.clone(),
+        claims: args.claims.clone(),
+        quick: args.quick,
+        parts: Some(part_command()?),
+    };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {
         let items = session.items();

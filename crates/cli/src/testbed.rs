@@ -14,11 +14,8 @@ use crate::run::{INTERRUPTED, quoted, stop_on_ctrl_c, table};
 use crate::print;
 
 pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
-    let command = PartCommand {
-        program: std::env::current_exe().into_diagnostic()?,
-        arguments: vec!["testbed-part".into()],
-    };
-    let testbed = Testbed::load(&args.scenario, &args.sets, args.seed, args.overlay, command)?;
+    let parts = part_command()?;
+    let testbed = Testbed::load(&args.scenario, &args.sets, args.seed, args.overlay, parts)?;
     testbed.check()?;
     let scenario = testbed.scenario();
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out().with_extension("testbed"));
@@ -67,6 +64,12 @@ fn tell(args: &TestbedArgs, testbed: &Testbed, results: &Results) {
     for failure in &results.summary.failures {
         let _ = writeln!(stderr, "error: {}: {}", failure.transport, failure.message);
     }
+}
+
+/// How the processes of a run are begun: this program, as [`part`].
+pub(crate) fn part_command() -> miette::Result<PartCommand> {
+    let program = std::env::current_exe().into_diagnostic()?;
+    Ok(PartCommand { program, arguments: vec!["testbed-part".into()] })
 }
 
 /// A process of a run: only the testbed itself starts it.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use super::path::Path;
 use super::select::{Relation, Selector, flatten};
 use crate::error::{ScenarioError, nearest};
-use crate::scenario::Scenario;
+use crate::scenario::ScenarioText;
 
 /// The claims of one paper.
 #[derive(Clone, Debug)]
@@ -42,6 +42,19 @@ pub(crate) struct ScenarioSpec {
     pub(crate) file: String,
     #[serde(default)]
     pub(crate) quick: Quick,
+    #[serde(default)]
+    pub(crate) world: Worlds,
+}
+
+/// Where a scenario is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Worlds {
+    /// In the simulator.
+    #[default]
+    Simulated,
+    /// Each point twice: there, and on the testbed. The key `world` tells them apart: "simulated", "real".
+    Both,
 }
 
 /// What `--quick` does to a scenario: only less of the same.
@@ -341,16 +354,12 @@ impl Paper {
         })
     }
 
-    /// Reads a scenario with these `--set` arguments.
-    pub(crate) fn load_scenario(
-        &self,
-        spec: &ScenarioSpec,
-        sets: &[String],
-    ) -> Result<Scenario, ScenarioError> {
+    /// The text of a scenario.
+    pub(crate) fn scenario_text(&self, spec: &ScenarioSpec) -> Result<ScenarioText, ScenarioError> {
         let beside = self.folder.as_ref().map(|folder| folder.join(&spec.file));
         match beside.filter(|path| path.exists()) {
-            Some(path) => Scenario::load(&path.to_string_lossy(), sets, None),
-            None => Scenario::load(&spec.file, sets, None),
+            Some(path) => ScenarioText::load(&path.to_string_lossy()),
+            None => ScenarioText::load(&spec.file),
         }
     }
 }

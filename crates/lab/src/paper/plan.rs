@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 
-use super::claim::{Claim, Paper, Quick};
+use super::claim::{Claim, Paper, Quick, Worlds};
 use super::rule::{self, refuse_unknown};
 use super::select::PointKey;
 use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
-use crate::scenario::{PointSpec, Scenario};
+use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
+use crate::testbed::PartCommand;
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
@@ -19,16 +20,28 @@ pub struct Request {
     pub claims: Vec<String>,
     /// Smaller sizes and fewer repetitions.
     pub quick: bool,
+    /// How the processes of a testbed are begun; `None`: what needs one can't be decided.
+    pub parts: Option<PartCommand>,
 }
 
 /// A scenario that is run once, for one claim or several.
 pub(crate) struct Run {
     /// Folder of its results, and what claims call it.
     pub(crate) name: String,
+    /// All its points: the simulated ones, then those of the testbed.
     pub(crate) scenario: Scenario,
+    /// The testbed, if it is run there too.
+    pub(crate) real: Option<Real>,
     pub(crate) keys: Vec<PointKey>,
     /// Those of the run that is not quick.
     pub(crate) whole: Vec<PointKey>,
+}
+
+/// What a testbed is made of.
+pub(crate) struct Real {
+    pub(crate) text: ScenarioText,
+    pub(crate) sets: Vec<String>,
+    pub(crate) scenario: Scenario,
 }
 
 /// A claim, and the runs that its scenarios are.
@@ -154,18 +167,42 @@ impl Planned {
 
 fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
     let spec = paper.scenario(name)?;
-    let whole = paper.load_scenario(spec, &[])?;
-    let whole_keys = whole.points.iter().map(PointKey::of).collect();
-    let mut scenario = whole;
-    if quick {
-        let small = paper.load_scenario(spec, &spec.quick.set)?;
-        scenario = shrink(&spec.quick, scenario, small).map_err(|message| {
-            ScenarioError::new(format!("{}, [scenarios.{name}] quick: {message}", paper.file))
-        })?;
+    let text = paper.scenario_text(spec)?;
+    // The scenario in one world: all its points, and those that are run.
+    let in_world = |world| {
+        let whole = text.read(world, &[], None)?;
+        let mut keys: Vec<PointKey> = whole.points.iter().map(PointKey::of).collect();
+        let mut scenario = whole;
+        if quick {
+            let small = text.read(world, &spec.quick.set, None)?;
+            scenario = shrink(&spec.quick, scenario, small).map_err(|message| {
+                ScenarioError::new(format!("{}, [scenarios.{name}] quick: {message}", paper.file))
+            })?;
+        }
+        if spec.world == Worlds::Both {
+            let value = if world == World::Testbed { "real" } else { "simulated" };
+            keys.iter_mut().for_each(|key| key.insert(WORLD, value));
+            for point in &mut scenario.points {
+                point.set.push((WORLD.into(), value.into()));
+            }
+        }
+        Ok((keys, scenario))
+    };
+    let (mut whole, mut scenario) = in_world(World::Simulator)?;
+    let mut real = None;
+    if spec.world == Worlds::Both {
+        let (keys, testbed) = in_world(World::Testbed)?;
+        whole.extend(keys);
+        scenario.points.extend(testbed.points.iter().cloned());
+        let sets = if quick { spec.quick.set.clone() } else { Vec::new() };
+        real = Some(Real { text, sets, scenario: testbed });
     }
     let keys = scenario.points.iter().map(PointKey::of).collect();
-    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, keys, whole: whole_keys })
+    Ok(Run { name: format!("{}-{name}", paper.name()), scenario, real, keys, whole })
 }
+
+/// What tells the points of the two worlds apart.
+const WORLD: &str = "world";
 
 /// Keys that `quick` may set: how much is run, never what is compared.
 const SHRINKABLE: [&str; 15] = [

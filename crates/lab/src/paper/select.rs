@@ -30,6 +30,10 @@ impl PointKey {
         Self { set }
     }
 
+    pub(crate) fn insert(&mut self, key: &str, value: &str) {
+        self.set.insert(key.to_owned(), value.into());
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.set.get(key)
     }

@@ -8,13 +8,15 @@ use serde::Serialize;
 
 use super::claim::Claim;
 use super::figure;
-use super::plan::{Plan, Planned, Request, Run};
+use super::plan::{Plan, Planned, Real, Request, Run};
 use super::rule::{self, Points, Ruling, Trouble};
 use crate::error::{OutputError, ScenarioError};
 use crate::report::svg::Chart;
 use crate::results::files::OutputFolder;
-use crate::results::{PointResult, Results};
+use crate::results::{PointFailure, PointResult, Results};
 use crate::run::{Batch, PointEnd, Progress, RunError};
+use crate::scenario::World;
+use crate::testbed::Testbed;
 
 /// Folder of the runs' own results, below that of the claims.
 pub(crate) const RUNS: &str = "runs";
@@ -23,6 +25,8 @@ pub(crate) const RUNS: &str = "runs";
 pub struct Session {
     plan: Plan,
     batches: Vec<Batch>,
+    /// By run, where it is run on real hosts too.
+    testbeds: Vec<Option<Testbed>>,
     cancelled: AtomicBool,
     quick: bool,
 }
@@ -114,8 +118,20 @@ impl Session {
     /// If there is no such claim, or a file is wrong.
     pub fn prepare(request: &Request) -> Result<Self, ScenarioError> {
         let plan = Plan::new(request)?;
-        let batches = plan.runs.iter().map(|run| Batch::new(run.scenario.clone())).collect();
-        Ok(Self { plan, batches, cancelled: AtomicBool::new(false), quick: request.quick })
+        let batches = plan.runs.iter().map(|run| {
+            let mut simulated = run.scenario.clone();
+            simulated.points.retain(|point| point.world == World::Simulator);
+            Batch::new(simulated)
+        });
+        let batches = batches.collect();
+        let testbed = |real: &Real| {
+            let parts = request.parts.clone()?;
+            Some(Testbed::of(&real.text, &real.sets, real.scenario.clone(), parts))
+        };
+        let testbeds =
+            plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
+        let cancelled = AtomicBool::new(false);
+        Ok(Self { plan, batches, testbeds, cancelled, quick: request.quick })
     }
 
     /// System, claim and scenario.
@@ -127,6 +143,7 @@ impl Session {
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         self.batches.iter().for_each(Batch::cancel);
+        self.testbeds.iter().flatten().for_each(Testbed::cancel);
     }
 
     /// Whether [`Session::cancel`] was called.
@@ -140,7 +157,8 @@ impl Session {
     pub fn progress(&self) -> Progress {
         let mut all = Progress::default();
         let mut shares = 0.0;
-        for progress in self.batches.iter().map(Batch::progress) {
+        let real = self.testbeds.iter().flatten().map(Testbed::progress);
+        for progress in self.batches.iter().map(Batch::progress).chain(real) {
             shares += progress.fraction * progress.points as f64;
             all.points += progress.points;
             all.points_done += progress.points_done;
@@ -198,10 +216,10 @@ impl Session {
         };
         let work: Vec<(usize, usize)> = (self.plan.runs.iter().enumerate())
             .filter(|(run, _)| needed(*run))
-            .flat_map(|(run, planned)| (0..planned.scenario.points.len()).map(move |p| (run, p)))
+            .flat_map(|(run, _)| (0..self.batches[run].scenario().points.len()).map(move |p| (run, p)))
             .collect();
-        let under = self.plan.runs.iter().map(|run| {
-            let left = run.scenario.points.len();
+        let under = self.batches.iter().map(|batch| {
+            let left = batch.scenario().points.len();
             Mutex::new(Under { ends: (0..left).map(|_| None).collect(), left, began: None })
         });
         let under: Vec<Mutex<Under>> = under.collect();
@@ -226,13 +244,8 @@ impl Session {
             };
             let wall_s = began.elapsed().as_secs_f64();
             let results = self.batches[run].results(ends.into_iter().flatten().collect(), wall_s);
-            if !results.points.is_empty() {
-                let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
-                OutputFolder::prepare(&folder)?.write(
-                    self.batches[run].scenario(),
-                    &results,
-                    command,
-                )?;
+            if self.testbeds[run].is_none() {
+                self.write(run, &results, out, command)?;
             }
             *finished[run].lock().unwrap_or_else(PoisonError::into_inner) = Some(results);
             Ok(())
@@ -260,7 +273,59 @@ impl Session {
             let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
             results.unwrap_or_else(|| batch.results(Vec::new(), 0.0))
         });
-        Ok(results.collect())
+        let mut results: Vec<Results> = results.collect();
+        // Real hosts have the machine to themselves.
+        for (run, testbed) in self.testbeds.iter().enumerate() {
+            if let Some(testbed) = testbed.as_ref().filter(|_| needed(run)) {
+                self.run_really(run, testbed, &mut results[run]);
+                self.write(run, &results[run], out, command)?;
+            }
+        }
+        Ok(results)
+    }
+
+    /// Adds what the testbed finds out to what was simulated.
+    fn run_really(&self, run: usize, testbed: &Testbed, results: &mut Results) {
+        let first = self.batches[run].scenario().points.len();
+        let failure = |message: String| PointFailure {
+            set: [("world".to_owned(), "real".into())].into_iter().collect(),
+            transport: "testbed".into(),
+            message,
+            seed: self.plan.runs[run].scenario.seed,
+            arguments: Vec::new(),
+        };
+        let (points, failures, wall_s) = match testbed.run() {
+            Err(error) => (Vec::new(), vec![failure(error.to_string())], 0.0),
+            Ok(real) => (real.points, real.summary.failures, real.summary.wall_s),
+        };
+        let real = points.into_iter().map(|mut point| {
+            point.index += first;
+            point
+        });
+        let all = std::mem::take(&mut results.points).into_iter().chain(real).collect();
+        let before = &results.summary;
+        let wall_s = before.wall_s + wall_s;
+        let mut summary_failures = before.failures.clone();
+        summary_failures.extend(failures);
+        let rss = before.peak_rss_bytes;
+        *results = Results::new(&self.plan.runs[run].scenario, all, wall_s, rss);
+        results.summary.failures = summary_failures;
+        results.summary.interrupted = self.is_cancelled();
+    }
+
+    /// Writes a run's own results.
+    fn write(
+        &self,
+        run: usize,
+        results: &Results,
+        out: &OutputFolder,
+        command: &str,
+    ) -> Result<(), PaperError> {
+        if !results.points.is_empty() {
+            let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
+            OutputFolder::prepare(&folder)?.write(&self.plan.runs[run].scenario, results, command)?;
+        }
+        Ok(())
     }
 
     fn decide(&self, planned: &Planned, runs: &[Results], points: &[Points]) -> ClaimResult {
@@ -296,7 +361,7 @@ impl Session {
         let seconds = used().flat_map(|run| &run.points).map(|point| point.summary.cpu_s).sum();
         warnings.extend(used().flat_map(|run| run.warnings().chain(run.notes())));
         warnings.extend(used().flat_map(|run| &run.summary.failures).map(|failure| {
-            format!("the simulator failed at a point ({}): {}", failure.transport, failure.message)
+            format!("a point ({}) failed: {}", failure.transport, failure.message)
         }));
         let (holds, here, why) = match &planned.trouble {
             None => verdict(&rules, &claim.cause),

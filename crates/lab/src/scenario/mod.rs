@@ -116,6 +116,8 @@ pub struct Scenario {
 /// One run of a scenario.
 #[derive(Clone, Debug)]
 pub struct PointSpec {
+    /// Where it is to run.
+    pub world: World,
     /// The swept keys and their values here.
     pub set: Vec<(String, serde_json::Value)>,
     /// Name of the measured transport.
@@ -427,6 +429,7 @@ impl Reader<'_> {
             measure: file.measure.resolve(endless, places).map_err(located)?,
         };
         let point = PointSpec {
+            world: self.world,
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
             transport: chosen.name.as_str().to_owned(),
             labels,

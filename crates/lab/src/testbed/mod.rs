@@ -126,6 +126,25 @@ impl Testbed {
         })
     }
 
+    /// The points of a scenario that was read already: in namespaces if this machine lets it, else in the
+    /// overlay.
+    pub(crate) fn of(
+        text: &ScenarioText,
+        sets: &[String],
+        scenario: Scenario,
+        command: PartCommand,
+    ) -> Self {
+        Self {
+            text: text.clone(),
+            sets: sets.to_vec(),
+            scenario,
+            overlay: check::machine(false).is_err(),
+            command,
+            cancelled: AtomicBool::new(false),
+            watch: Watch::default(),
+        }
+    }
+
     /// The scenario.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
