@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
+use crate::rpc::RpcCommand;
+
 /// Data-center transports, tried on a simulated fabric before they run on a real one.
 #[derive(Debug, Parser)]
 #[command(
@@ -27,6 +29,9 @@ pub(crate) enum Command {
     Paper(PaperArgs),
     /// List what scenarios can name.
     List(ListArgs),
+    /// Calls and streams between real hosts: serve them, or measure them.
+    #[command(subcommand)]
+    Rpc(RpcCommand),
 }
 
 /// Run a scenario: all points of its sweep, on all cores.

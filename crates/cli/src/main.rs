@@ -3,6 +3,7 @@
 mod args;
 mod paper;
 mod progress;
+mod rpc;
 mod run;
 
 use std::io::Write;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Rpc(command) => rpc::rpc(command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,
