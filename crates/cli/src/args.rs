@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
+use crate::rpc::RpcCommand;
+
 /// Data-center transports, tried on a simulated fabric before they run on a real one.
 #[derive(Debug, Parser)]
 #[command(
@@ -32,6 +34,9 @@ pub(crate) enum Command {
     /// A process of a testbed.
     #[command(hide = true)]
     TestbedPart(PartArgs),
+    /// Calls and streams between real hosts: serve them, or measure them.
+    #[command(subcommand)]
+    Rpc(RpcCommand),
 }
 
 /// Run a scenario: all points of its sweep, on all cores.

@@ -3,6 +3,7 @@
 mod args;
 mod paper;
 mod progress;
+mod rpc;
 mod run;
 mod testbed;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::TestbedPart(args) => Ok(testbed::part(&args)),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Rpc(command) => rpc::rpc(command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

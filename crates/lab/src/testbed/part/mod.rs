@@ -77,8 +77,7 @@ fn run(setup: &Setup) -> Result<(), String> {
     if let Some(name) = &setup.namespace {
         rackweave_linux::netns::enter(name).map_err(|error| error.to_string())?;
     }
-    // Waits end when they are due, not up to 50 microseconds later.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    rackweave_linux::sys::tighten_timers();
     let text = ScenarioText {
         file: setup.file.clone(),
         text: setup.text.clone(),
