@@ -394,7 +394,7 @@ impl Endpoint {
         !self.events.is_empty()
     }
 
-    pub(crate) const fn busy_poll(&self) -> rackweave_core::Span {
+    pub(crate) const fn busy_poll(&self) -> Span {
         self.config.busy_poll
     }
 
