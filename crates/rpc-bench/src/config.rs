@@ -83,6 +83,10 @@ const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 /// Bytes in flight on the way and back that Homa's simulator profile reckons with.
 const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 
+/// RESENDs without an answer until a peer is taken for dead (ours): half a second and more instead of the module's
+/// 75 ms, since processes wait for a processor longer than a kernel does.
+const PATIENT_RESENDS: u16 = 50;
+
 impl Setup {
     /// With defaults for all that is not named.
     #[must_use]
@@ -119,6 +123,8 @@ impl Setup {
                     Profile::Sigcomm18 => homa::Config::sigcomm18(self.link, SIGCOMM18_RTT_BYTES),
                 };
                 config.max_message_bytes = longest;
+                config.timeout_resends = PATIENT_RESENDS;
+                config.finished_ticks = config.finished_ticks.max(2 * config.remembered_for());
                 Some(TransportConfig::Homa(Arc::new(config)))
             }
             Transport::Polo => {

@@ -20,6 +20,11 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(DIGITS).unwrap_or_else(|_| unreachable!("one to five digits"))
 }
 
+fn record(histogram: &mut Histogram<u64>, rtt_ns: u64) {
+    // It grows: nothing is too large.
+    let _ = histogram.record(rtt_ns.max(1));
+}
+
 /// Calls of some time.
 #[derive(Clone, Debug)]
 pub struct Interval {
@@ -67,7 +72,7 @@ impl Default for Interval {
 
 impl Interval {
     pub(crate) fn answered(&mut self, request: u64, response: u64, rtt_ns: u64, dump: bool) {
-        self.rtt_ns.saturating_record(rtt_ns.max(1));
+        record(&mut self.rtt_ns, rtt_ns);
         self.bytes_out += request;
         self.bytes_in += response;
         if dump && self.rows.len() < MAX_ROWS {
@@ -206,7 +211,7 @@ impl ThreadEnd {
     pub(crate) fn record(&mut self, len: u64, rtt_ns: u64) {
         let group = GROUPS.iter().position(|most| len <= *most);
         if let Some(histogram) = group.and_then(|group| self.groups.get_mut(group)) {
-            histogram.saturating_record(rtt_ns.max(1));
+            record(histogram, rtt_ns);
         }
     }
 }
