@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
+use crate::switch::SwitchArgs;
+
 /// Data-center transports, tried on a simulated fabric before they run on a real one.
 #[derive(Debug, Parser)]
 #[command(
@@ -25,6 +27,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run what papers claim, and say whether it holds.
     Paper(PaperArgs),
+    /// Run a user-space switch: the simulator's queues at real rates, for real hosts.
+    Switch(Box<SwitchArgs>),
     /// List what scenarios can name.
     List(ListArgs),
 }

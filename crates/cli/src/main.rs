@@ -4,6 +4,7 @@ mod args;
 mod paper;
 mod progress;
 mod run;
+mod switch;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
+        Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
     });
