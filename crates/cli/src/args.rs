@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
 use crate::rpc::RpcCommand;
+use crate::switch::SwitchArgs;
 
 /// Data-center transports, tried on a simulated fabric before they run on a real one.
 #[derive(Debug, Parser)]
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Testbed(TestbedArgs),
     /// Run what papers claim, and say whether it holds.
     Paper(PaperArgs),
+    /// Run a user-space switch: the simulator's queues at real rates, for real hosts.
+    Switch(Box<SwitchArgs>),
     /// List what scenarios can name.
     List(ListArgs),
     /// A process of a testbed.
