@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
+use crate::rpc::RpcCommand;
+use crate::switch::SwitchArgs;
+
 /// Data-center transports, tried on a simulated fabric before they run on a real one.
 #[derive(Debug, Parser)]
 #[command(
@@ -27,11 +30,16 @@ pub(crate) enum Command {
     Testbed(TestbedArgs),
     /// Run what papers claim, and say whether it holds.
     Paper(PaperArgs),
+    /// Run a user-space switch: the simulator's queues at real rates, for real hosts.
+    Switch(Box<SwitchArgs>),
     /// List what scenarios can name.
     List(ListArgs),
     /// A process of a testbed.
     #[command(hide = true)]
     TestbedPart(PartArgs),
+    /// Calls and streams between real hosts: serve them, or measure them.
+    #[command(subcommand)]
+    Rpc(RpcCommand),
 }
 
 /// Run a scenario: all points of its sweep, on all cores.

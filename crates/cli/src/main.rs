@@ -3,7 +3,9 @@
 mod args;
 mod paper;
 mod progress;
+mod rpc;
 mod run;
+mod switch;
 mod testbed;
 
 use std::io::Write;
@@ -32,8 +34,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Testbed(args) => testbed::testbed(&args),
         Command::TestbedPart(args) => Ok(testbed::part(&args)),
+        Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
+        Command::Rpc(command) => rpc::rpc(command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

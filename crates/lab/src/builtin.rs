@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 20] = [
+pub const SCENARIOS: [Builtin; 22] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -27,6 +27,16 @@ pub const SCENARIOS: [Builtin; 20] = [
         name: "many-senders",
         file: "scenarios/many-senders.toml",
         text: include_str!("../../../scenarios/many-senders.toml"),
+    },
+    Builtin {
+        name: "testbed",
+        file: "scenarios/testbed.toml",
+        text: include_str!("../../../scenarios/testbed.toml"),
+    },
+    Builtin {
+        name: "testbed-incast",
+        file: "scenarios/testbed-incast.toml",
+        text: include_str!("../../../scenarios/testbed-incast.toml"),
     },
     Builtin {
         name: "homa-sigcomm18",

@@ -57,6 +57,11 @@ fn frames() {
     replay("decode_frame", checks::frame);
 }
 
+#[test]
+fn overlay() {
+    replay("decode_overlay", checks::overlay);
+}
+
 /// Else: `cargo run -p rackweave-wire --example fuzz_seeds`.
 #[test]
 fn seeds_are_up_to_date() {

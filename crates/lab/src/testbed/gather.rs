@@ -192,9 +192,15 @@ impl<'a> Gathering<'a> {
     pub(super) fn is_done(&self) -> bool {
         let all_started = self.last.is_some() || self.told.iter().all(|(_, idle)| *idle);
         all_started
-            && !self.open.iter().any(|(key, message)| {
-                message.stream == 0 && self.may_be_measured(*key, *message)
-            })
+            && !self
+                .open
+                .iter()
+                .any(|(key, message)| message.stream == 0 && self.may_be_measured(*key, *message))
+    }
+
+    /// Up to when a host has told everything.
+    pub(super) fn told_until(&self, host: u32) -> u64 {
+        self.told.get(host as usize).map_or(0, |(until, _)| *until)
     }
 
     /// A host has lost all it knew.

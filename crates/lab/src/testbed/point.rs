@@ -31,6 +31,8 @@ const HEAD_START: Span = Span::from_ms(500);
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 /// How often the coordinator looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a host that crashes may take to say what had become of its messages.
+const LAST_WORDS: Span = Span::from_secs(2);
 /// The smallest packet on a link: what answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
 
@@ -81,8 +83,8 @@ pub(super) fn run(
     point: &PointSpec,
     ledger: &Ledger,
 ) -> Result<Option<Ran>, TestbedError> {
-    let fabric = Fabric::new(&point.config.fabric)
-        .map_err(|error| TestbedError::Part(error.to_string()))?;
+    let fabric =
+        Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Part(error.to_string()))?;
     let config = &point.config;
     let stream = &config.streams[0];
     let total = mean_gap(&fabric, stream)
@@ -320,6 +322,11 @@ impl PointRun<'_> {
             patience = Duration::ZERO;
             match news {
                 (Role::Host(host), Said::Records(records)) => self.gathering.add(host, &records),
+                (Role::Host(host), Said::HostEnd(end)) => {
+                    // It ends after this: that is no news.
+                    self.host_ends.insert(host, *end);
+                    self.parts.remove(&Role::Host(host));
+                }
                 (role @ Role::Host(_), Said::Bound(_)) => self.tell(role, &Order::Greet),
                 (role @ Role::Host(host), Said::Up) => {
                     // A host in its next life.
@@ -341,21 +348,34 @@ impl PointRun<'_> {
             let role = Role::Host(host);
             match blow {
                 Blow::Pause | Blow::Resume => {
-                    let signal = if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
+                    let signal =
+                        if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
                     if let Some(part) = self.parts.get(&role) {
                         part.signal(signal);
                     }
                 }
-                Blow::Kill => {
-                    // Dropped, and killed with it; what it had said before is still heard.
-                    self.listen(Duration::ZERO)?;
-                    self.parts.remove(&role);
-                    self.crashed_at.insert(host, now.0);
-                    self.gathering.crashed(host, now.0);
-                }
+                Blow::Kill => self.crash(host, now)?,
                 Blow::Revive => self.start_part(role)?,
             }
         }
+        Ok(())
+    }
+
+    /// A host loses all it knows. It is told to stop, not killed: what had become of its messages until then would
+    /// be lost with it. To its peers that is the same: it ends without a word to them.
+    fn crash(&mut self, host: u32, now: Time) -> Result<(), TestbedError> {
+        let role = Role::Host(host);
+        let Some(part) = self.parts.get_mut(&role) else { return Ok(()) };
+        part.signal(Signal::CONT);
+        part.order(&Order::Stop);
+        let began = Clock::start();
+        while began.now() < Time::ZERO + LAST_WORDS && self.host_ends.remove(&host).is_none() {
+            self.listen(LOOK_EVERY)?;
+        }
+        self.parts.remove(&role);
+        let at = self.gathering.told_until(host).max(now.0);
+        self.crashed_at.insert(host, at);
+        self.gathering.crashed(host, at);
         Ok(())
     }
 
@@ -408,7 +428,8 @@ impl PointRun<'_> {
         let mut messages = self.gathering.messages(&self.fabric);
         for message in &mut messages {
             // What ended while the parts were being stopped came too late.
-            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at) {
+            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
+            {
                 message.outcome = Outcome::Unfinished;
             }
         }
@@ -500,6 +521,14 @@ impl PointRun<'_> {
                 "the switch was late: 1 of 100 packets by more than {late} (at most {worst}), and an idle round \
                  trip of this fabric is {round_trip}"
             ));
+        }
+        let lost: Vec<String> = (switch.lost.iter())
+            .filter(|(_, packets)| *packets > 0)
+            .map(|(where_, packets)| format!("{packets} {where_}"))
+            .collect();
+        if !lost.is_empty() {
+            let lost = lost.join(", ");
+            doubts.push(format!("packets were lost elsewhere than in the fabric's queues: {lost}"));
         }
         let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag_p99_ps);
         if let Some((host, end)) = slowest

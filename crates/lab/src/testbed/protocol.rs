@@ -209,6 +209,8 @@ pub(super) struct SwitchEnd {
     /// Samples of the queues: when, the longest, all together.
     pub(super) queues: Vec<(u64, u64, u64)>,
     pub(super) links: Vec<LinkEnd>,
+    /// Packets that were lost elsewhere than in its queues: where, and how many.
+    pub(super) lost: Vec<(String, u64)>,
     /// How late it was: the 99th percentile and the worst.
     pub(super) late_p99_ps: u64,
     pub(super) late_max_ps: u64,

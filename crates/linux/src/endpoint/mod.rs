@@ -106,6 +106,10 @@ pub struct Endpoint {
     batch: SendBatch,
     /// Away while what it has received is looked at.
     receive: Option<ReceiveBatch>,
+    /// [`Endpoint::wait`] is used ...
+    waits: bool,
+    /// ... and was not called since the socket was last found empty.
+    emptied: bool,
     /// What was handed to the kernel has left the link by then.
     link_free: Time,
     /// The machine had nothing to send when it was asked last.
@@ -137,6 +141,8 @@ impl Endpoint {
             events: VecDeque::new(),
             batch: SendBatch::default(),
             receive: Some(ReceiveBatch::default()),
+            waits: false,
+            emptied: false,
             link_free: Time::ZERO,
             idle: true,
             told: Time::ZERO,
@@ -305,6 +311,9 @@ impl Endpoint {
 
     /// The application has taken so many bytes of a stream's direction: there is room for as many more.
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
         let now = self.now();
         self.machine.consume(now, peer, id, bytes);
         self.changed();
@@ -366,6 +375,7 @@ impl Endpoint {
     /// # Errors
     /// What the system says.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        (self.waits, self.emptied) = (true, false);
         if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
     }
 
@@ -425,6 +435,7 @@ impl Endpoint {
                 return Ok(now.since(quiet) >= QUIET);
             }
             let end = until.min(quiet + QUIET);
+            self.emptied = false;
             self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
         }
     }

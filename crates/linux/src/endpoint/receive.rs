@@ -20,6 +20,11 @@ const MAKE_ROOM: Span = Span::from_ms(100);
 impl Endpoint {
     /// Receives what is there; whether more may be.
     pub(super) fn receive(&mut self) -> io::Result<bool> {
+        // The turn that sends what the application has to say to what it was just told: who calls `wait` next is
+        // told there what has come meanwhile. Never twice in a row.
+        if std::mem::take(&mut self.emptied) {
+            return Ok(false);
+        }
         let mut batch = self.receive.take().unwrap_or_default();
         let mut result = Ok(true);
         for _ in 0..RECEIVE_CALLS {
@@ -30,6 +35,7 @@ impl Endpoint {
             }
         }
         self.receive = Some(batch);
+        self.emptied = self.waits && matches!(result, Ok(false));
         result
     }
 

@@ -78,7 +78,7 @@ impl World {
         let chaos = self.steps < 200;
         self.steps += 1;
         let rng = &mut self.rng;
-        if chaos && self.streams.len() < 8 && rng.chance(0.3) {
+        if chaos && self.streams.len() < 5 && rng.chance(0.3) {
             let id = self.hosts[0].open(OTHER[0], Time::MAX).unwrap();
             self.streams.insert(id, [End { open: true, ..End::default() }, End::default()]);
         }
@@ -87,7 +87,7 @@ impl World {
                 let (endpoint, peer) = (&mut self.hosts[host], OTHER[host]);
                 let (own, other) = [(id, id.response()), (id.response(), id)][host];
                 if !end.finished && (rng.chance(0.3) || !chaos) {
-                    let len = if chaos { rng.below(40_000) } else { 0 };
+                    let len = if chaos { rng.below(20_000) } else { 0 };
                     let last = !chaos || rng.chance(0.03);
                     if len > 0 || last {
                         let bytes = piece(own, end.written, len);
@@ -207,8 +207,8 @@ fn streams_arrive_in_order_or_fail() {
         if !name.contains("homa") && !name.contains("tcp") {
             continue;
         }
-        for seed in 0..4 {
-            let share = seed as f64 / 3.0;
+        for seed in 0..3 {
+            let share = seed as f64 / 2.0;
             let (loss, duplication, reordering) = (0.1 * share, 0.2 * share, 0.5 * share);
             let faults = Faults { loss, duplication, reordering, lateness: Span::from_ms(2) };
             worlds.push(World::new(name, &transport, seed, faults));
@@ -226,5 +226,5 @@ fn streams_arrive_in_order_or_fail() {
             !over
         });
     }
-    assert!(closed > 100, "{closed}");
+    assert!(closed > 60, "{closed}");
 }

@@ -1,9 +1,9 @@
 //! The seeds of the fuzz targets: every kind of packet once, and the ways to be wrong that random
 //! changes find slowly.
 
-use rackweave_core::{Ecn, HostId, Kind, Packet};
+use rackweave_core::{Ecn, Header as _, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, phost, polo, tcp};
+use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, overlay, phost, polo, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -48,6 +48,9 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         header.encode(PORTS, &mut bytes);
         seeds.push(("decode_datagram", name.to_owned(), bytes));
         seeds.push(("decode_frame", format!("datagram_{name}"), framed(header, Layout::Head)));
+    }
+    for (name, bytes) in datagrams() {
+        seeds.push(("decode_overlay", name, bytes));
     }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
@@ -216,6 +219,53 @@ fn datagram_headers() -> Vec<(&'static str, datagram::Header)> {
         ("first", header(10_000, 0, 1456)),
         ("last", header(10_000, 8736, 1264)),
     ]
+}
+
+/// One of each transport in the overlay, as sent and cut by a switch, each behind its traffic class.
+fn datagrams() -> Vec<(String, Vec<u8>)> {
+    let headers: [(&str, Header, Layout); 7] = [
+        ("homa_head", homa_headers()[0].1.into(), Layout::Head),
+        ("homa_talk", homa_headers()[0].1.into(), Layout::Talk),
+        ("tcp", tcp_headers()[0].1.into(), Layout::Head),
+        ("ndp", ndp_headers()[0].1.into(), Layout::Head),
+        ("phost", phost_headers()[0].1.into(), Layout::Head),
+        ("polo", polo_headers()[0].1.into(), Layout::Head),
+        ("datagram", datagram_headers()[0].1.into(), Layout::Head),
+    ];
+    let mut seeds = Vec::new();
+    for (name, header, layout) in headers {
+        let packet = Packet::new(HostId(3), HostId(7), 100, header)
+            .with_ports(PORTS.source, PORTS.destination)
+            .with_priority(6)
+            .trimmable();
+        let payload = vec![0x5a; header.payload_bytes() as usize];
+        let check = overlay::crc32c(0, &payload);
+        for (kind, packet) in [("", packet), ("_cut", packet.trimmed(false))] {
+            let mut bytes = vec![frame::traffic_class(&packet)];
+            let mut datagram = Vec::new();
+            overlay::encode(&packet, layout, 11, 12, check, &mut datagram);
+            bytes.append(&mut datagram);
+            if !packet.is_trimmed() {
+                bytes.extend_from_slice(&payload);
+            }
+            seeds.push((format!("{name}{kind}"), bytes));
+        }
+    }
+    let mut hello = Vec::new();
+    overlay::encode_hello(HostId(3), HostId(7), 11, 0, &mut hello);
+    hello.insert(0, 0xe0);
+    let with = |at: usize, to: u8| {
+        let mut bytes = hello.clone();
+        bytes[at] = to;
+        bytes
+    };
+    seeds.push(("wrong_version".to_owned(), with(1, 0xa2)));
+    seeds.push(("wrong_kind".to_owned(), with(2, 2)));
+    seeds.push(("wrong_header_beyond_datagram".to_owned(), with(4, 255)));
+    seeds.push(("wrong_hello_with_payload".to_owned(), [&hello[..], &[0]].concat()));
+    seeds.push(("wrong_cut".to_owned(), hello[..32].to_vec()));
+    seeds.push(("hello".to_owned(), hello));
+    seeds
 }
 
 fn framed(header: impl Into<Header>, layout: Layout) -> Vec<u8> {

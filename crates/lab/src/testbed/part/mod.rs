@@ -77,8 +77,7 @@ fn run(setup: &Setup) -> Result<(), String> {
     if let Some(name) = &setup.namespace {
         rackweave_linux::netns::enter(name).map_err(|error| error.to_string())?;
     }
-    // Waits end when they are due, not up to 50 microseconds later.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    rackweave_linux::sys::tighten_timers();
     let text = ScenarioText {
         file: setup.file.clone(),
         text: setup.text.clone(),
@@ -117,7 +116,8 @@ fn listen() -> Receiver<Order> {
     let (sender, orders): (Sender<Order>, _) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
-            let Ok(order) = line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
+            let Ok(order) =
+                line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
             else {
                 break;
             };

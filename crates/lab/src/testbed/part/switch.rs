@@ -102,7 +102,22 @@ fn told(report: &Report, start: Span) -> SwitchEnd {
                 drops: link.drops,
             })
             .collect(),
+        lost: lost(report),
         late_p99_ps: report.lateness.p99.0,
         late_max_ps: report.lateness.max.0,
     }
+}
+
+/// What the machine has lost, and not the fabric.
+fn lost(report: &Report) -> Vec<(String, u64)> {
+    let counters = &report.counters;
+    [
+        ("in the kernel before the switch", counters.kernel_drops),
+        ("in the kernel behind the switch", counters.send_refused),
+        ("for want of memory in the switch", counters.no_memory),
+        ("because they were longer than a frame", counters.oversized),
+        ("because a NIC was to finish their checksums", counters.unfinished_checksums),
+    ]
+    .map(|(place, packets)| (place.to_owned(), packets))
+    .into()
 }

@@ -1,0 +1,441 @@
+//! `rackweave rpc serve` and `rackweave rpc bench`.
+
+use std::io::{IsTerminal, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Subcommand, ValueEnum};
+use rackweave_core::{Bytes, Rate, Span};
+use rackweave_rpc_bench::{
+    Bench, BenchConfig, BenchError, Load, Mode, Network, Profile, ServeConfig, Server, Setup,
+    Sizes, Transport, report,
+};
+
+use crate::{exit, print};
+
+/// The port of servers, as `cp_node`'s.
+const PORT: u16 = 4000;
+
+/// How often it is looked whether something has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RpcCommand {
+    /// Answer requests: each with its own bytes, or shortly.
+    Serve(ServeArgs),
+    /// Send requests, and tell throughput and round trips each second.
+    Bench(Box<BenchArgs>),
+}
+
+/// What both need to know of the transport.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SetupArgs {
+    /// What carries the calls: Homa or Polo over UDP, or the kernel's TCP.
+    #[arg(long, default_value = "homa")]
+    transport: TransportArg,
+    /// Which Homa.
+    #[arg(long, default_value = "leverage-homa")]
+    profile: ProfileArg,
+    /// Rate of this host's link: Homa and Polo send no faster.
+    #[arg(long, value_name = "RATE", default_value = "10 Gbps")]
+    link: Rate,
+    /// Look again for so many microseconds before sleeping.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    busy_poll: u64,
+    /// The longest message (default: homa 1 MB as the kernel module, polo and tcp 128 MiB).
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    max_message: Option<u64>,
+    /// Congestion control of the kernel's TCP (default: the system's).
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+}
+
+/// Answer requests: each with its own bytes, or shortly.
+///
+/// Serves this host only, whatever address it listens at, unless --allow names others.
+/// Nothing is encrypted: whoever is on the way can read and forge.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave rpc serve\n  \
+    rackweave rpc serve --transport tcp --ports 4\n  \
+    rackweave rpc serve --listen 10.0.0.1:4000 --allow 10.0.0.0/24\n\n\
+    It serves until Ctrl-C.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    setup: SetupArgs,
+    /// Where the first thread listens; the others at the ports that follow.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4000", value_parser = address)]
+    listen: SocketAddr,
+    /// Threads, each with a port of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    ports: u16,
+    /// Serve also hosts with these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.
+    #[arg(long, value_name = "NET")]
+    allow: Vec<Network>,
+}
+
+/// Send requests, and tell throughput and round trips each second.
+///
+/// In the manner of HomaModule's cp_node: the same line each second, the same workloads, the same
+/// dump. Round trips are from the moment at which a request is handed to the transport.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave rpc bench --workload 100 --unloaded 10000\n  \
+    rackweave rpc bench --workload W4 --truncate --outstanding 200 --ports 2\n  \
+    rackweave rpc bench --transport tcp --workload W3 --gbps 1 --seconds 5 --dump rtts.txt\n  \
+    rackweave rpc bench --workload 1000000 --total \"10 GB\" --check\n  \
+    rackweave rpc bench --stream --total \"10 GB\" --json\n\n\
+    Exit codes: 0 done, 1 something failed or was not as sent, 2 wrong usage, 130 interrupted.")]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    setup: SetupArgs,
+    /// Where servers are: ADDR, NAME or ADDR:PORT, separated by commas (default port: 4000).
+    #[arg(long = "server", value_name = "ADDR", default_value = "127.0.0.1:4000", value_delimiter = ',', value_parser = address)]
+    servers: Vec<SocketAddr>,
+    /// Ports of each server, that one and those that follow it.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    server_ports: u16,
+    /// Lengths of requests: W1 to W5, another name of `rackweave list workloads`, or bytes.
+    #[arg(long, value_name = "NAME|BYTES", default_value = "100")]
+    workload: Sizes,
+    /// Requests that are under way at a time, over all threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    outstanding: u32,
+    /// Threads, each with an endpoint of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    ports: u16,
+    /// Gigabits of requests a second, at random times; 0: a new one whenever one has ended.
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    gbps: f64,
+    /// Responses are short: 100 bytes.
+    #[arg(long)]
+    one_way: bool,
+    /// The baseline: one request after the other, so many of each length.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["gbps", "outstanding", "ports", "stream"])]
+    unloaded: Option<u64>,
+    /// One stream a thread instead of requests; the server answers with the digest.
+    #[arg(long, conflicts_with_all = ["one_way", "gbps", "workload", "outstanding"])]
+    stream: bool,
+    /// End after so many seconds (default: 10, unless something else ends it).
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// End after so many bytes of requests or streams.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    total: Option<u64>,
+    /// A request that is not answered within so many seconds has failed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    deadline: f64,
+    /// Cut messages that are longer than the transport takes.
+    #[arg(long)]
+    truncate: bool,
+    /// Compare each response with its request, and digest both.
+    #[arg(long)]
+    check: bool,
+    /// Write length and round trip of every request to a file, as cp_node does.
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
+    /// Seed of lengths, contents and times.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON document at the end, and nothing else.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TransportArg {
+    Homa,
+    Polo,
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ProfileArg {
+    LeverageHoma,
+    Linux,
+    Sigcomm18,
+}
+
+impl SetupArgs {
+    fn setup(self) -> Setup {
+        let transport = match self.transport {
+            TransportArg::Homa => Transport::Homa,
+            TransportArg::Polo => Transport::Polo,
+            TransportArg::Tcp => Transport::Tcp,
+        };
+        let profile = match self.profile {
+            ProfileArg::LeverageHoma => Profile::LeverageHoma,
+            ProfileArg::Linux => Profile::Linux,
+            ProfileArg::Sigcomm18 => Profile::Sigcomm18,
+        };
+        Setup {
+            transport,
+            profile,
+            link: self.link,
+            busy_poll: Span::from_us(self.busy_poll.min(1_000_000)),
+            max_message: self.max_message,
+            congestion: self.congestion,
+        }
+    }
+}
+
+/// Bytes, with or without a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    let bytes = text.parse::<u64>().or_else(|_| text.parse::<Bytes>().map(|bytes| bytes.0));
+    match bytes.map_err(|error| error.to_string())? {
+        0 => Err("must be above zero".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// An address or name, with or without a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text
+        .to_socket_addrs()
+        .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
+        .map_err(|_| format!("`{text}` is no address, no known name, and neither with a port"))?;
+    found.next().ok_or_else(|| format!("`{text}` has no address"))
+}
+
+pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
+    match command {
+        RpcCommand::Serve(args) => serve(args),
+        RpcCommand::Bench(args) => bench(*args),
+    }
+}
+
+/// Set by Ctrl-C; the second time the process ends.
+fn interrupted() -> miette::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+    })
+    .map_err(|error| miette::miette!("cannot listen for Ctrl-C: {error}"))?;
+    Ok(flag)
+}
+
+/// What could not be begun: wrong usage ends with 2, what the system refuses with 1.
+fn refused(error: &BenchError) -> miette::Result<u8> {
+    match error {
+        BenchError::Endpoint(_)
+        | BenchError::NoRoute { .. }
+        | BenchError::Dump { .. }
+        | BenchError::Thread(_)
+        | BenchError::Tcp(_) => {
+            say(&format!("error: {error}\n"));
+            Ok(exit::FAILED)
+        }
+        _ => Err(miette::miette!("{error}")),
+    }
+}
+
+fn say(text: &str) {
+    // Where nobody reads errors, there is no use in an error about it.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Sleeps a little.
+fn nap() {
+    #[expect(clippy::disallowed_methods, reason = "this thread only prints")]
+    std::thread::sleep(LOOK_EVERY);
+}
+
+fn clock() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "lines are printed each second")]
+    Instant::now()
+}
+
+fn serve(args: ServeArgs) -> miette::Result<u8> {
+    let interrupted = interrupted()?;
+    let last_port = u32::from(args.listen.port()) + u32::from(args.ports) - 1;
+    if last_port > u32::from(u16::MAX) {
+        return Err(miette::miette!("--ports {} goes beyond port 65535", args.ports));
+    }
+    let config = ServeConfig {
+        setup: args.setup.setup(),
+        listen: args.listen,
+        ports: args.ports,
+        allow: args.allow,
+    };
+    let name = config.setup.transport.name();
+    let server = match Server::start(&config) {
+        Ok(server) => server,
+        Err(error) => return refused(&error),
+    };
+    for address in server.addresses() {
+        print(&format!("{name} server at {address}\n"))?;
+    }
+    if config.allow.is_empty() {
+        if !config.listen.ip().is_loopback() {
+            say("note: only this host is served; --allow names others\n");
+        }
+    } else {
+        say("note: nothing is encrypted; whoever is on the way can read and forge\n");
+    }
+    let (mut before, mut since) = (server.served(), clock());
+    while !interrupted.load(Ordering::Relaxed) {
+        nap();
+        if server.is_broken() {
+            break;
+        }
+        let seconds = since.elapsed().as_secs_f64();
+        if seconds >= 1.0 {
+            let now = server.served();
+            if now != before {
+                print(&report::servers_line(name, before, now, seconds))?;
+            }
+            (before, since) = (now, clock());
+        }
+    }
+    match server.stop() {
+        Ok(()) => Ok(exit::DONE),
+        Err(error) => {
+            say(&format!("error: the server has ended: {error}\n"));
+            Ok(exit::FAILED)
+        }
+    }
+}
+
+/// A number of seconds that can be waited for.
+fn span(name: &str, seconds: f64) -> miette::Result<Span> {
+    // A day, written so that NaN is refused too.
+    if seconds > 0.0 && seconds <= 86_400.0 {
+        Ok(Span((seconds * 1e12) as u64))
+    } else {
+        Err(miette::miette!("{name} {seconds}: not between 0 and 86400 seconds"))
+    }
+}
+
+impl BenchArgs {
+    fn config(self) -> miette::Result<Result<BenchConfig, BenchError>> {
+        let load = match (self.unloaded, self.gbps) {
+            (Some(each), _) => Load::Unloaded { each },
+            (None, gbps) if gbps > 0.0 && gbps <= 1e5 => Load::Open { gbps },
+            (None, 0.0) => Load::Closed,
+            (None, gbps) => return Err(miette::miette!("--gbps {gbps}: not between 0 and 100000")),
+        };
+        let mode = match (self.stream, self.one_way) {
+            (true, _) => Mode::Stream,
+            (false, true) => Mode::OneWay,
+            (false, false) => Mode::Echo,
+        };
+        let other_end = self.total.is_some() || self.unloaded.is_some();
+        let duration = match self.seconds {
+            Some(seconds) => Some(span("--seconds", seconds)?),
+            None => (!other_end).then_some(Span::from_secs(10)),
+        };
+        let mut servers = Vec::new();
+        for server in &self.servers {
+            for index in 0..self.server_ports {
+                let port = server.port().checked_add(index);
+                let port =
+                    port.ok_or_else(|| miette::miette!("--server-ports goes beyond port 65535"))?;
+                servers.push(SocketAddr::new(server.ip(), port));
+            }
+        }
+        if servers.iter().any(|server| server.is_ipv4() != servers[0].is_ipv4()) {
+            return Err(miette::miette!("servers must be all IPv4 or all IPv6"));
+        }
+        let mut config = BenchConfig {
+            setup: self.setup.setup(),
+            servers,
+            sizes: self.workload.0,
+            mode,
+            load,
+            ports: self.ports,
+            outstanding: self.outstanding.max(u32::from(self.ports)),
+            duration,
+            total: self.total,
+            deadline: span("--deadline", self.deadline)?,
+            check: self.check,
+            dump: self.dump,
+            seed: self.seed,
+        };
+        Ok(config.check(self.truncate).map(|()| config))
+    }
+}
+
+fn bench(args: BenchArgs) -> miette::Result<u8> {
+    let interrupted = interrupted()?;
+    let json = args.json;
+    let config = match args.config()? {
+        Ok(config) => config,
+        Err(error) => return refused(&error),
+    };
+    let name = config.setup.transport.name();
+    let stream = config.mode == Mode::Stream;
+    let mut bench = match Bench::start(config) {
+        Ok(bench) => bench,
+        Err(error) => return refused(&error),
+    };
+    let show = !json || std::io::stderr().is_terminal();
+    let mut since = clock();
+    while !bench.is_done() {
+        nap();
+        if interrupted.load(Ordering::Relaxed) {
+            bench.stop();
+        }
+        if since.elapsed() >= Duration::from_secs(1) {
+            since = clock();
+            let interval = bench.tick();
+            let idle = interval.calls() == 0
+                && interval.bytes_out == 0
+                && interval.failures.is_empty()
+                && interval.outstanding == 0;
+            if idle || !show {
+                continue;
+            }
+            let line = if stream {
+                report::stream_line(name, &interval)
+            } else {
+                report::clients_line(name, &interval)
+            };
+            if json {
+                say(&line);
+            } else {
+                print(&line)?;
+            }
+        }
+    }
+    let config = bench.config().clone();
+    let summary = match bench.finish() {
+        Ok(summary) => summary,
+        Err(error) => return refused(&error),
+    };
+    let stopped = interrupted.load(Ordering::Relaxed);
+    if json {
+        print(&format!("{:#}\n", report::to_json(&config, &summary)))?;
+    } else if summary.all.calls() > 0 || summary.all.bytes_out > 0 {
+        print(&report::summary(&config, &summary))?;
+    }
+    for trouble in &summary.troubles {
+        // Who was interrupted while asking whether anybody is there knows why nobody was.
+        if !stopped {
+            say(&format!("error: {trouble}\n"));
+        }
+    }
+    if summary.corrupt > 0 {
+        say(&format!("error: {} responses were not what was sent\n", summary.corrupt));
+    }
+    let failed = summary.all.failures.values().sum::<u64>();
+    if failed > 0 && summary.troubles.is_empty() {
+        let reasons: Vec<String> = summary
+            .all
+            .failures
+            .iter()
+            .map(|(reason, count)| format!("{reason}: {count}"))
+            .collect();
+        say(&format!("error: {failed} requests have failed ({})\n", reasons.join(", ")));
+    }
+    Ok(match (stopped, summary.is_good()) {
+        (true, _) => exit::INTERRUPTED,
+        (false, true) => exit::DONE,
+        (false, false) => exit::FAILED,
+    })
+}

@@ -1,0 +1,317 @@
+//! `rackweave switch`.
+
+mod metrics;
+mod show;
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use miette::{Context, IntoDiagnostic, miette};
+use rackweave_core::{Bytes, HostId, Rate, Span, Time, frame};
+use rackweave_lab::Scenario;
+use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
+use rackweave_switch::config::{
+    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
+    Topology, TrimConfig,
+};
+
+use crate::{exit, print};
+
+/// Run a user-space switch: the simulator's queues at real rates, for real hosts.
+///
+/// Hosts are joined by UDP ports, which need no privilege, or by network interfaces. It ends with Ctrl-C, and
+/// then says what it has counted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave switch --listen 127.0.0.1:4100 --hosts 4 --link \"1 Gbps\" --stats\n  \
+    rackweave switch --listen 0.0.0.0:4100 --hosts 2 --host 0=192.0.2.1:5000 --host 1=192.0.2.2:5000\n  \
+    rackweave switch --listen 127.0.0.1:4100 --fabric my.toml --metrics 9100\n  \
+    rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n\n\
+    Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
+pub(crate) struct SwitchArgs {
+    /// UDP port of host 0; the hosts after it get the ports after it.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        conflicts_with = "interface",
+        required_unless_present = "interface"
+    )]
+    listen: Option<SocketAddr>,
+    /// Number of hosts, with --listen.
+    #[arg(long, value_name = "N", conflicts_with_all = ["interface", "fabric"], value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    hosts: Option<u32>,
+    /// A host's own address; else it is learnt from what the host sends, on loopback only.
+    #[arg(long = "host", value_name = "N=ADDR", conflicts_with = "interface")]
+    addresses: Vec<String>,
+    /// The interface of the next host: one end of a veth pair, or a port. Needs CAP_NET_RAW.
+    #[arg(long, value_name = "NAME")]
+    interface: Vec<String>,
+    /// Take the fabric, with all its switches, and the faults of a scenario.
+    #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
+    fabric: Option<String>,
+    /// Set a key of the scenario.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
+    sets: Vec<String>,
+    /// Rate of each link.
+    #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
+    link: Rate,
+    /// Bytes of each port's buffer, or packets.
+    #[arg(long, value_name = "SIZE", default_value = "500 KB")]
+    buffer: Size,
+    /// All ports share one buffer, with dynamic thresholds (alpha 1).
+    #[arg(long)]
+    shared_buffer: bool,
+    /// Mark packets that find more than this waiting.
+    #[arg(long, value_name = "SIZE")]
+    ecn: Option<Size>,
+    /// Cut packets to their headers instead of dropping them (NDP).
+    #[arg(long)]
+    trim: bool,
+    /// From the last bit in to the queue of the way out.
+    #[arg(long, value_name = "TIME", default_value = "250 ns")]
+    latency: Span,
+    /// Delay of each link, each way.
+    #[arg(long, value_name = "TIME", default_value = "0 ns")]
+    delay: Span,
+    /// Frames vanish with this probability, on each link.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    loss: f64,
+    /// Frames are damaged.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    corrupt: f64,
+    /// Frames arrive twice.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    duplicate: f64,
+    /// Frames arrive late.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    reorder: f64,
+    /// How late at most.
+    #[arg(long, value_name = "TIME", default_value = "1 ms")]
+    reorder_delay: Span,
+    /// Seed of everything random.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// From one look at the sockets to the next: longer takes less of the processor.
+    #[arg(long, value_name = "TIME", default_value = "20 us")]
+    window: Span,
+    /// Never sleep: takes one core whole.
+    #[arg(long)]
+    busy_poll: bool,
+    /// Show what it does, once a second.
+    #[arg(long)]
+    stats: bool,
+    /// At the end, print one JSON document with all counters and links.
+    #[arg(long)]
+    json: bool,
+    /// Serve counters for Prometheus at http://ADDR/metrics; a port alone is on loopback.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
+}
+
+/// "500 KB", or "65 packets" of full size.
+#[derive(Clone, Copy, Debug)]
+struct Size(u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let packets =
+            text.trim().strip_suffix("packets").or_else(|| text.trim().strip_suffix("packet"));
+        let Some(packets) = packets else {
+            return text
+                .parse::<Bytes>()
+                .map(|bytes| Self(bytes.0))
+                .map_err(|error| error.to_string());
+        };
+        let packets: u32 = packets
+            .trim()
+            .parse()
+            .map_err(|_| format!("`{text}` is not a number of packets, as in \"65 packets\""))?;
+        Ok(Self(u64::from(packets) * FULL_PACKET))
+    }
+}
+
+/// Bytes on the link of a full packet.
+const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
+
+pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
+    let config = config(args)?;
+    let metrics = args.metrics.as_deref().map(metrics::listen).transpose()?;
+    let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
+    say_where(args, &switch);
+    let control = Arc::new(Control::default());
+    let (tell, told) = channel();
+    let shared = Arc::clone(&control);
+    let running = std::thread::spawn(move || {
+        let result = switch.run(&shared);
+        // Nobody waits any more if the main thread has failed.
+        let _ = tell.send(());
+        (result, switch.report())
+    });
+    let shared = Arc::clone(&control);
+    ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
+        .into_diagnostic()
+        .wrap_err("cannot listen for Ctrl-C")?;
+    if let Some(listener) = metrics {
+        let shared = Arc::clone(&control);
+        std::thread::spawn(move || metrics::serve(&listener, &shared));
+    }
+    let mut live = show::Live::new(!args.json);
+    while told.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        if args.stats
+            && let Some(report) = control.report()
+        {
+            live.show(&report);
+        }
+    }
+    let (result, report) = running.join().map_err(|_| miette!("the switch has failed"))?;
+    if args.json {
+        print(&format!("{:#}\n", show::json(&report)))?;
+    } else {
+        print(&show::summary(&report))?;
+    }
+    match result {
+        Ok(()) => Ok(exit::DONE),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr().lock(), "error: {error}");
+            Ok(exit::FAILED)
+        }
+    }
+}
+
+/// Says on stderr where each host is to send to.
+fn say_where(args: &SwitchArgs, switch: &Switch) {
+    let mut stderr = std::io::stderr().lock();
+    let ports = switch.udp_ports();
+    for (host, port) in ports.iter().enumerate() {
+        let _ = match port {
+            Some(port) => writeln!(stderr, "host {host}: {port}"),
+            None => writeln!(stderr, "host {host}: {}", args.interface[host]),
+        };
+    }
+    if stderr.is_terminal() {
+        let _ = writeln!(stderr, "Ctrl-C ends it.");
+    }
+}
+
+fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig> {
+    let (fabric, mut faults, seed) = match &args.fabric {
+        Some(name) => of_scenario(name, &args.sets)?,
+        None => (single_switch(args)?, Vec::new(), 1),
+    };
+    let hosts = fabric.topology.hosts();
+    let kinds = [
+        (args.loss, FaultKind::Loss(args.loss)),
+        (args.corrupt, FaultKind::Corruption(args.corrupt)),
+        (args.duplicate, FaultKind::Duplication(args.duplicate)),
+        (
+            args.reorder,
+            FaultKind::Reordering { probability: args.reorder, delay: args.reorder_delay },
+        ),
+    ];
+    for (_, kind) in kinds.into_iter().filter(|(probability, _)| *probability != 0.0) {
+        let place = FaultPlace::AllLinks;
+        faults.push(Fault { from: Time::ZERO, until: Time::MAX, place, kind });
+    }
+    let edges = match args.listen {
+        Some(listen) => udp_edges(listen, hosts, &args.addresses)?,
+        None => args.interface.iter().map(|name| Edge::Interface { name: name.clone() }).collect(),
+    };
+    Ok(SwitchConfig {
+        faults,
+        seed: args.seed.unwrap_or(seed),
+        batch_window: args.window,
+        busy_poll: args.busy_poll,
+        ..SwitchConfig::new(fabric, edges)
+    })
+}
+
+fn udp_edges(listen: SocketAddr, hosts: u32, addresses: &[String]) -> miette::Result<Vec<Edge>> {
+    let mut edges = Vec::with_capacity(hosts as usize);
+    for host in 0..hosts {
+        let mut bind = listen;
+        if listen.port() != 0 {
+            let port = u16::try_from(u32::from(listen.port()) + host);
+            let port = port.map_err(|_| {
+                miette!(
+                    "{hosts} hosts need ports up to {}, beyond 65535",
+                    u32::from(listen.port()) + hosts - 1
+                )
+            })?;
+            bind.set_port(port);
+        }
+        edges.push(Edge::Udp { bind, host: None });
+    }
+    for text in addresses {
+        let wrong = || {
+            miette!("`--host {text}` is not a host's number and address, as in 0=192.0.2.1:5000")
+        };
+        let (number, address) = text.split_once('=').ok_or_else(wrong)?;
+        let number: u32 = number.trim().parse().map_err(|_| wrong())?;
+        let address: SocketAddr = address.trim().parse().map_err(|_| wrong())?;
+        let Some(Edge::Udp { host, .. }) = edges.get_mut(number as usize) else {
+            return Err(miette!(
+                "`--host {text}`: {} does not exist, there are {hosts} hosts",
+                HostId(number)
+            ));
+        };
+        *host = Some(address);
+    }
+    Ok(edges)
+}
+
+fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
+    let hosts = match args.hosts {
+        Some(hosts) => hosts,
+        None if args.listen.is_none() => args.interface.len() as u32,
+        None => return Err(miette!("--listen needs --hosts N, or --fabric SCENARIO.toml")),
+    };
+    let bytes = args.buffer.0;
+    Ok(FabricConfig {
+        topology: Topology::SingleSwitch { hosts, host_link: args.link },
+        host_link_delay: args.delay,
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::ZERO,
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: OneSwitch {
+            latency: args.latency,
+            buffer: match args.shared_buffer {
+                true => BufferConfig::Shared { bytes, alpha: 1.0 },
+                false => BufferConfig::PerPort { bytes },
+            },
+            ecn_threshold_bytes: args.ecn.map(|size| size.0),
+            priorities: true,
+            trim: args.trim.then_some(TrimConfig {
+                data_queue_bytes: 8 * FULL_PACKET,
+                header_queue_bytes: 16 * FULL_PACKET,
+                return_to_sender: true,
+            }),
+            routing: Routing::Transport,
+        },
+    })
+}
+
+/// The fabric and the faults of a scenario whose points have only one of each.
+fn of_scenario(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
+    let scenario = Scenario::load(name, sets, None)?;
+    let told = |point: &rackweave_lab::PointSpec| {
+        format!("{:?} {:?}", point.config.fabric, point.config.faults)
+    };
+    let Some(first) = scenario.points.first() else {
+        return Err(miette!("`{name}` has no point to run"));
+    };
+    if scenario.points.iter().any(|point| told(point) != told(first)) {
+        return Err(miette!(
+            help = "choose one, as in --set fabric.switch.trim=true",
+            "the sweep of `{name}` has several fabrics"
+        ));
+    }
+    Ok((first.config.fabric.clone(), first.config.faults.clone(), scenario.seed))
+}

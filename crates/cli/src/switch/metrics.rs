@@ -1,0 +1,130 @@
+//! Counters for Prometheus, in its text format.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use miette::miette;
+use rackweave_core::DropReason;
+use rackweave_linux::switch::{Control, Report};
+
+/// The longest request that is read.
+const MAX_REQUEST: usize = 2048;
+
+/// Opens the port: on loopback, unless another address is given.
+pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
+    let address = match text.parse::<u16>() {
+        Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        Err(_) => text.parse().map_err(|_| {
+            miette!("`--metrics {text}` is neither a port nor an address with a port")
+        })?,
+    };
+    TcpListener::bind(address).map_err(|error| miette!("cannot listen at {address}: {error}"))
+}
+
+/// Answers one request after the other, for as long as the process lives.
+pub(super) fn serve(listener: &TcpListener, control: &Control) {
+    for connection in listener.incoming().flatten() {
+        // Who asks and goes away, or asks nonsense, gets nothing.
+        let _ = answer(connection, control);
+    }
+}
+
+fn answer(mut connection: TcpStream, control: &Control) -> std::io::Result<()> {
+    let patience = Some(Duration::from_secs(2));
+    connection.set_read_timeout(patience)?;
+    connection.set_write_timeout(patience)?;
+    let mut request = Vec::new();
+    let mut piece = [0; 512];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST {
+        match connection.read(&mut piece)? {
+            0 => break,
+            read => request.extend_from_slice(&piece[..read]),
+        }
+    }
+    let wanted = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let report = if wanted { control.report() } else { None };
+    let (status, body) = match (wanted, report) {
+        (false, _) => ("404 Not Found", "the counters are at /metrics\n".to_owned()),
+        (true, None) => ("503 Service Unavailable", "the switch does not answer\n".to_owned()),
+        (true, Some(report)) => ("200 OK", text(&report)),
+    };
+    write!(
+        connection,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The report as text. Names of links are letters, digits, `-` and `>`: nothing to escape.
+pub(super) fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+        let _ = writeln!(out, "# HELP rackweave_switch_{name} {help}");
+        let _ = writeln!(out, "# TYPE rackweave_switch_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(out, "rackweave_switch_{name}{labels} {value}");
+        }
+    };
+    let counters = &report.counters;
+    let plain = |value: u64| vec![(String::new(), value as f64)];
+    family("received_frames_total", "counter", "Frames let in.", &plain(counters.received));
+    family(
+        "forwarded_frames_total",
+        "counter",
+        "Frames handed to hosts.",
+        &plain(counters.forwarded),
+    );
+    family(
+        "forwarded_bytes_total",
+        "counter",
+        "Their bytes, as on Ethernet.",
+        &plain(counters.forwarded_bytes),
+    );
+    let drops = DropReason::ALL.map(|reason| {
+        (format!("{{reason=\"{}\"}}", reason.name()), counters.drops[reason as usize] as f64)
+    });
+    family("drops_total", "counter", "Frames dropped inside the fabric.", &drops);
+    let refused = [
+        ("foreign", counters.foreign),
+        ("malformed", counters.malformed),
+        ("ignored", counters.ignored),
+        ("oversized", counters.oversized),
+        ("no_memory", counters.no_memory),
+        ("kernel", counters.kernel_drops),
+        ("no_address", counters.no_address),
+        ("send_refused", counters.send_refused),
+    ];
+    let refused = refused.map(|(why, count)| (format!("{{reason=\"{why}\"}}"), count as f64));
+    family("edge_drops_total", "counter", "Frames lost on their way in or out.", &refused);
+    family("ecn_marks_total", "counter", "Frames marked.", &plain(counters.ecn_marks));
+    family("trims_total", "counter", "Frames cut to their headers.", &plain(counters.trims));
+    family("turned_back_total", "counter", "Cut frames sent back.", &plain(counters.turned_back));
+    let links = |value: fn(&rackweave_linux::switch::LinkStats) -> f64| -> Vec<_> {
+        let of = |link: &rackweave_linux::switch::LinkStats| {
+            (format!("{{link=\"{}\"}}", link.name), value(link))
+        };
+        report.links.iter().map(of).collect()
+    };
+    family(
+        "link_bytes_total",
+        "counter",
+        "Bytes sent, as on Ethernet.",
+        &links(|link| link.bytes as f64),
+    );
+    family("link_frames_total", "counter", "Frames sent.", &links(|link| link.frames as f64));
+    family("link_queue_bytes", "gauge", "Bytes that wait.", &links(|link| link.queue_bytes as f64));
+    family(
+        "link_queue_max_bytes",
+        "gauge",
+        "Most bytes that waited.",
+        &links(|link| link.max_queue_bytes as f64),
+    );
+    let late = report.lateness;
+    let lateness = [("0.5", late.p50), ("0.99", late.p99), ("1", late.max)]
+        .map(|(quantile, late)| (format!("{{quantile=\"{quantile}\"}}"), late.as_secs_f64()));
+    family("lateness_seconds", "gauge", "How much later than due frames were sent.", &lateness);
+    out
+}

@@ -1,0 +1,205 @@
+//! What the switch prints.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+
+use rackweave_core::{Bytes, DropReason};
+use rackweave_linux::switch::{LinkStats, Report};
+use serde_json::{Value, json};
+
+/// Hosts that fit a screen.
+const MOST_ROWS: usize = 32;
+
+/// The live display: a table that is drawn over on a terminal, else one line a second.
+pub(super) struct Live {
+    before: Option<Report>,
+    /// Lines of the last table.
+    lines: usize,
+    to_stdout: bool,
+}
+
+impl Live {
+    pub(super) const fn new(to_stdout: bool) -> Self {
+        Self { before: None, lines: 0, to_stdout }
+    }
+
+    pub(super) fn show(&mut self, report: &Report) {
+        let terminal = match self.to_stdout {
+            true => std::io::stdout().is_terminal(),
+            false => std::io::stderr().is_terminal(),
+        };
+        let before = self.before.take().unwrap_or_default();
+        let mut text = String::new();
+        if terminal {
+            let rows = table(&before, report);
+            if self.lines > 0 {
+                let _ = write!(text, "\x1b[{}A\x1b[J", self.lines);
+            }
+            self.lines = rows.len();
+            rows.iter().for_each(|row| text += &format!("{row}\n"));
+        } else {
+            text = line(&before, report) + "\n";
+        }
+        // Where nobody reads it, the switch goes on all the same.
+        let _ = match self.to_stdout {
+            true => std::io::stdout().lock().write_all(text.as_bytes()),
+            false => std::io::stderr().lock().write_all(text.as_bytes()),
+        };
+        self.before = Some(report.clone());
+    }
+}
+
+/// Megabits a second between two reports.
+fn mbps(before: &Report, now: &Report, bytes: u64) -> f64 {
+    let span = now.at.since(before.at).as_secs_f64();
+    if span > 0.0 { bytes as f64 * 8.0 / span / 1e6 } else { 0.0 }
+}
+
+fn line(before: &Report, now: &Report) -> String {
+    let (new, old) = (&now.counters, &before.counters);
+    let span = now.at.since(before.at).as_secs_f64().max(1e-9);
+    let queues = now.links.iter().map(|link| link.queue_bytes);
+    format!(
+        "{:.1} s: {:.0} frames/s, {:.1} Mbps, queues {} (longest {}), {} drops, {} marks, {} trims, late p99 {} max {}",
+        now.at.as_us_f64() / 1e6,
+        (new.forwarded - old.forwarded) as f64 / span,
+        mbps(before, now, new.forwarded_bytes - old.forwarded_bytes),
+        Bytes(queues.clone().sum()),
+        Bytes(queues.max().unwrap_or(0)),
+        new.dropped() - old.dropped(),
+        new.ecn_marks - old.ecn_marks,
+        new.trims - old.trims,
+        now.lateness.p99,
+        now.lateness.max,
+    )
+}
+
+fn table(before: &Report, now: &Report) -> Vec<String> {
+    let mut rows = vec![line(before, now)];
+    rows.push(format!(
+        "{:>6} {:>10} {:>10} {:>10} {:>8}",
+        "host", "in Mbps", "out Mbps", "queue", "drops"
+    ));
+    let hosts = now.links.iter().take_while(|link| link.name.starts_with('h')).count();
+    let grown = |index: usize, value: fn(&LinkStats) -> u64| {
+        let was = before.links.get(index).map_or(0, value);
+        value(&now.links[index]).saturating_sub(was)
+    };
+    for host in 0..hosts.min(MOST_ROWS) {
+        let suffix = format!("->h{host}");
+        let Some(down) = now.links.iter().position(|link| link.name.ends_with(&suffix)) else {
+            continue;
+        };
+        rows.push(format!(
+            "{host:>6} {:>10.1} {:>10.1} {:>10} {:>8}",
+            mbps(before, now, grown(host, |link| link.bytes)),
+            mbps(before, now, grown(down, |link| link.bytes)),
+            Bytes(now.links[down].queue_bytes).to_string(),
+            grown(down, |link| link.drops),
+        ));
+    }
+    if hosts > MOST_ROWS {
+        rows.push(format!("       and {} more hosts", hosts - MOST_ROWS));
+    }
+    rows
+}
+
+/// What it has counted, in sentences.
+pub(super) fn summary(report: &Report) -> String {
+    let counters = &report.counters;
+    let mut text = format!(
+        "{} frames in, {} out ({}); {} marked, {} cut, {} sent back\n",
+        counters.received,
+        counters.forwarded,
+        Bytes(counters.forwarded_bytes),
+        counters.ecn_marks,
+        counters.trims,
+        counters.turned_back,
+    );
+    for reason in DropReason::ALL {
+        let count = counters.drops[reason as usize];
+        if count > 0 {
+            let _ = writeln!(text, "dropped: {count} {}", reason.name());
+        }
+    }
+    let edges = [
+        (counters.foreign, "not from the port's own host"),
+        (counters.malformed, "unreadable or damaged"),
+        (
+            counters.oversized,
+            "larger than a frame: turn the host's offload off (ethtool -K DEV tso off gso off)",
+        ),
+        (counters.no_memory, "no slot was free"),
+        (counters.kernel_drops, "lost by the kernel: the switch was not fast enough"),
+        (counters.no_address, "the receiver has not been heard of yet"),
+        (counters.send_refused, "not taken by the kernel"),
+    ];
+    for (count, why) in edges.iter().filter(|(count, _)| *count > 0) {
+        let _ = writeln!(text, "dropped at the edge: {count} ({why})");
+    }
+    let late = report.lateness;
+    let _ = writeln!(
+        text,
+        "frames left later than due by {} (median), {} (p99), {} (most)",
+        late.p50, late.p99, late.max
+    );
+    text
+}
+
+/// All of it.
+pub(super) fn json(report: &Report) -> Value {
+    let counters = &report.counters;
+    let drops: serde_json::Map<String, Value> = DropReason::ALL
+        .iter()
+        .map(|reason| (reason.name().to_owned(), counters.drops[*reason as usize].into()))
+        .collect();
+    let links: Vec<Value> = report
+        .links
+        .iter()
+        .map(|link| {
+            json!({
+                "name": link.name,
+                "utilisation": link.utilisation,
+                "mean_queue_bytes": link.mean_queue_bytes,
+                "max_queue_bytes": link.max_queue_bytes,
+                "drops": link.drops,
+                "frames": link.frames,
+                "bytes": link.bytes,
+            })
+        })
+        .collect();
+    let late = report.lateness;
+    json!({
+        "seconds": report.at.as_us_f64() / 1e6,
+        "counters": {
+            "received": counters.received,
+            "forwarded": counters.forwarded,
+            "forwarded_bytes": counters.forwarded_bytes,
+            "drops": drops,
+            "ecn_marks": counters.ecn_marks,
+            "trims": counters.trims,
+            "turned_back": counters.turned_back,
+            "corrupted": counters.corrupted,
+            "duplicated": counters.duplicated,
+            "reordered": counters.reordered,
+            "foreign": counters.foreign,
+            "malformed": counters.malformed,
+            "ignored": counters.ignored,
+            "oversized": counters.oversized,
+            "unfinished_checksums": counters.unfinished_checksums,
+            "no_memory": counters.no_memory,
+            "kernel_drops": counters.kernel_drops,
+            "no_address": counters.no_address,
+            "send_refused": counters.send_refused,
+            "learnt": counters.learnt,
+            "clamped": counters.clamped,
+        },
+        "lateness_us": {
+            "frames": late.frames,
+            "p50": late.p50.as_us_f64(),
+            "p99": late.p99.as_us_f64(),
+            "max": late.max.as_us_f64(),
+        },
+        "links": links,
+    })
+}

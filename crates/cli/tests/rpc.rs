@@ -1,0 +1,295 @@
+//! `rackweave rpc serve` and `rackweave rpc bench`, on loopback.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const TRANSPORTS: [&str; 3] = ["homa", "polo", "tcp"];
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    command.arg("rpc").args(args).stdin(Stdio::null());
+    command
+}
+
+/// A process that is killed at the end, and what it prints.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let mut command = command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("the process has ended").unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for its end; the exit code, and what it has printed on stderr.
+    fn end(mut self) -> (i32, String) {
+        self.lines.by_ref().for_each(drop);
+        let status = self.child.wait().unwrap();
+        let mut stderr = String::new();
+        let pipe = self.child.stderr.take().unwrap();
+        for line in BufReader::new(pipe).lines() {
+            stderr += &(line.unwrap() + "\n");
+        }
+        (status.code().unwrap_or(-1), stderr)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server, and where it listens.
+fn serve(transport: &str, listen: &str) -> (Running, String) {
+    let mut server = Running::start(&["serve", "--transport", transport, "--listen", listen]);
+    let line = server.line();
+    let address = line.strip_prefix(&format!("{transport} server at ")).expect("where it is");
+    (server, address.to_owned())
+}
+
+fn bench(transport: &str, server: &str, more: &[&str]) -> Output {
+    let mut args = vec!["bench", "--transport", transport, "--server", server];
+    args.extend(more);
+    command(&args).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(out).unwrap_or_else(|_| panic!("no JSON: {error}"))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The numbers of a line.
+fn numbers(line: &str) -> Vec<f64> {
+    line.split([' ', '(', ')', ':', ',', '/']).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn every_transport_is_served_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    for transport in TRANSPORTS {
+        let (_server, address) = serve(transport, "127.0.0.1:0");
+        let dump = folder.path().join(transport);
+        let output = bench(
+            transport,
+            &address,
+            &[
+                "--workload",
+                "20000",
+                "--outstanding",
+                "6",
+                "--ports",
+                "2",
+                "--check",
+                "--json",
+                "--total",
+                "4 MB",
+                "--deadline",
+                "30",
+                "--dump",
+                dump.to_str().unwrap(),
+            ],
+        );
+        assert_eq!(output.status.code(), Some(0), "{transport}: {}", stderr(&output));
+        let result = json(&output);
+        assert_eq!(result["transport"], transport);
+        assert_eq!(result["calls"], 200);
+        assert_eq!(result["bytes_out"], 4_000_000);
+        assert_eq!(result["bytes_in"], 4_000_000);
+        assert_eq!(result["good"], true);
+        assert_eq!(result["corrupt"], 0);
+        for digests in result["blake3"].as_array().unwrap() {
+            assert_eq!(digests["sent"], digests["back"]);
+        }
+        assert!(
+            result["rtt_us"]["p99"].as_f64().unwrap() >= result["rtt_us"]["p50"].as_f64().unwrap()
+        );
+        assert!(result["rtt_us"]["min"].as_f64().unwrap() > 0.0);
+        assert_eq!(result["by_size"][0]["max_bytes"], 100_000);
+        assert_eq!(result["by_size"][0]["calls"], 200);
+        // Two threads, a few hundred kilobytes of messages: far from the noise and the buffers.
+        assert!(result["peak_rss_bytes"].as_u64().unwrap() < 200 << 20);
+        let rows = std::fs::read_to_string(&dump).unwrap();
+        let mut rows = rows.lines();
+        assert_eq!(rows.next(), Some("# Length   RTT (usec)"));
+        assert_eq!(rows.clone().count(), 200);
+        for row in rows {
+            let (length, rtt) = row.split_at(8);
+            assert_eq!((length, row.len()), ("   20000", 21), "{row:?}");
+            assert!(rtt.trim().parse::<f64>().unwrap() > 0.0 && rtt.starts_with(' '), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn its_lines_are_cp_nodes() {
+    let (_server, address) = serve("tcp", "127.0.0.1:0");
+    let more = ["--workload", "W2", "--gbps", "0.002", "--outstanding", "50", "--seconds", "2.5"];
+    let output = bench("tcp", &address, &more);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("Kops/sec")).expect("a line a second");
+    assert!(line.starts_with("tcp clients: "), "{line}");
+    // All but the numbers.
+    let shape: String = line.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
+    let expected =
+        "tcp clients:  Kops/sec,  Gbps out,  Gbps in, RTT (us) P  P  P , avg req length  bytes";
+    assert_eq!(shape, expected, "{line}");
+    assert!(text.contains(" failed\n") && text.contains("up to 1 KB"), "{text}");
+}
+
+#[test]
+fn short_responses_and_a_baseline() {
+    let (_server, address) = serve("tcp", "127.0.0.1:0");
+    let result = json(&bench(
+        "tcp",
+        &address,
+        &["--workload", "5000", "--one-way", "--total", "500 KB", "--json"],
+    ));
+    assert_eq!((&result["calls"], &result["bytes_in"]), (&100.into(), &10_000.into()));
+    let result = json(&bench("tcp", &address, &["--workload", "64", "--unloaded", "30", "--json"]));
+    assert_eq!((&result["calls"], &result["bytes_in"]), (&30.into(), &1920.into()));
+}
+
+#[test]
+fn a_stream_comes_back_as_a_digest() {
+    for transport in ["homa", "tcp"] {
+        let (_server, address) = serve(transport, "127.0.0.1:0");
+        let more = ["--stream", "--total", "30 MB", "--ports", "2", "--json", "--deadline", "30"];
+        let output = bench(transport, &address, &more);
+        assert_eq!(output.status.code(), Some(0), "{transport}: {}", stderr(&output));
+        let result = json(&output);
+        let digests = result["blake3"].as_array().unwrap();
+        assert_eq!(digests.len(), 2);
+        let bytes: u64 = digests.iter().map(|digests| digests["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(bytes, 30_000_000);
+        for digests in digests {
+            assert_eq!(digests["sent"].as_str().unwrap().len(), 64);
+            assert_eq!(digests["sent"], digests["back"]);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_ends_the_run_with_a_sentence() {
+    for transport in ["homa", "tcp"] {
+        let (server, address) = serve(transport, "127.0.0.1:0");
+        let mut clients = Running::start(&[
+            "bench",
+            "--transport",
+            transport,
+            "--server",
+            &address,
+            "--seconds",
+            "60",
+            "--deadline",
+            "1.5",
+            "--outstanding",
+            "4",
+        ]);
+        assert!(numbers(&clients.line())[0] > 0.0);
+        server.signal("KILL");
+        let killed = Instant::now();
+        let (code, stderr) = clients.end();
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("error: no server has answered for"), "{stderr}");
+        assert!(killed.elapsed() < Duration::from_secs(30));
+    }
+}
+
+#[test]
+fn a_restarted_server_is_served_again() {
+    for transport in TRANSPORTS {
+        let (server, address) = serve(transport, "127.0.0.1:0");
+        let mut clients = Running::start(&[
+            "bench",
+            "--transport",
+            transport,
+            "--server",
+            &address,
+            "--seconds",
+            "60",
+            "--deadline",
+            "20",
+            "--outstanding",
+            "2",
+        ]);
+        assert!(numbers(&clients.line())[0] > 0.0);
+        server.signal("KILL");
+        drop(server);
+        let (mut server, again) = serve(transport, &address);
+        assert_eq!(again, address);
+        let served = server.line();
+        assert!(served.contains(" servers: ") && numbers(&served)[0] > 0.0, "{served}");
+        // And Ctrl-C ends it in good order.
+        clients.signal("INT");
+        let mut all = String::new();
+        while let Some(Ok(line)) = clients.lines.next() {
+            all += &(line + "\n");
+        }
+        assert!(all.contains(" calls in "), "{all}");
+        assert_eq!(clients.end().0, 130);
+    }
+}
+
+#[test]
+fn where_nobody_answers_it_says_what_to_look_for() {
+    // Nobody listens at the port that the system has just given and got back.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    drop(socket);
+    for (transport, protocol) in [("homa", "UDP"), ("tcp", "TCP")] {
+        let output = bench(transport, &address, &[]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = stderr(&output);
+        for part in [&address, "nobody answers", "--allow", "firewall", protocol, transport] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_runs_nothing() {
+    for (more, part) in [
+        (&["--workload", "W5"][..], "W5 has messages of up to"),
+        (&["--workload", "2 MB", "--max-message", "1999999"], "set to carry 1999999"),
+        (&["--workload", "W9"], "W9"),
+        (&["--stream", "--transport", "polo"], "no streams"),
+        (&["--check", "--one-way"], "--check"),
+        (&["--gbps=-1"], "--gbps"),
+        (&["--deadline", "0"], "--deadline"),
+        (&["--stream", "--gbps", "1"], "--gbps"),
+        (&["--transport", "carrier-pigeon"], "carrier-pigeon"),
+    ] {
+        let output = command(&[&["bench"][..], more].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{more:?}");
+        assert!(stderr(&output).contains(part), "{more:?}: {}", stderr(&output));
+    }
+    let output = command(&["serve", "--allow", "everybody"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let output = command(&["serve", "--transport", "tcp", "--congestion", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("reno"), "{}", stderr(&output));
+}

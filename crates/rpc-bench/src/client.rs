@@ -1,0 +1,405 @@
+//! A thread that asks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use rackweave_core::{HostId, Kind, MessageId, Rng, Span, Time};
+use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
+use rackweave_workload::SizeDist;
+use rustc_hash::FxHashMap;
+
+use crate::config::{BenchConfig, Load, Mode};
+use crate::measure::{Digests, Interval, Seconds, ThreadEnd, Trouble};
+use crate::server::{GREETING, NAP, WANTS_ECHO, WANTS_SHORT};
+
+/// How long a server is asked whether it is there.
+const GREET_FOR: Span = Span::from_secs(3);
+
+/// From one greeting that failed at once to the next, and how long requests wait after one that failed.
+const PAUSE: Span = Span::from_ms(20);
+
+/// Requests begin at different places of a block of noise that is so much longer than the longest of them.
+const NOISE_BYTES: u64 = 1 << 20;
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
+    /// Bytes that are still to be asked with.
+    pub(crate) budget: Option<AtomicU64>,
+    /// What has happened since it was last fetched, a thread each.
+    pub(crate) intervals: Vec<Mutex<Interval>>,
+    pub(crate) noise: Bytes,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &BenchConfig) -> Self {
+        let longest = match config.mode {
+            Mode::Stream => crate::stream::BLOCK_BYTES as u64,
+            Mode::Echo | Mode::OneWay => config.sizes.max(),
+        };
+        let mut rng = Rng::stream(config.seed, 0, 0, "contents");
+        let mut noise = BytesMut::new();
+        while (noise.len() as u64) < longest + NOISE_BYTES {
+            noise.put_u64(rng.next_u64());
+        }
+        Self {
+            stop: AtomicBool::new(false),
+            budget: config.total.map(AtomicU64::new),
+            intervals: (0..config.ports).map(|_| Mutex::default()).collect(),
+            noise: noise.freeze(),
+        }
+    }
+
+    pub(crate) fn interval(&self, thread: usize) -> std::sync::MutexGuard<'_, Interval> {
+        // A thread that has panicked is noticed when it is joined.
+        self.intervals[thread].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up to so many bytes from what is still to be sent.
+    pub(crate) fn take(&self, bytes: u64) -> u64 {
+        let Some(budget) = &self.budget else { return bytes };
+        let order = Ordering::Relaxed;
+        let before = budget.fetch_update(order, order, |left| Some(left.saturating_sub(bytes)));
+        before.unwrap_or_default().min(bytes)
+    }
+}
+
+/// A request that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    at: Time,
+    offset: usize,
+    len: usize,
+}
+
+/// One thread's endpoint, and what it is about.
+pub(crate) struct Client {
+    pub(crate) thread: usize,
+    pub(crate) config: Arc<BenchConfig>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) endpoint: AnyEndpoint,
+    pub(crate) servers: Vec<(HostId, SocketAddr)>,
+    pub(crate) clock: Clock,
+    pub(crate) end: ThreadEnd,
+    pub(crate) rng: Rng,
+    sizes: SizeDist,
+    calls: FxHashMap<(HostId, MessageId), Call>,
+    /// All calls by deadline, also those that have ended.
+    deadlines: VecDeque<(Time, HostId, MessageId)>,
+    most: usize,
+    /// An open loop's next request.
+    due: Time,
+    /// Its gap, in picoseconds.
+    gap: f64,
+    /// Lengths that are to be measured without load, and the next request if it could not be sent.
+    plan: Option<VecDeque<(u64, u64)>>,
+    next: Option<(usize, usize)>,
+    was_backed_up: bool,
+    not_before: Time,
+    /// The last answer, and what has failed since.
+    heard: Time,
+    failed_since: u64,
+    /// What was sent and what came back.
+    hashers: Option<(blake3::Hasher, blake3::Hasher, u64)>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        thread: usize,
+        config: Arc<BenchConfig>,
+        shared: Arc<Shared>,
+        mut endpoint: AnyEndpoint,
+    ) -> Self {
+        let servers =
+            config.servers.iter().map(|&server| (endpoint.add_peer(server), server)).collect();
+        let clock = endpoint.clock();
+        let threads = u32::from(config.ports).max(1);
+        let sizes = config.sizes.clone();
+        let gap = match config.load {
+            Load::Open { gbps } => sizes.mean() * 8e3 * f64::from(threads) / gbps,
+            Load::Closed | Load::Unloaded { .. } => 0.0,
+        };
+        let plan = match config.load {
+            Load::Unloaded { each } => Some(sizes.points().map(|(size, _)| (size, each)).collect()),
+            Load::Closed | Load::Open { .. } => None,
+        };
+        let most = if plan.is_some() { 1 } else { config.outstanding.div_ceil(threads).max(1) };
+        Self {
+            thread,
+            servers,
+            clock,
+            end: ThreadEnd::new(),
+            rng: Rng::stream(config.seed, 0, thread as u64, "calls"),
+            sizes,
+            calls: FxHashMap::default(),
+            deadlines: VecDeque::new(),
+            most: most as usize,
+            due: clock.now(),
+            gap,
+            plan,
+            next: None,
+            was_backed_up: false,
+            not_before: Time::ZERO,
+            heard: clock.now(),
+            failed_since: 0,
+            hashers: config.check.then(|| (blake3::Hasher::new(), blake3::Hasher::new(), 0)),
+            config,
+            shared,
+            endpoint,
+        }
+    }
+
+    /// Runs to the end, and tells how it was.
+    pub(crate) fn run(mut self) -> ThreadEnd {
+        let result = match self.config.mode {
+            Mode::Stream => self.greet(WANTS_ECHO).and_then(|()| self.run_stream()),
+            Mode::Echo => self.greet(WANTS_ECHO).and_then(|()| self.run_calls()),
+            Mode::OneWay => self.greet(WANTS_SHORT).and_then(|()| self.run_calls()),
+        };
+        self.end.trouble = result.err();
+        if let Some((sent, back, bytes)) = self.hashers.take() {
+            let hex = |hasher: blake3::Hasher| hasher.finalize().to_hex().to_string();
+            self.end.digests = Some(Digests { bytes, sent: hex(sent), back: hex(back) });
+        }
+        self.shared.interval(self.thread).outstanding = 0;
+        self.end
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn turn(&mut self) -> Result<Option<Time>, Trouble> {
+        self.endpoint.turn().map_err(|error| socket(&error))
+    }
+
+    /// Asks each server whether it is there, and says what answers are wanted.
+    fn greet(&mut self, wants: u8) -> Result<(), Trouble> {
+        let greeting = Bytes::from([&GREETING[..], &[wants]].concat());
+        let began = self.clock.now();
+        for (host, server) in self.servers.clone() {
+            let no_answer = |now: Time| Trouble::NoAnswer {
+                server,
+                transport: self.config.setup.transport.name(),
+                protocol: self.config.setup.transport.protocol(),
+                waited_s: Seconds(now.since(began).as_secs_f64()),
+            };
+            let until = self.clock.now() + GREET_FOR;
+            let mut asked: Option<MessageId> = None;
+            let mut ask_at = self.clock.now();
+            'asking: loop {
+                let now = self.clock.now();
+                if now >= until || self.shared.stop.load(Ordering::Relaxed) {
+                    if let Some(id) = asked {
+                        self.endpoint.cancel(host, id);
+                    }
+                    return Err(no_answer(now));
+                }
+                if asked.is_none() && now >= ask_at {
+                    let sent = self.endpoint.send(host, Kind::Request, greeting.clone());
+                    asked = Some(sent.map_err(|error| Trouble::Refused(error.to_string()))?);
+                }
+                let next = self.endpoint.turn().map_err(|error| socket(&error))?;
+                while let Some(event) = self.endpoint.poll_event() {
+                    match event {
+                        Event::Message { id, .. } if Some(id) == asked.map(MessageId::response) => {
+                            break 'asking;
+                        }
+                        Event::Failed { id, .. } if Some(id) == asked => {
+                            asked = None;
+                            ask_at = now + PAUSE;
+                        }
+                        _ => {}
+                    }
+                }
+                let wake = next.unwrap_or(Time::MAX).min(now + PAUSE);
+                self.endpoint.wait(Some(wake)).map_err(|error| socket(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_calls(&mut self) -> Result<(), Trouble> {
+        let began = self.clock.now();
+        (self.heard, self.due) = (began, began);
+        let until = self.config.duration.map_or(Time::MAX, |span| began + span);
+        let mut over = false;
+        loop {
+            self.take_events();
+            let now = self.clock.now();
+            over |= now >= until || self.stopped();
+            if !over {
+                over = self.ask(now)?;
+            }
+            if over && self.calls.is_empty() {
+                return Ok(());
+            }
+            let next = self.turn()?.unwrap_or(Time::MAX);
+            self.expire();
+            self.look_for_silence()?;
+            let mut wake = next.min(self.clock.now() + NAP);
+            if let Some(&(at, ..)) = self.deadlines.front() {
+                wake = wake.min(at);
+            }
+            if !over && self.calls.len() < self.most {
+                wake = wake.min(self.due.max(self.not_before));
+            }
+            self.endpoint.wait(Some(wake)).map_err(|error| socket(&error))?;
+        }
+    }
+
+    /// Sends what is due; `true`: there is nothing more to send.
+    fn ask(&mut self, now: Time) -> Result<bool, Trouble> {
+        let open = matches!(self.config.load, Load::Open { .. });
+        while now >= self.not_before && (!open || now >= self.due) {
+            if self.calls.len() >= self.most {
+                self.back_up(open);
+                break;
+            }
+            let Some((offset, len)) = self.next.take().or_else(|| self.draw()) else {
+                return Ok(true);
+            };
+            let server = self.rng.below(self.servers.len() as u64) as usize;
+            let host = self.servers[server].0;
+            let bytes = self.shared.noise.slice(offset..offset + len);
+            let at = self.clock.now();
+            match self.endpoint.send(host, Kind::Request, bytes) {
+                Ok(id) => {
+                    self.calls.insert((host, id), Call { at, offset, len });
+                    self.deadlines.push_back((at + self.config.deadline, host, id));
+                    self.shared.interval(self.thread).sent += 1;
+                    self.was_backed_up = false;
+                    if open {
+                        self.due += Span(self.rng.exponential(self.gap) as u64);
+                    }
+                }
+                Err(SendError::Full { .. } | SendError::Refused(rackweave_core::Refused::Busy)) => {
+                    self.next = Some((offset, len));
+                    self.back_up(open);
+                    break;
+                }
+                Err(error) => return Err(Trouble::Refused(error.to_string())),
+            }
+        }
+        let mut interval = self.shared.interval(self.thread);
+        interval.outstanding = self.calls.len() as u64;
+        interval.lag_ns = if open { now.since(self.due).0 / 1000 } else { 0 };
+        Ok(false)
+    }
+
+    /// A request of an open loop is due and can't be sent; each is counted once.
+    fn back_up(&mut self, open: bool) {
+        if open && !std::mem::replace(&mut self.was_backed_up, true) {
+            self.shared.interval(self.thread).backed_up += 1;
+        }
+    }
+
+    /// The next request: where in the noise it begins, and how long it is.
+    fn draw(&mut self) -> Option<(usize, usize)> {
+        let len = match &mut self.plan {
+            Some(plan) => {
+                let (size, left) = plan.front_mut()?;
+                let size = *size;
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    plan.pop_front();
+                }
+                size
+            }
+            None => self.sizes.sample(&mut self.rng),
+        };
+        let len = self.shared.take(len);
+        let offset = self.rng.below(NOISE_BYTES);
+        (len > 0).then_some((offset as usize, len as usize))
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Message { peer, id, kind: Kind::Response, bytes } => {
+                    let key = (peer, MessageId(id.0 & !1));
+                    if let Some(call) = self.calls.remove(&key) {
+                        self.answered(call, &bytes);
+                    }
+                }
+                Event::Failed { peer, id, reason } => {
+                    if self.calls.remove(&(peer, MessageId(id.0 & !1))).is_some() {
+                        self.failed(&reason.to_string());
+                    }
+                }
+                Event::PeerRestarted { peer } => {
+                    // It has to be told anew what answers are wanted; nobody waits for the answer to that.
+                    let wants =
+                        if self.config.mode == Mode::OneWay { WANTS_SHORT } else { WANTS_ECHO };
+                    let greeting = Bytes::from([&GREETING[..], &[wants]].concat());
+                    let _ = self.endpoint.send(peer, Kind::Request, greeting);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, call: Call, response: &Bytes) {
+        let now = self.clock.now();
+        let rtt_ns = now.since(call.at).0 / 1000;
+        let len = call.len as u64;
+        self.end.record(len, rtt_ns);
+        if let Some((sent, back, bytes)) = &mut self.hashers {
+            let request = &self.shared.noise[call.offset..call.offset + call.len];
+            sent.update(request);
+            back.update(response);
+            *bytes += len;
+            self.end.corrupt += u64::from(request != &response[..]);
+        }
+        let dump = self.config.dump.is_some();
+        let mut interval = self.shared.interval(self.thread);
+        interval.answered(len, response.len() as u64, rtt_ns, dump);
+        (self.heard, self.failed_since) = (now, 0);
+    }
+
+    fn failed(&mut self, reason: &str) {
+        self.failed_since += 1;
+        self.not_before = self.clock.now() + PAUSE;
+        self.shared.interval(self.thread).failed(reason);
+    }
+
+    /// Gives up calls that have taken too long.
+    fn expire(&mut self) {
+        let now = self.clock.now();
+        while let Some(&(at, host, id)) = self.deadlines.front() {
+            let known = self.calls.contains_key(&(host, id));
+            if known && at > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            if known {
+                self.calls.remove(&(host, id));
+                self.endpoint.cancel(host, id);
+                self.failed("deadline exceeded");
+            }
+        }
+    }
+
+    /// Ends the run where nobody answers any more.
+    fn look_for_silence(&self) -> Result<(), Trouble> {
+        let waited = self.clock.now().since(self.heard);
+        if self.failed_since == 0 || waited <= self.config.deadline {
+            return Ok(());
+        }
+        let failures = self.shared.interval(self.thread).failures.keys().last().cloned();
+        Err(Trouble::WentSilent {
+            waited_s: Seconds(waited.as_secs_f64()),
+            failed: self.failed_since,
+            reason: failures.unwrap_or_else(|| "see the failures above".into()),
+        })
+    }
+}
+
+pub(crate) fn socket(error: &io::Error) -> Trouble {
+    Trouble::Socket(error.to_string())
+}

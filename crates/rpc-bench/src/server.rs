@@ -1,0 +1,286 @@
+//! The server: it answers with what it was asked.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Kind, MessageId, Span, Time};
+use rackweave_linux::endpoint::Network;
+use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
+use rustc_hash::FxHashMap;
+
+use crate::config::{BenchError, Setup};
+
+/// How a client says what it wants for answers; requests that begin otherwise are only load.
+pub(crate) const GREETING: &[u8; 16] = b"rackweave bench1";
+
+/// What follows the greeting, and the answer to it.
+pub(crate) const WANTS_ECHO: u8 = b'e';
+pub(crate) const WANTS_SHORT: u8 = b's';
+
+/// Bytes of a short response, as `cp_node --one-way` has it.
+pub(crate) const SHORT_BYTES: usize = 100;
+
+/// Responses that wait for memory; requests beyond are given up.
+const MAX_WAITING: usize = 1 << 14;
+
+/// How long a thread sleeps before it looks whether it is to stop.
+pub(crate) const NAP: Span = Span::from_ms(50);
+
+/// Servers that run on this host.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// What their endpoints are made of.
+    pub setup: Setup,
+    /// Where the first listens; the others at the ports that follow.
+    pub listen: SocketAddr,
+    /// Threads, each with its own endpoint.
+    pub ports: u16,
+    /// Who is served, besides this host.
+    pub allow: Vec<Network>,
+}
+
+/// What servers have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Requests that were answered, and streams.
+    pub requests: u64,
+    /// Bytes that came.
+    pub bytes_in: u64,
+    /// Bytes that went.
+    pub bytes_out: u64,
+    /// Requests and streams that failed.
+    pub failed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Threads that serve.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    stop: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Server {
+    /// Listens, and begins to serve.
+    ///
+    /// # Errors
+    /// If an address can't be had, or a thread can't be started.
+    pub fn start(config: &ServeConfig) -> Result<Self, BenchError> {
+        let mut allow: Vec<Network> =
+            ["127.0.0.0/8", "::1"].iter().filter_map(|network| network.parse().ok()).collect();
+        allow.extend(&config.allow);
+        let clock = Clock::start();
+        let mut endpoints = Vec::new();
+        for index in 0..config.ports {
+            let mut listen = config.listen;
+            if listen.port() != 0 {
+                listen.set_port(listen.port().saturating_add(index));
+            }
+            endpoints.push(config.setup.endpoint(clock, listen, allow.clone())?);
+        }
+        let addresses = endpoints.iter().map(AnyEndpoint::local_addr).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters = Arc::new(Counters::default());
+        let mut threads = Vec::new();
+        for (index, endpoint) in endpoints.into_iter().enumerate() {
+            let (stop, counters) = (Arc::clone(&stop), Arc::clone(&counters));
+            let thread = std::thread::Builder::new()
+                .name(format!("serve {index}"))
+                .spawn(move || Worker::new(endpoint, counters).run(&stop))
+                .map_err(BenchError::Thread)?;
+            threads.push(thread);
+        }
+        Ok(Self { addresses, stop, counters, threads })
+    }
+
+    /// Where they listen.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What they have done so far.
+    #[must_use]
+    pub fn served(&self) -> Served {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Served {
+            requests: get(&self.counters.requests),
+            bytes_in: get(&self.counters.bytes_in),
+            bytes_out: get(&self.counters.bytes_out),
+            failed: get(&self.counters.failed),
+        }
+    }
+
+    /// Whether one of the threads has ended by itself.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Ends them.
+    ///
+    /// # Errors
+    /// What a thread has ended with.
+    pub fn stop(self) -> io::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().map_err(|_| io::Error::other("a serving thread has panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+/// A response that did not fit into the memory for what is sent.
+type Waiting = (HostId, MessageId, Bytes);
+
+struct Worker {
+    endpoint: AnyEndpoint,
+    counters: Arc<Counters>,
+    /// Clients that want short responses.
+    short: FxHashMap<HostId, ()>,
+    streams: FxHashMap<(HostId, MessageId), blake3::Hasher>,
+    /// In order.
+    waiting: VecDeque<Waiting>,
+    short_response: Bytes,
+}
+
+impl Worker {
+    fn new(endpoint: AnyEndpoint, counters: Arc<Counters>) -> Self {
+        Self {
+            endpoint,
+            counters,
+            short: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            waiting: VecDeque::new(),
+            short_response: Bytes::from(vec![0; SHORT_BYTES]),
+        }
+    }
+
+    fn run(mut self, stop: &AtomicBool) -> io::Result<()> {
+        let clock = self.endpoint.clock();
+        while !stop.load(Ordering::Relaxed) {
+            let next = self.endpoint.turn()?.unwrap_or(Time::MAX);
+            if self.handle_events() {
+                continue;
+            }
+            let nap = clock.now() + NAP;
+            self.endpoint.wait(Some(next.min(nap)))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there were any.
+    fn handle_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some((peer, id, bytes)) = self.waiting.pop_front() {
+            if let Some(again) = self.respond(peer, id, bytes) {
+                self.waiting.push_front(again);
+                break;
+            }
+        }
+        while let Some(event) = self.endpoint.poll_event() {
+            any = true;
+            self.handle(event);
+        }
+        any
+    }
+
+    fn handle(&mut self, event: Event) {
+        let add = |counter: &AtomicU64, n: usize| {
+            counter.fetch_add(n as u64, Ordering::Relaxed);
+        };
+        match event {
+            Event::Message { peer, id, kind: Kind::Request, bytes } => {
+                add(&self.counters.bytes_in, bytes.len());
+                let response = self.response(peer, bytes);
+                if self.waiting.len() >= MAX_WAITING {
+                    self.endpoint.cancel(peer, id);
+                    add(&self.counters.failed, 1);
+                } else if !self.waiting.is_empty() {
+                    self.waiting.push_back((peer, id, response));
+                } else if let Some(again) = self.respond(peer, id, response) {
+                    self.waiting.push_back(again);
+                }
+            }
+            Event::Message { bytes, .. } => add(&self.counters.bytes_in, bytes.len()),
+            Event::Opened { peer, id } => {
+                self.streams.insert((peer, id), blake3::Hasher::new());
+            }
+            Event::Readable { peer, id, pieces, end } => {
+                let Some(hasher) = self.streams.get_mut(&(peer, id)) else { return };
+                let mut count = 0;
+                for piece in &pieces {
+                    hasher.update(piece);
+                    count += piece.len();
+                }
+                add(&self.counters.bytes_in, count);
+                if end {
+                    let digest = Bytes::copy_from_slice(hasher.finalize().as_bytes());
+                    add(&self.counters.bytes_out, digest.len());
+                    add(&self.counters.requests, 1);
+                    if self.endpoint.write(peer, id.response(), digest, true).is_err() {
+                        self.endpoint.cancel(peer, id);
+                    }
+                }
+                self.endpoint.consume(peer, id, count as u64);
+            }
+            Event::Failed { peer, id, .. } => {
+                add(&self.counters.failed, 1);
+                self.streams.remove(&(peer, id));
+            }
+            Event::Closed { peer, id } => {
+                self.streams.remove(&(peer, id));
+            }
+            Event::PeerRestarted { peer } => {
+                self.short.remove(&peer);
+            }
+            Event::Sent { .. } | Event::Written { .. } => {}
+        }
+    }
+
+    fn response(&mut self, peer: HostId, request: Bytes) -> Bytes {
+        if let Some([wanted, ..]) = request.strip_prefix(GREETING)
+            && request.len() == GREETING.len() + 1
+        {
+            if *wanted == WANTS_SHORT {
+                self.short.insert(peer, ());
+            } else {
+                self.short.remove(&peer);
+            }
+            return request;
+        }
+        if self.short.contains_key(&peer) { self.short_response.clone() } else { request }
+    }
+
+    /// Answers, or gives the answer back if there is no memory for it now.
+    fn respond(&mut self, peer: HostId, id: MessageId, bytes: Bytes) -> Option<Waiting> {
+        let len = bytes.len() as u64;
+        match self.endpoint.respond(peer, id, bytes.clone()) {
+            Ok(()) => {
+                self.counters.requests.fetch_add(1, Ordering::Relaxed);
+                self.counters.bytes_out.fetch_add(len, Ordering::Relaxed);
+                None
+            }
+            Err(SendError::Full { .. }) => Some((peer, id, bytes)),
+            // The client has given it up.
+            Err(_) => {
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
