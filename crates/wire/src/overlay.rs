@@ -14,8 +14,9 @@
 //! may cut the payload off without looking at it; because they go from end to end, damage
 //! inside a switch is found.
 //!
-//! An *incarnation* is a random number of each life of a host. Who does not know the receiver's
-//! is not listened to: it takes an answer from the receiver's address ([`Kind::Hello`]) to learn it.
+//! An *incarnation* is a number of each life of a host, which others can't guess; it may be another one for each
+//! peer. Who does not know the receiver's is not listened to: it takes an answer that goes to the sender's
+//! address ([`Kind::Hello`]) to learn it.
 
 use core::ops::Range;
 

@@ -190,8 +190,10 @@ impl UdpSocket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBADF | libc::ENOTSOCK) => return Err(error),
-                    // A device that cannot cut trains.
-                    Some(libc::EIO | libc::EINVAL) if self.segmentation => {
+                    // A device that cannot cut trains: they go one by one from now on.
+                    Some(libc::EIO | libc::EINVAL)
+                        if batch.train(batch.done, self.segmentation) > 1 =>
+                    {
                         self.segmentation = false;
                     }
                     _ => {
@@ -414,4 +416,78 @@ fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
         })
     };
     parsed.ok()?.1.as_socket()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> UdpSocket {
+        UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1 << 20, true).unwrap()
+    }
+
+    /// What has arrived: lengths, classes, whether a time was told.
+    fn received(socket: &UdpSocket, count: usize) -> Vec<(usize, u8, bool)> {
+        let mut batch = ReceiveBatch::default();
+        let mut found = Vec::new();
+        for _ in 0..10_000 {
+            let _ = socket.receive(&mut batch).unwrap();
+            for datagram in batch.datagrams() {
+                assert!(datagram.bytes.iter().all(|byte| *byte == found.len() as u8));
+                let stamped = datagram.realtime_ns.is_some();
+                found.push((datagram.bytes.len(), datagram.traffic_class, stamped));
+            }
+            if found.len() >= count {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        found
+    }
+
+    fn push(batch: &mut SendBatch, to: &UdpSocket, class: u8, sizes: &[usize]) {
+        for (n, &size) in (0..).zip(sizes) {
+            let half = Bytes::from(vec![n; size / 2]);
+            let front = |out: &mut Vec<u8>| out.extend(std::iter::repeat_n(n, size - size / 2));
+            batch.push(to.local_addr(), class, front, SmallVec::from_iter([half]));
+        }
+    }
+
+    #[test]
+    fn trains_arrive_as_single_datagrams() {
+        let (mut from, to) = (socket(), socket());
+        let sizes = [1000, 1000, 1000, 400, 1000, 7, 1400, 1400, 1400];
+        let mut batch = SendBatch::default();
+        push(&mut batch, &to, 0b1010_0010, &sizes);
+        assert_eq!(from.send(&mut batch).unwrap(), 0);
+        assert_eq!(batch.calls(), (1, 3));
+        let found = received(&to, sizes.len());
+        assert_eq!(found, sizes.map(|size| (size, 0b1010_0010, true)));
+    }
+
+    #[test]
+    fn without_segmentation_datagrams_go_one_by_one() {
+        let (mut from, to) = (socket(), socket());
+        // The kernel cuts no trains whose datagrams shall have no checksums.
+        from.set_option(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let sizes = [1000; 10];
+        let mut batch = SendBatch::default();
+        push(&mut batch, &to, 0, &sizes);
+        assert_eq!(from.send(&mut batch).unwrap(), 0);
+        assert!(!from.segmentation && batch.is_empty());
+        assert_eq!(batch.calls().1, 10);
+        assert_eq!(received(&to, 10).len(), 10);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_counted_and_holds_nothing_up() {
+        let (mut from, to) = (socket(), socket());
+        let mut batch = SendBatch::default();
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        batch.push(nowhere, 0, |out| out.push(0), SmallVec::new());
+        push(&mut batch, &to, 0, &[5, 5, 5]);
+        assert_eq!(from.send(&mut batch).unwrap(), 1);
+        assert!(from.segmentation && batch.is_empty());
+        assert_eq!(received(&to, 3).len(), 3);
+    }
 }
