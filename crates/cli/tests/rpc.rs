@@ -211,6 +211,7 @@ fn a_server_that_is_killed_ends_the_run_with_a_sentence() {
         ]);
         assert!(numbers(&clients.line())[0] > 0.0);
         server.signal("KILL");
+        #[expect(clippy::disallowed_methods, reason = "a generous bound of how long it takes")]
         let killed = Instant::now();
         let (code, stderr) = clients.end();
         assert_eq!(code, 1, "{stderr}");

@@ -327,10 +327,10 @@ impl Client {
                         self.answered(call, &bytes);
                     }
                 }
-                Event::Failed { peer, id, reason } => {
-                    if self.calls.remove(&(peer, MessageId(id.0 & !1))).is_some() {
-                        self.failed(&reason.to_string());
-                    }
+                Event::Failed { peer, id, reason }
+                    if self.calls.remove(&(peer, MessageId(id.0 & !1))).is_some() =>
+                {
+                    self.failed(&reason.to_string());
                 }
                 Event::PeerRestarted { peer } => {
                     // It has to be told anew what answers are wanted; nobody waits for the answer to that.

@@ -46,7 +46,7 @@ impl Bench {
         let clock = Clock::start();
         let config = Arc::new(config);
         let shared = Arc::new(Shared::new(&config));
-        let dump = config.dump.as_deref().map(|path| Dump::create(path)).transpose()?;
+        let dump = config.dump.as_deref().map(Dump::create).transpose()?;
         let mut endpoints = Vec::new();
         for _ in 0..config.ports {
             let Some(&server) = config.servers.first() else { break };

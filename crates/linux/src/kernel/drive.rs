@@ -468,7 +468,11 @@ impl TcpEndpoint {
         self.counts.made += 1;
         self.connections.insert(token, Box::new(connection));
         self.with(token, |_, _| Ok(()));
-        Ok(token)
+        if self.connections.contains_key(&token) {
+            Ok(token)
+        } else {
+            Err(io::ErrorKind::NotConnected.into())
+        }
     }
 
     /// The connection for a message: an idle one, else a new one, else that with the fewest bytes to go.
