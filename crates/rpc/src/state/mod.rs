@@ -179,7 +179,7 @@ pub(crate) struct State {
 
 /// A node that shuts down listens for so long after its last call, so that its peers learn that it has their
 /// answers: Homa's ask for that after some milliseconds.
-const QUIET: Duration = Duration::from_millis(20);
+const QUIET: Duration = Duration::from_millis(30);
 
 /// As many turns follow each other at once, because events made more to send.
 const TURNS: u32 = 3;

@@ -1,6 +1,8 @@
 //! What several tests need.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod fabric;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
