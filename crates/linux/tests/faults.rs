@@ -53,7 +53,9 @@ impl Relay {
     fn turn(&mut self, now: Time) {
         while self.socket.receive(&mut self.received).unwrap() > 0 {
             for datagram in self.received.datagrams() {
-                let Ok(glance) = overlay::glance(datagram.bytes) else { panic!("a sender's damage") };
+                let Ok(glance) = overlay::glance(datagram.bytes) else {
+                    panic!("a sender's damage")
+                };
                 let (src, dst) = (glance.envelope.src.0, glance.envelope.dst.0);
                 let rng = &mut self.rng;
                 if [Some(src), Some(dst)].contains(&self.down) || rng.chance(self.faults.loss) {
