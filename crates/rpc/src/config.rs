@@ -133,7 +133,7 @@ pub struct NodeConfig {
     allow: Vec<Network>,
     switch: Option<(HostId, SocketAddr, u32)>,
     send_bytes: u64,
-    receive_bytes: u64,
+    pub(crate) receive_bytes: u64,
     socket_buffer: usize,
     pub(crate) deadline: Duration,
     pub(crate) max_waiting_requests: usize,
@@ -197,8 +197,9 @@ impl NodeConfig {
     }
 
     /// Most bytes of messages and streams that arrive: 256 MiB. Packets for which there is no room are
-    /// dropped and come again; a message that is longer than this never arrives. What the application has not
-    /// read of streams yet counts with each stream's own window instead.
+    /// dropped and come again; a message that is longer than this never arrives. As many bytes of requests and
+    /// messages may wait for a server. What the application has not read of streams yet counts with each
+    /// stream's own window instead.
     #[must_use]
     pub const fn receive_memory(mut self, bytes: u64) -> Self {
         self.receive_bytes = bytes;
