@@ -7,12 +7,13 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::fabric::BadFabric;
 use rackweave_rpc::{Bytes, Incoming, Rate, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 const LINK: Rate = Rate::from_gbps(5);
 const FAULTS: f64 = 0.0005;

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Refusal};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 #[tokio::test]
 async fn calls_are_answered_over_every_transport() {
@@ -297,7 +297,7 @@ async fn shutdown_waits_for_what_is_under_way() {
         let address = there.local_addr();
         let (ours, theirs) =
             tokio::join!(timeout(PATIENCE, here.shutdown()), timeout(PATIENCE, there.shutdown()));
-        (ours.unwrap(), theirs.unwrap());
+        ours.and(theirs).unwrap();
         let answer = call.await.unwrap();
         assert_eq!(answer.unwrap_or_else(|e| panic!("{name}: {e}")), "done");
         // The port is free.

@@ -4,13 +4,13 @@ mod common;
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{PATIENCE, drained, node, transports};
 use rackweave_rpc::{CallError, Client, Incoming, Node, NodeConfig, Peer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// What the server's process is told: the transport's name and its address.
 const ROLE: &str = "RACKWEAVE_RPC_TEST_SERVER";
