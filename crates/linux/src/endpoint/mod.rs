@@ -402,6 +402,14 @@ impl Endpoint {
         }
     }
 
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    pub(crate) const fn busy_poll(&self) -> Span {
+        self.config.busy_poll
+    }
+
     /// Goes on until all that was sent has arrived and peers have the acknowledgements that they wait for, or
     /// until a time; `true`: the former. Events are kept for [`Endpoint::poll_event`].
     ///
@@ -521,7 +529,7 @@ fn secret() -> Secret {
 /// Where message numbers begin: they increase from one life of a host to the next, and differ
 /// between hosts. Sixteenths of a second since 1970 (35 bits), then 9 random bits, then 19 to count: nobody
 /// sends 2^28 messages in a sixteenth of a second.
-fn first_id() -> u64 {
+pub(crate) fn first_id() -> u64 {
     let sixteenths = realtime_ns() / 62_500_000;
     sixteenths << 28 | (secret().0[0] & 0x1ff) << 19
 }

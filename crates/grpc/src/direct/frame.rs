@@ -1,0 +1,334 @@
+//! What goes over a stream: frames of a kind, a length and that many bytes.
+//!
+//! ```text
+//! client: HEAD (version, flags, path, fields)    DATA* END
+//! server: HEAD (version, flags, status, fields)  DATA* TRAILERS (flags, fields) | END
+//! ```
+//! `DATA` holds gRPC's length-prefixed messages as tonic makes them, cut anywhere. A stream that ends without
+//! `END` or `TRAILERS` was given up. Numbers are big-endian.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use base64::Engine as _;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
+use http::{StatusCode, Uri};
+use tokio::io::AsyncRead;
+use tokio_util::io::poll_read_buf;
+use tonic::Status;
+
+const VERSION: u8 = 1;
+const HEAD: u8 = 1;
+const DATA: u8 = 2;
+const TRAILERS: u8 = 3;
+const END: u8 = 4;
+
+/// Kind and length.
+pub(super) const FRAME_HEADER: usize = 5;
+
+/// Most fields of a head.
+const MAX_FIELDS: usize = 1024;
+
+/// Least and most room made for one read.
+const READ: (usize, usize) = (4 << 10, 256 << 10);
+
+/// Fields that nearly every call has: a flag each.
+const COMMON: [(HeaderName, &str); 3] = [
+    (TE, "trailers"),
+    (CONTENT_TYPE, "application/grpc"),
+    (HeaderName::from_static("grpc-status"), "0"),
+];
+
+/// Why what came is not of this protocol.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error("the stream ended in the middle of a frame")]
+    Truncated,
+    #[error("the peer speaks version {0} of this protocol, and we only {VERSION}")]
+    Version(u8),
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    #[error("a head of {bytes} bytes, and no more than {max} are allowed")]
+    TooLong { bytes: u32, max: u32 },
+    #[error("more than {MAX_FIELDS} metadata fields")]
+    TooManyFields,
+    #[error("a head or trailers whose parts do not add up")]
+    Head,
+    #[error("{0} is not allowed there")]
+    Unexpected(&'static str),
+}
+
+impl From<Malformed> for io::Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(io::ErrorKind::InvalidData, malformed)
+    }
+}
+
+/// A request's first frame.
+#[derive(Debug, PartialEq)]
+pub(super) struct RequestHead {
+    pub(super) path: Uri,
+    pub(super) fields: HeaderMap,
+}
+
+/// A response's first frame.
+#[derive(Debug, PartialEq)]
+pub(super) struct ResponseHead {
+    pub(super) status: StatusCode,
+    pub(super) fields: HeaderMap,
+}
+
+/// One frame, or for `Data` what has come of it.
+#[derive(Debug, PartialEq)]
+pub(super) enum Frame {
+    /// Not looked into yet: whose it is decides what it means.
+    Head(Bytes),
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+}
+
+impl RequestHead {
+    pub(super) fn encode(path: &str, fields: &HeaderMap, out: &mut BytesMut) -> Result<(), Status> {
+        frame(HEAD, out, |out| {
+            out.put_u8(VERSION);
+            let length = u16::try_from(path.len()).map_err(|_| too_long("the method's path"))?;
+            out.put_u16(length);
+            out.put_slice(path.as_bytes());
+            encode_fields(fields, out)
+        })
+    }
+
+    pub(super) fn decode(mut bytes: Bytes) -> Result<Self, Malformed> {
+        version(&mut bytes)?;
+        let length = bytes.try_get_u16().map_err(|_| Malformed::Head)?;
+        let path = take(&mut bytes, usize::from(length))?;
+        if !path.starts_with(b"/") {
+            return Err(Malformed::Head);
+        }
+        let path = Uri::from_maybe_shared(path).map_err(|_| Malformed::Head)?;
+        Ok(Self { path, fields: decode_fields(bytes)? })
+    }
+}
+
+impl ResponseHead {
+    pub(super) fn encode(
+        status: StatusCode,
+        fields: &HeaderMap,
+        out: &mut BytesMut,
+    ) -> Result<(), Status> {
+        frame(HEAD, out, |out| {
+            out.put_u8(VERSION);
+            out.put_u16(status.as_u16());
+            encode_fields(fields, out)
+        })
+    }
+
+    pub(super) fn decode(mut bytes: Bytes) -> Result<Self, Malformed> {
+        version(&mut bytes)?;
+        let status = bytes.try_get_u16().map_err(|_| Malformed::Head)?;
+        let status = StatusCode::from_u16(status).map_err(|_| Malformed::Head)?;
+        Ok(Self { status, fields: decode_fields(bytes)? })
+    }
+}
+
+pub(super) fn encode_trailers(fields: &HeaderMap, out: &mut BytesMut) -> Result<(), Status> {
+    frame(TRAILERS, out, |out| encode_fields(fields, out))
+}
+
+pub(super) fn encode_end(out: &mut BytesMut) {
+    out.put_u8(END);
+    out.put_u32(0);
+}
+
+/// The header of a `DATA` frame whose bytes are written after it. A longer piece must be cut before.
+pub(super) fn encode_data(bytes: u32, out: &mut BytesMut) {
+    out.put_u8(DATA);
+    out.put_u32(bytes);
+}
+
+/// On an error nothing is left of the frame.
+fn frame(
+    kind: u8,
+    out: &mut BytesMut,
+    content: impl FnOnce(&mut BytesMut) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let start = out.len();
+    out.put_u8(kind);
+    out.put_u32(0);
+    let length = content(out).and_then(|()| {
+        u32::try_from(out.len() - start - FRAME_HEADER).map_err(|_| too_long("the metadata"))
+    });
+    match length {
+        Ok(length) => {
+            out[start + 1..start + FRAME_HEADER].copy_from_slice(&length.to_be_bytes());
+            Ok(())
+        }
+        Err(status) => {
+            out.truncate(start);
+            Err(status)
+        }
+    }
+}
+
+fn encode_fields(fields: &HeaderMap, out: &mut BytesMut) -> Result<(), Status> {
+    let mut flags = 0;
+    for (bit, (name, value)) in COMMON.iter().enumerate() {
+        let mut all = fields.get_all(name).iter();
+        if all.next().is_some_and(|first| first == value) && all.next().is_none() {
+            flags |= 1 << bit;
+        }
+    }
+    out.put_u8(flags);
+    for (name, value) in fields {
+        let known = COMMON.iter().position(|(common, _)| common == name);
+        if known.is_some_and(|bit| flags & 1 << bit != 0) {
+            continue;
+        }
+        let name = name.as_str().as_bytes();
+        out.put_u16(u16::try_from(name.len()).map_err(|_| too_long("the name of a field"))?);
+        out.put_u32(u32::try_from(value.len()).map_err(|_| too_long("the value of a field"))?);
+        out.put_slice(name);
+        out.put_slice(value.as_bytes());
+    }
+    Ok(())
+}
+
+fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
+    let mut fields = HeaderMap::new();
+    let flags = bytes.try_get_u8().map_err(|_| Malformed::Head)?;
+    for (bit, (name, value)) in COMMON.iter().enumerate() {
+        if flags & 1 << bit != 0 {
+            fields.insert(name, HeaderValue::from_static(value));
+        }
+    }
+    while bytes.has_remaining() {
+        if fields.len() >= MAX_FIELDS {
+            return Err(Malformed::TooManyFields);
+        }
+        let name = bytes.try_get_u16().map_err(|_| Malformed::Head)?;
+        let value = bytes.try_get_u32().map_err(|_| Malformed::Head)?;
+        let name = take(&mut bytes, usize::from(name))?;
+        let value = take(&mut bytes, value as usize)?;
+        let name = HeaderName::from_bytes(&name).map_err(|_| Malformed::Head)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Malformed::Head)?;
+        // tonic panics on details that are not base64.
+        if name == DETAILS && BASE64.decode(&value).is_err() {
+            return Err(Malformed::Head);
+        }
+        fields.try_append(name, value).map_err(|_| Malformed::TooManyFields)?;
+    }
+    Ok(fields)
+}
+
+const DETAILS: &str = "grpc-status-details-bin";
+
+/// As tonic reads it: with or without padding.
+const BASE64: base64::engine::GeneralPurpose = base64::engine::GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    base64::engine::GeneralPurposeConfig::new()
+        .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
+);
+
+fn version(bytes: &mut Bytes) -> Result<(), Malformed> {
+    match bytes.try_get_u8() {
+        Ok(VERSION) => Ok(()),
+        Ok(other) => Err(Malformed::Version(other)),
+        Err(_) => Err(Malformed::Head),
+    }
+}
+
+fn take(bytes: &mut Bytes, length: usize) -> Result<Bytes, Malformed> {
+    if length > bytes.len() { Err(Malformed::Head) } else { Ok(bytes.split_to(length)) }
+}
+
+fn too_long(what: &str) -> Status {
+    Status::resource_exhausted(format!("{what} is too long to be sent"))
+}
+
+/// Takes frames off a stream.
+#[derive(Debug)]
+pub(super) struct FrameReader<R> {
+    io: R,
+    buffer: BytesMut,
+    /// Of the current `DATA` frame.
+    data_left: usize,
+    max_head: u32,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(super) fn new(io: R, max_head: u32) -> Self {
+        Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
+    }
+
+    /// The next frame; `None` if the stream ends before one.
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
+        loop {
+            if let Some(frame) = self.parse()? {
+                return Poll::Ready(Ok(Some(frame)));
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                let whole = self.buffer.is_empty() && self.data_left == 0;
+                return Poll::Ready(if whole {
+                    Ok(None)
+                } else {
+                    Err(Malformed::Truncated.into())
+                });
+            }
+        }
+    }
+
+    pub(super) async fn frame(&mut self) -> io::Result<Option<Frame>> {
+        std::future::poll_fn(|cx| self.poll_frame(cx)).await
+    }
+
+    /// What the buffer holds of a frame, if that is enough to tell.
+    fn parse(&mut self) -> Result<Option<Frame>, Malformed> {
+        loop {
+            if self.data_left > 0 {
+                if self.buffer.is_empty() {
+                    return Ok(None);
+                }
+                let length = self.data_left.min(self.buffer.len());
+                self.data_left -= length;
+                return Ok(Some(Frame::Data(self.buffer.split_to(length).freeze())));
+            }
+            let Some(&[kind, a, b, c, d]) = self.buffer.first_chunk() else { return Ok(None) };
+            let length = u32::from_be_bytes([a, b, c, d]);
+            match kind {
+                DATA => {
+                    self.buffer.advance(FRAME_HEADER);
+                    self.data_left = length as usize;
+                }
+                HEAD | TRAILERS => {
+                    if length > self.max_head {
+                        return Err(Malformed::TooLong { bytes: length, max: self.max_head });
+                    }
+                    if self.buffer.len() < FRAME_HEADER + length as usize {
+                        return Ok(None);
+                    }
+                    self.buffer.advance(FRAME_HEADER);
+                    let content = self.buffer.split_to(length as usize).freeze();
+                    return Ok(Some(match kind {
+                        HEAD => Frame::Head(content),
+                        _ => Frame::Trailers(decode_fields(content)?),
+                    }));
+                }
+                END if length == 0 => {
+                    self.buffer.advance(FRAME_HEADER);
+                    return Ok(Some(Frame::End));
+                }
+                END => return Err(Malformed::Head),
+                other => return Err(Malformed::Kind(other)),
+            }
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // As much as the frame says, within limits: its length is only believed for what has come.
+        self.buffer.reserve(self.data_left.saturating_add(FRAME_HEADER).clamp(READ.0, READ.1));
+        poll_read_buf(Pin::new(&mut self.io), cx, &mut self.buffer)
+    }
+}

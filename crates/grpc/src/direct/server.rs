@@ -1,0 +1,286 @@
+//! Calls served, each from its own stream.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::server::TcpConnectInfo;
+use tower_service::Service;
+
+use super::frame::{Frame, FrameReader, RequestHead, ResponseHead};
+use super::timeout::grpc_timeout;
+use super::write::{FrameWriter, WriteError};
+use super::{BoxError, Limits};
+use crate::Accepted;
+
+/// A stream whose head does not come within this time is dropped (ours).
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// A client is given this time to take a response's end before its stream is dropped (ours).
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.
+#[derive(Clone)]
+pub struct Server<S> {
+    service: S,
+    limits: Limits,
+}
+
+impl<S> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<S, B> Server<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    /// Of one service.
+    #[must_use]
+    pub const fn new(service: S, limits: Limits) -> Self {
+        Self { service, limits }
+    }
+
+    /// Serves what comes until nothing more comes. Then, and once `shutdown` is ready, calls that are under way are
+    /// still served to their end, and no more are taken. Dropped, it gives them up at once.
+    ///
+    /// # Errors
+    /// What `incoming` says; it is not asked again.
+    pub async fn serve<I, T>(
+        self,
+        incoming: I,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()>
+    where
+        I: Stream<Item = io::Result<Accepted<T>>>,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut incoming = pin!(incoming);
+        let mut shutdown = pin!(shutdown);
+        let permits = Arc::new(Semaphore::new(self.limits.calls));
+        let mut calls = tokio::task::JoinSet::new();
+        let result = loop {
+            let next = async {
+                let permit = Arc::clone(&permits).acquire_owned().await;
+                (permit, incoming.next().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                biased;
+                () = &mut shutdown => break Ok(()),
+                Some(_) = calls.join_next() => continue,
+                next = next => next,
+            };
+            let accepted = match accepted {
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) => break Err(error),
+                None => break Ok(()),
+            };
+            let (service, limits) = (self.service.clone(), self.limits);
+            calls.spawn(async move {
+                serve_call(accepted, service, limits).await;
+                drop(permit);
+            });
+        };
+        while calls.join_next().await.is_some() {}
+        result
+    }
+}
+
+/// One call, from its head to its end.
+async fn serve_call<T, S, B>(accepted: Accepted<T>, mut service: S, limits: Limits)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (read, write) = tokio::io::split(accepted.stream);
+    let mut write = FrameWriter::new(write);
+    let mut reader = FrameReader::new(read, limits.head_bytes);
+    let head = match timeout(HEAD_WITHIN, reader.frame()).await {
+        Ok(Ok(Some(Frame::Head(bytes)))) => RequestHead::decode(bytes).map_err(|e| e.to_string()),
+        Ok(Ok(Some(_))) => Err("the call has no head".to_owned()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(error.to_string()),
+        // Nobody is there any more.
+        _ => return,
+    };
+    let head = match head {
+        Ok(head) => head,
+        Err(reason) => {
+            let status = Status::internal(format!("the request is not understood: {reason}"));
+            if write.fail(&status).await.is_ok() {
+                let (_, back) = oneshot::channel();
+                linger(&mut write, &mut Rest { back, reader: Some(reader) }).await;
+            }
+            return;
+        }
+    };
+    let deadline = grpc_timeout(&head.fields);
+    let (give_back, back) = oneshot::channel();
+    let body = RequestBody { reader: Some(reader), give_back: Some(give_back) };
+    let request = request(head, accepted.info, Body::new(body));
+    let mut rest = Rest { back, reader: None };
+    let served = {
+        let respond = async {
+            // Generated servers are always ready; `Routes` too.
+            let _ = poll_fn(|cx| service.poll_ready(cx)).await;
+            let Ok(response) = service.call(request).await;
+            respond(&mut write, response).await
+        };
+        let expired = async {
+            match deadline {
+                Some(after) => sleep(after).await,
+                None => std::future::pending().await,
+            }
+            WriteError::Body(Status::deadline_exceeded("the call's deadline passed at the server"))
+        };
+        tokio::select! {
+            biased;
+            served = respond => served,
+            () = rest.gone() => Err(WriteError::Io),
+            expired = expired => Err(expired),
+        }
+    };
+    let ended = match served {
+        Ok(()) => true,
+        Err(WriteError::Io) => false,
+        Err(WriteError::Body(status)) => write.fail(&status).await.is_ok(),
+    };
+    if ended {
+        linger(&mut write, &mut rest).await;
+    }
+}
+
+/// The client closes its stream once it has read the end; dropped before, the stream could take with it what is
+/// still under way.
+async fn linger<T: AsyncRead + AsyncWrite>(
+    write: &mut FrameWriter<WriteHalf<T>>,
+    rest: &mut Rest<T>,
+) {
+    let closed = async {
+        if write.shutdown().await.is_ok() {
+            rest.gone().await;
+        }
+    };
+    let _ = timeout(LINGER, closed).await;
+}
+
+fn request(head: RequestHead, info: TcpConnectInfo, body: Body) -> Request<Body> {
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.uri_mut() = head.path;
+    *request.headers_mut() = head.fields;
+    request.extensions_mut().insert(info);
+    request
+}
+
+async fn respond<W, B>(write: &mut FrameWriter<W>, response: Response<B>) -> Result<(), WriteError>
+where
+    W: AsyncWrite + Unpin,
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let mut out = BytesMut::with_capacity(512);
+    ResponseHead::encode(parts.status, &parts.headers, &mut out).map_err(WriteError::Body)?;
+    write.body(out, pin!(body)).await
+}
+
+/// The request's messages as the service asks for them.
+struct RequestBody<T> {
+    reader: Option<FrameReader<ReadHalf<T>>>,
+    /// Dropped without having been used: the client is gone.
+    give_back: Option<oneshot::Sender<FrameReader<ReadHalf<T>>>>,
+}
+
+impl<T> RequestBody<T> {
+    fn give_back(&mut self) {
+        if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
+            // If nobody takes it, the call is over.
+            let _ = give_back.send(reader);
+        }
+    }
+}
+
+impl<T> Drop for RequestBody<T> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl<T: AsyncRead> http_body::Body for RequestBody<T> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let Some(reader) = &mut self.reader else { return Poll::Ready(None) };
+        let status = match ready!(reader.poll_frame(cx)) {
+            Ok(Some(Frame::Data(bytes))) => {
+                return Poll::Ready(Some(Ok(http_body::Frame::data(bytes))));
+            }
+            Ok(Some(Frame::End)) => {
+                self.give_back();
+                return Poll::Ready(None);
+            }
+            Ok(Some(_)) => Status::internal("the request is not understood: a head in its middle"),
+            Ok(None) => Status::cancelled("the client gave up the call"),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Status::internal(format!("the request is not understood: {error}"))
+            }
+            Err(error) => Status::cancelled(format!("the client is lost: {error}")),
+        };
+        self.reader = None;
+        self.give_back = None;
+        Poll::Ready(Some(Err(status)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.reader.is_none()
+    }
+}
+
+/// What the client sends after the request's end, or after the service has lost interest: nothing but that it is gone.
+struct Rest<T> {
+    back: oneshot::Receiver<FrameReader<ReadHalf<T>>>,
+    reader: Option<FrameReader<ReadHalf<T>>>,
+}
+
+impl<T: AsyncRead> Rest<T> {
+    /// Ready once the client has closed its stream. May be dropped and asked again.
+    async fn gone(&mut self) {
+        loop {
+            match &mut self.reader {
+                Some(reader) => {
+                    if !matches!(reader.frame().await, Ok(Some(_))) {
+                        return;
+                    }
+                }
+                None => match (&mut self.back).await {
+                    Ok(reader) => self.reader = Some(reader),
+                    Err(_) => return,
+                },
+            }
+        }
+    }
+}

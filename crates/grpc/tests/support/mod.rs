@@ -1,0 +1,192 @@
+//! A server with the example's services, and channels to it, each way.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use rackweave_grpc::direct::{self, Limits};
+use rackweave_grpc::{Accepted, Dial, http2};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::transport::server::TcpConnectInfo;
+use tower_service::Service;
+
+use crate::services::echo_server::EchoServer;
+use crate::services::key_value_server::KeyValueServer;
+use crate::services::{Parrot, Store};
+
+/// What carries the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// tonic's own transport.
+    Tonic,
+    /// HTTP/2 through this crate's connector, over TCP.
+    Http2OverTcp,
+    /// The direct way, over TCP.
+    DirectOverTcp,
+}
+
+pub(crate) const ALL: [Way; 3] = [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp];
+
+impl Way {
+    pub(crate) const fn is_direct(self) -> bool {
+        matches!(self, Self::DirectOverTcp)
+    }
+}
+
+/// One thread: the order of things is that of the tasks.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Waits until something holds, for seconds.
+pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}: not within 20 s");
+}
+
+/// A server in this process.
+pub(crate) struct Served {
+    pub(crate) way: Way,
+    pub(crate) parrot: Parrot,
+    store: Store,
+    address: SocketAddr,
+    server: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
+}
+
+impl Served {
+    pub(crate) async fn start(way: Way) -> Self {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let (parrot, store) = (Parrot::default(), Store::default());
+        let mut served = Self { way, parrot, store, address, server: None };
+        served.restart().await;
+        served
+    }
+
+    /// At the address that it had.
+    pub(crate) async fn restart(&mut self) {
+        assert!(self.server.is_none());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let routes = Routes::new(KeyValueServer::new(self.store.clone()))
+            .add_service(EchoServer::new(self.parrot.clone()));
+        let stopped = async { drop(stopped.await) };
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        let incoming = incoming(listener);
+        let server: Pin<Box<dyn Future<Output = ()> + Send>> = match self.way {
+            Way::Tonic => {
+                let server = tonic::transport::Server::builder();
+                Box::pin(async move {
+                    server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+                })
+            }
+            Way::Http2OverTcp => Box::pin(async move {
+                let server = http2::server();
+                server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+            }),
+            Way::DirectOverTcp => Box::pin(async move {
+                let server = direct::Server::new(routes, Limits::default());
+                server.serve(incoming, stopped).await.unwrap();
+            }),
+        };
+        self.server = Some((tokio::spawn(server), stop));
+    }
+
+    /// Drops it with all that it was doing.
+    pub(crate) async fn kill(&mut self) {
+        let (server, _stop) = self.server.take().expect("it runs");
+        server.abort();
+        let _ = server.await;
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn shut_down(&mut self) {
+        let (server, stop) = self.server.take().expect("it runs");
+        stop.send(()).unwrap();
+        server.await.unwrap();
+    }
+
+    pub(crate) fn channel(&self) -> AnyChannel {
+        let dial = DialTcp(self.address);
+        match self.way {
+            Way::Tonic => {
+                let uri = format!("http://{}", self.address);
+                let endpoint = tonic::transport::Endpoint::from_shared(uri).unwrap();
+                AnyChannel::Http2(endpoint.connect_lazy())
+            }
+            Way::Http2OverTcp => AnyChannel::Http2(http2::channel(dial)),
+            Way::DirectOverTcp => {
+                AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
+            }
+        }
+    }
+}
+
+/// A channel of any way, as one type.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyChannel {
+    Http2(tonic::transport::Channel),
+    DirectOverTcp(direct::Channel<DialTcp>),
+}
+
+impl Service<Request<Body>> for AnyChannel {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        match self {
+            Self::Http2(channel) => {
+                channel.poll_ready(cx).map_err(|error| Status::from_error(error.into()))
+            }
+            Self::DirectOverTcp(channel) => channel.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self {
+            Self::Http2(channel) => {
+                let response = channel.call(request);
+                Box::pin(async { response.await.map_err(|e| Status::from_error(e.into())) })
+            }
+            Self::DirectOverTcp(channel) => channel.call(request),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct DialTcp(SocketAddr);
+
+impl Dial for DialTcp {
+    type Stream = TcpStream;
+
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.0).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<Accepted<TcpStream>>> {
+    let local_addr = listener.local_addr().ok();
+    tokio_stream::wrappers::TcpListenerStream::new(listener).map(move |stream| {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        let info = TcpConnectInfo { local_addr, remote_addr: stream.peer_addr().ok() };
+        Ok(Accepted { stream, info })
+    })
+}
