@@ -9,9 +9,9 @@ use rackweave_lab::results::files::OutputFolder;
 use rackweave_lab::testbed::{PartCommand, Testbed, part_main};
 
 use crate::args::{PartArgs, TestbedArgs};
+use crate::print;
 use crate::progress::Progress;
 use crate::run::{INTERRUPTED, quoted, stop_on_ctrl_c, table};
-use crate::print;
 
 pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let command = PartCommand {

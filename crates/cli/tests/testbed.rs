@@ -104,7 +104,8 @@ fn words(text: &str) -> String {
 }
 
 fn is_root() -> bool {
-    status_of(std::process::id(), "Uid:").is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
+    status_of(std::process::id(), "Uid:")
+        .is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
 }
 
 fn status_of(pid: u32, key: &str) -> Option<String> {
@@ -334,7 +335,8 @@ fn ctrl_c_keeps_what_is_finished() {
     let mut found = None;
     let (first, _, _) = under_load(&child);
     until("the second point", || {
-        found = entry_of(child.id()).filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
+        found = entry_of(child.id())
+            .filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
         found.is_some()
     });
     signal(child.id(), "-INT");
@@ -369,9 +371,11 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
     refused(&["workload.sizes='1 GB'"], "the testbed takes 134217728 at most");
     refused(&["transport.name='ndp'"], "NDP needs switches that trim");
     refused(&["testbed.tpc='kernel'"], "unknown key `tpc`");
-    let background = "background=[{ transport = { name = 'tcp' }, arrivals = 'permutation', sizes = '1 KB' }]";
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'permutation', sizes = '1 KB' }]";
     refused(&[background], "in the overlay all streams must use the same transport");
-    let other = place.run(&["run", "x.toml", "--set", "transport={ name = 'tcp', congestion = 'bbr' }"]);
+    let other =
+        place.run(&["run", "x.toml", "--set", "transport={ name = 'tcp', congestion = 'bbr' }"]);
     assert_eq!(code(&other), 2);
     assert!(words(&stderr(&other)).contains("BBR is the kernel's alone"), "{}", stderr(&other));
     if !may_make_namespaces() {
@@ -390,7 +394,8 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
     let place = Place::new(INCAST);
     let cases = "sweep.cases=[{ transport.name = 'homa' }, \
                  { transport = { name = 'tcp', congestion = 'bbr' } }]";
-    let background = "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";
     let args = ["testbed", "x.toml", "--set", cases, "--set", background, "--out", "o", "-q"];
     let output = place.run(&args);
     assert_eq!(code(&output), 0, "{}", stderr(&output));

@@ -37,7 +37,9 @@ const MTU: u32 = frame::MTU;
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// Rights are missing.
-    #[error("network namespaces need the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root")]
+    #[error(
+        "network namespaces need the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root"
+    )]
     NoRights,
     /// A program is missing.
     #[error("the program `{0}` is missing: it is part of iproute2")]
@@ -229,9 +231,13 @@ impl Network {
             "link set lo up".into(),
             format!("addr add {ip}/32 dev {HOST_INTERFACE}"),
             format!("link set {HOST_INTERFACE} up"),
-            format!("neigh replace {GATEWAY} lladdr {GATEWAY_MAC} dev {HOST_INTERFACE} nud permanent"),
+            format!(
+                "neigh replace {GATEWAY} lladdr {GATEWAY_MAC} dev {HOST_INTERFACE} nud permanent"
+            ),
             format!("route add {GATEWAY} dev {HOST_INTERFACE} scope link"),
-            format!("route add default via {GATEWAY} dev {HOST_INTERFACE} src {ip}{min_rto}{congestion}"),
+            format!(
+                "route add default via {GATEWAY} dev {HOST_INTERFACE} src {ip}{min_rto}{congestion}"
+            ),
         ])
     }
 

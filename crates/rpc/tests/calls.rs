@@ -254,6 +254,8 @@ async fn calls_wait_for_room_in_their_order() {
     let transport = homa();
     let here = Node::bind(config(&transport).send_memory(250_000).max_waiting_calls(20)).unwrap();
     let there = Node::bind(config(&transport).send_memory(250_000)).unwrap();
+    // What comes waits.
+    let server = there.server();
     let peer = here.peer(there.local_addr());
     let client = here.client();
     let mut calls = JoinSet::new();
@@ -268,7 +270,7 @@ async fn calls_wait_for_room_in_their_order() {
     assert!(error.is_safe_to_retry());
     // Cancelled while it waits.
     calls.spawn(client.call(peer, "never").deadline(Duration::from_millis(1)).into_future());
-    tokio::spawn(reverse(there.server()));
+    tokio::spawn(reverse(server));
     while let Some(done) = calls.join_next().await {
         match done.unwrap() {
             Ok(answer) => assert!(answer == reversed(LEN)),

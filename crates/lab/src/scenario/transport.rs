@@ -255,7 +255,9 @@ fn read_over(table: &Table) -> Result<Over, DeError> {
         Some("ip") => Ok(Over::Ip),
         Some("udp") => Ok(Over::Udp),
         _ => Err(DeError::new("`over` is \"ip\" or \"udp\"", "neither of them")
-            .with_help("\"udp\" is what the transport is on real hosts: longer headers, less payload")
+            .with_help(
+                "\"udp\" is what the transport is on real hosts: longer headers, less payload",
+            )
             .at(entry.node.origin)),
     }
 }

@@ -1,10 +1,10 @@
 //! What a machine cannot do is refused before anything is made.
 
+use rackweave_core::{HostId, frame};
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::{Fabric, mean_gap};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
-use rackweave_core::{HostId, frame};
 
 use super::TestbedError;
 use super::doors::{Doors, kernel_has};
@@ -48,7 +48,9 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     let length = longest(point);
     if length > LONGEST_MESSAGE {
         return Err(refused(
-            format!("messages of up to {length} bytes: the testbed takes {LONGEST_MESSAGE} at most"),
+            format!(
+                "messages of up to {length} bytes: the testbed takes {LONGEST_MESSAGE} at most"
+            ),
             "`workload.truncate` cuts the distribution",
         ));
     }
@@ -74,7 +76,8 @@ fn features(point: &PointSpec) -> Result<(), TestbedError> {
             return Err(refused(message, in_simulator));
         }
         if !stream.workload.application.is_instant() {
-            let message = "[workload.application] is simulated: real applications take the time they take";
+            let message =
+                "[workload.application] is simulated: real applications take the time they take";
             return Err(refused(message, "leave it out here"));
         }
     }
@@ -96,7 +99,8 @@ fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     }
     for congestion in point.kernel_tcp.iter().flatten() {
         if overlay && *congestion == "bbr" {
-            let message = "BBR is the kernel's, and the overlay carries Rackweave's transports only";
+            let message =
+                "BBR is the kernel's, and the overlay carries Rackweave's transports only";
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
         }
     }
@@ -116,12 +120,14 @@ fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
 fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, TestbedError> {
     let hosts = fabric.hosts();
     let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
-    let full_per_second = fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
+    let full_per_second =
+        fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
     let mut sum = 0.0;
     for stream in &point.config.streams {
         let workload = &stream.workload;
         let all = hosts as usize;
-        let of = |range: &Option<std::ops::Range<u32>>| range.as_ref().map_or(all, |range| range.len());
+        let of =
+            |range: &Option<std::ops::Range<u32>>| range.as_ref().map_or(all, |range| range.len());
         let (senders, receivers) = (of(&workload.senders), of(&workload.receivers));
         let gap = mean_gap(fabric, stream)
             .map_err(|error| refused(error.to_string(), "see [workload] in the scenario"))?;
@@ -155,7 +161,9 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let mut tcp = scenario.points.iter().flat_map(|point| point.kernel_tcp.iter().flatten());
     if overlay && tcp.clone().next().is_some() {
-        notes.push("tcp and dctcp are Rackweave's machines: the overlay carries no kernel TCP".into());
+        notes.push(
+            "tcp and dctcp are Rackweave's machines: the overlay carries no kernel TCP".into(),
+        );
     } else if tcp.any(|congestion| *congestion == "dctcp") && !kernel_has("dctcp") {
         notes.push("dctcp is Rackweave's machine: this kernel has no DCTCP".into());
     }

@@ -192,9 +192,10 @@ impl<'a> Gathering<'a> {
     pub(super) fn is_done(&self) -> bool {
         let all_started = self.last.is_some() || self.told.iter().all(|(_, idle)| *idle);
         all_started
-            && !self.open.iter().any(|(key, message)| {
-                message.stream == 0 && self.may_be_measured(*key, *message)
-            })
+            && !self
+                .open
+                .iter()
+                .any(|(key, message)| message.stream == 0 && self.may_be_measured(*key, *message))
     }
 
     /// A host has lost all it knew.

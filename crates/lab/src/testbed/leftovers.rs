@@ -129,7 +129,8 @@ impl RunEntry {
     fn write(&self) -> Result<(), TestbedError> {
         let text = serde_json::to_string(&self.entry).unwrap_or_default();
         let aside = self.path.with_extension("part");
-        let written = std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, &self.path));
+        let written =
+            std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, &self.path));
         written.map_err(|source| TestbedError::Ledger { path: self.path.clone(), source })
     }
 }

@@ -81,8 +81,8 @@ pub(super) fn run(
     point: &PointSpec,
     ledger: &Ledger,
 ) -> Result<Option<Ran>, TestbedError> {
-    let fabric = Fabric::new(&point.config.fabric)
-        .map_err(|error| TestbedError::Part(error.to_string()))?;
+    let fabric =
+        Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Part(error.to_string()))?;
     let config = &point.config;
     let stream = &config.streams[0];
     let total = mean_gap(&fabric, stream)
@@ -341,7 +341,8 @@ impl PointRun<'_> {
             let role = Role::Host(host);
             match blow {
                 Blow::Pause | Blow::Resume => {
-                    let signal = if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
+                    let signal =
+                        if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
                     if let Some(part) = self.parts.get(&role) {
                         part.signal(signal);
                     }
@@ -408,7 +409,8 @@ impl PointRun<'_> {
         let mut messages = self.gathering.messages(&self.fabric);
         for message in &mut messages {
             // What ended while the parts were being stopped came too late.
-            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at) {
+            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
+            {
                 message.outcome = Outcome::Unfinished;
             }
         }

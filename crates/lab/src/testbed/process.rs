@@ -66,7 +66,8 @@ impl Part {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let kept = Arc::new(Mutex::new(Vec::new()));
         let mut part = Self { role, life, child, stdin, stderr: Arc::clone(&kept) };
         std::thread::spawn(move || {

@@ -62,7 +62,8 @@ fn tcp_settings(point: &PointSpec) -> TcpSettings {
     });
     let mut settings = TcpSettings { congestion: Some("cubic".into()), ..TcpSettings::default() };
     if let Some((config, congestion)) = tcp.into_iter().next() {
-        settings.congestion = Some(congestion.to_owned()).filter(|name| super::doors::kernel_has(name));
+        settings.congestion =
+            Some(congestion.to_owned()).filter(|name| super::doors::kernel_has(name));
         settings.ecn = config.ecn || congestion == "dctcp";
         settings.min_rto = Some(config.min_rto);
     }

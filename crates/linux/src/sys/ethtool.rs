@@ -44,7 +44,8 @@ pub fn no_offloads(interface: &str) -> io::Result<()> {
         };
         // SAFETY: the request and the value that it points to are alive and of the kinds that SIOCETHTOOL takes for
         // these commands: the kernel reads a `struct ethtool_value`, and writes nothing beyond it.
-        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+        let done =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         if done < 0 {
             let error = io::Error::last_os_error();
             // A device that has no such switch does no such thing.

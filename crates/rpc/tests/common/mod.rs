@@ -19,6 +19,7 @@ pub(crate) fn transports() -> Vec<(&'static str, Transport)> {
         ("polo", Transport::polo(link)),
         ("tcp", Transport::tcp(link)),
         ("dctcp", Transport::dctcp(link)),
+        ("kernel", Transport::kernel_tcp(None)),
     ]
 }
 

@@ -201,8 +201,7 @@ impl Host {
             self.ledger.never_started(door, mine, bytes, times, Reason::HostCrashed);
             return true;
         }
-        let kind =
-            if stream.exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
+        let kind = if stream.exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
         let payload = self.pattern.message(self.this, dst, bytes);
         // Of a loop's first messages after a crash, the time is that of the new life.
         let at = self.life.map_or(at, |life| at.max(life.began));
@@ -279,9 +278,7 @@ impl Host {
             }
             Event::Sent { id, .. } => {
                 let is_one_way = !id.is_response();
-                if is_one_way
-                    && let Some(stream) = self.one_way_stream(door, id)
-                {
+                if is_one_way && let Some(stream) = self.one_way_stream(door, id) {
                     let now = now.unwrap_or(Time::ZERO);
                     self.ledger.ended(door, id, now, None);
                     self.follow(stream, now, false);

@@ -117,7 +117,8 @@ fn listen() -> Receiver<Order> {
     let (sender, orders): (Sender<Order>, _) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
-            let Ok(order) = line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
+            let Ok(order) =
+                line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
             else {
                 break;
             };
