@@ -79,6 +79,12 @@ impl AnyEndpoint {
         either!(self, endpoint => endpoint.add_peer(address))
     }
 
+    /// See [`Endpoint::peer_addr`].
+    #[must_use]
+    pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
+        either!(self, endpoint => endpoint.peer_addr(peer))
+    }
+
     /// See [`Endpoint::send`].
     ///
     /// # Errors

@@ -337,8 +337,14 @@ impl Endpoint {
     /// # Errors
     /// If the socket does not work any more.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        let restarts = self.stats.restarts;
         let more = self.receive()?;
         let now = self.now();
+        if self.stats.restarts != restarts {
+            // What was under way to the old life is not sent to the new one before the application has had
+            // a chance to give it up.
+            return Ok(Some(now));
+        }
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
             self.changed();

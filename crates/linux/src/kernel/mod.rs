@@ -207,6 +207,12 @@ impl TcpEndpoint {
         self.peers.add(address)
     }
 
+    /// Where a peer listens.
+    #[must_use]
+    pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
+        self.peers.get(peer).map(|peer| peer.address)
+    }
+
     fn check(&self, peer: HostId, bytes: usize) -> Result<(), SendError> {
         if self.peers.get(peer).is_none() {
             return Err(SendError::UnknownPeer(peer));
