@@ -240,6 +240,14 @@ pub trait Transport {
     #[must_use]
     fn poll_event(&mut self) -> Option<Event>;
 
+    /// Whether this message, or this direction of a stream, arrives here: begun, and neither delivered nor
+    /// forgotten.
+    ///
+    /// What the application has not heard of is forgotten without an event when its sender falls
+    /// silent. A driver asks this of what has not grown for long, and frees its bytes.
+    #[must_use]
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
+
     /// How it cuts messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;
@@ -274,6 +282,10 @@ pub trait Transport {
     /// The application has taken `bytes` that [`StreamEvent::Readable`] told of: there is room again for
     /// as many (flow control). `id` is the direction that this host receives.
     fn consume(&mut self, _now: Time, _peer: HostId, _id: MessageId, _bytes: u64) {}
+
+    /// The driver has found that a peer has begun a new life, which knows nothing of what was before. A
+    /// transport need not make use of it: it finds that out by itself, later.
+    fn peer_restarted(&mut self, _now: Time, _peer: HostId) {}
 
     /// What it has measured of the round trip to its peers, in the order of their numbers; empty if it
     /// measures none.

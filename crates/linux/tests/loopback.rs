@@ -1,63 +1,11 @@
 //! Two endpoints on loopback.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod common;
 
 use bytes::Bytes;
+use common::{PATIENCE, bytes, config, drive, leverage, open_to_local, pair, run_for, transports};
 use rackweave_core::{HostId, Kind, Rate, Span, Time};
-use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
-
-const LOCAL: &str = "127.0.0.1:0";
-const PATIENCE: Span = Span::from_secs(20);
-
-fn transports() -> Vec<(&'static str, TransportConfig)> {
-    let link = Rate::from_gbps(10);
-    let homa = |config| TransportConfig::Homa(Arc::new(config));
-    vec![
-        ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
-        ("homa linux", homa(homa::Config::linux(link))),
-        ("leverage-homa", homa(homa::Config::leverage(link))),
-        ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
-        ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
-        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
-        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
-    ]
-}
-
-/// Two endpoints that know each other.
-fn pair(transport: &TransportConfig) -> [Endpoint; 2] {
-    let clock = Clock::start();
-    let bind: SocketAddr = LOCAL.parse().unwrap();
-    let end = |host: u32| {
-        let peers =
-            Peers::Direct { hosts: BTreeMap::new(), allow: vec!["127.0.0.1".parse().unwrap()] };
-        let config = EndpointConfig::new(HostId(host), bind, peers, transport);
-        Endpoint::new(EndpointConfig { clock, ..config }).unwrap()
-    };
-    [end(0), end(1)]
-}
-
-/// Turns both until `done` says so.
-fn drive(ends: &mut [Endpoint; 2], mut done: impl FnMut(&mut [Endpoint; 2]) -> bool) {
-    let clock = ends[0].clock();
-    let until = clock.now() + PATIENCE;
-    loop {
-        let next = [0, 1].map(|i| ends[i].turn().unwrap().unwrap_or(Time::MAX));
-        if done(ends) {
-            return;
-        }
-        let now = clock.now();
-        assert!(now < until, "{:?} {:?}", ends[0].stats(), ends[1].stats());
-        let wake = next[0].min(next[1]).min(now + Span::from_us(100));
-        ends[1].wait(Some(wake)).unwrap();
-    }
-}
-
-fn bytes(len: usize) -> Bytes {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
-}
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, SendError};
 
 #[test]
 fn requests_are_answered_over_every_transport() {
@@ -67,7 +15,7 @@ fn requests_are_answered_over_every_transport() {
         let server = ends[0].add_peer(address);
         let sizes = [1, 100, 1500, 20_000, 300_000];
         for len in sizes {
-            ends[0].send(server, Kind::Request, bytes(len)).unwrap();
+            ends[0].send(server, Kind::Request, bytes(0, len)).unwrap();
         }
         let mut answers = Vec::new();
         drive(&mut ends, |ends| {
@@ -88,7 +36,7 @@ fn requests_are_answered_over_every_transport() {
         });
         answers.sort_by_key(Bytes::len);
         for (answer, len) in answers.iter().zip(sizes) {
-            let expected: Vec<u8> = bytes(len).iter().map(|b| !b).collect();
+            let expected: Vec<u8> = bytes(0, len).iter().map(|b| !b).collect();
             assert!(answer[..] == expected, "{name}: {len} bytes");
         }
     }
@@ -102,7 +50,7 @@ fn a_stream_carries_megabytes_in_bounded_memory() {
         let address = ends[1].local_addr();
         let server = ends[0].add_peer(address);
         let stream = ends[0].open(server, Time::MAX).unwrap();
-        let block = bytes(251 * 1024);
+        let block = bytes(0, 251 * 1024);
         let (mut written, mut read, mut closed) = (0, 0, false);
         drive(&mut ends, |ends| {
             while written < TOTAL && ends[0].unacknowledged(server, stream) < 4 << 20 {
@@ -141,5 +89,237 @@ fn a_stream_carries_megabytes_in_bounded_memory() {
         });
         assert_eq!(read, TOTAL, "{name}");
         assert_eq!(ends[0].memory(), (0, 0), "{name}");
+    }
+}
+
+/// One request of `len` bytes, echoed.
+fn echo(ends: &mut [Endpoint; 2], len: usize) {
+    let address = ends[1].local_addr();
+    let server = ends[0].add_peer(address);
+    let sent = ends[0].send(server, Kind::Request, bytes(7, len)).unwrap();
+    drive(ends, |ends| {
+        while let Some(event) = ends[1].poll_event() {
+            if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
+                ends[1].respond(peer, id, bytes).unwrap();
+            }
+        }
+        while let Some(event) = ends[0].poll_event() {
+            match event {
+                Event::Message { id, kind: Kind::Response, bytes: answer, .. }
+                    if id == sent.response() =>
+                {
+                    assert!(answer == bytes(7, len));
+                    return true;
+                }
+                Event::Failed { reason, .. } => panic!("{reason}"),
+                _ => {}
+            }
+        }
+        false
+    });
+}
+
+#[test]
+fn over_ipv6() {
+    let clock = Clock::start();
+    let mut ends = [0, 1].map(|host| {
+        let bind = "[::1]:0".parse().unwrap();
+        let config = EndpointConfig::new(HostId(host), bind, open_to_local(), &leverage());
+        Endpoint::new(EndpointConfig { clock, ..config })
+    });
+    if ends.iter().any(Result::is_err) {
+        // A kernel without IPv6.
+        return println!("skipped: no IPv6 here");
+    }
+    let mut ends = ends
+        .each_mut()
+        .map(|end| std::mem::replace(end, Endpoint::new(config(9, &leverage(), clock))).unwrap());
+    echo(&mut ends, 300_000);
+    assert_eq!(ends[0].stats().malformed + ends[1].stats().malformed, 0);
+}
+
+#[test]
+fn packets_leave_in_trains() {
+    let mut ends = pair(&leverage());
+    echo(&mut ends, 1_000_000);
+    let stats = ends[0].stats();
+    assert!(stats.sent > 700, "{stats:?}");
+    assert!(stats.trains * 2 < stats.sent && stats.send_calls <= stats.trains, "{stats:?}");
+}
+
+#[test]
+fn who_sends_too_much_is_told_so() {
+    let clock = Clock::start();
+    let mut ends = [0, 1].map(|host| {
+        let config = config(host, &leverage(), clock);
+        Endpoint::new(EndpointConfig { send_bytes: 100_000, ..config }).unwrap()
+    });
+    let address = ends[1].local_addr();
+    let server = ends[0].add_peer(address);
+    let (mut sent, mut arrived, mut full) = (0, 0, 0);
+    drive(&mut ends, |ends| {
+        while sent < 100 {
+            // The last one is longer than all that is allowed: it goes alone.
+            let len = if sent == 99 { 150_000 } else { 30_000 };
+            match ends[0].send(server, Kind::OneWay, bytes(sent, len)) {
+                Ok(_) => sent += 1,
+                Err(SendError::Full { waiting }) => {
+                    assert!(waiting > 0);
+                    full += 1;
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert!(ends[0].memory().0 <= 150_000);
+        }
+        while ends[0].poll_event().is_some() {}
+        while let Some(event) = ends[1].poll_event() {
+            arrived += u64::from(matches!(event, Event::Message { .. }));
+        }
+        arrived == 100
+    });
+    assert!(full > 10, "{full}");
+}
+
+#[test]
+fn what_has_no_room_comes_later() {
+    let clock = Clock::start();
+    let mut ends = [0, 1].map(|host| {
+        let config = config(host, &leverage(), clock);
+        Endpoint::new(EndpointConfig { receive_bytes: 300_000, ..config }).unwrap()
+    });
+    let address = ends[1].local_addr();
+    let server = ends[0].add_peer(address);
+    for n in 0..8 {
+        ends[0].send(server, Kind::OneWay, bytes(n, 200_000)).unwrap();
+    }
+    let (mut arrived, mut failed) = (0, 0);
+    drive(&mut ends, |ends| {
+        assert!(ends[1].memory().1 <= 300_000);
+        while let Some(event) = ends[0].poll_event() {
+            failed += u32::from(matches!(event, Event::Failed { .. }));
+        }
+        while let Some(event) = ends[1].poll_event() {
+            arrived += u32::from(matches!(event, Event::Message { .. }));
+        }
+        arrived + failed == 8
+    });
+    assert!(arrived > 0);
+    assert!(ends[1].stats().no_room > 0);
+}
+
+#[test]
+fn a_client_that_finishes_leaves_nothing_open() {
+    for (name, transport) in transports() {
+        let [mut client, mut server] = pair(&transport);
+        let address = server.local_addr();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let mut told = (0, 0);
+        std::thread::scope(|scope| {
+            let told = &mut told;
+            let server = &mut server;
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let next = server.turn().unwrap().unwrap_or(Time::MAX);
+                    while let Some(event) = server.poll_event() {
+                        match event {
+                            Event::Message { peer, id, kind: Kind::Request, bytes } => {
+                                server.respond(peer, id, bytes).unwrap();
+                            }
+                            Event::Sent { id, .. } if id.is_response() => told.0 += 1,
+                            Event::Failed { .. } => told.1 += 1,
+                            _ => {}
+                        }
+                    }
+                    let soon = server.clock().now() + Span::from_ms(1);
+                    server.wait(Some(next.min(soon))).unwrap();
+                }
+            });
+            let peer = client.add_peer(address);
+            for n in 0..20 {
+                client.send(peer, Kind::Request, bytes(n, 100 + n as usize * 1000)).unwrap();
+            }
+            let until = client.clock().now() + PATIENCE;
+            assert!(client.finish(until).unwrap(), "{name}: {:?}", client.stats());
+            let mut answers = 0;
+            while let Some(event) = client.poll_event() {
+                answers += u32::from(matches!(event, Event::Message { kind: Kind::Response, .. }));
+            }
+            assert_eq!(answers, 20, "{name}");
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(told, (20, 0), "{name}: the server knows that all answers have arrived");
+        assert_eq!((client.memory(), server.memory()), ((0, 0), (0, 0)), "{name}");
+        // To nobody: time is up.
+        let nobody = client.add_peer("127.0.0.1:9".parse().unwrap());
+        client.send(nobody, Kind::OneWay, bytes(0, 10)).unwrap();
+        let until = client.clock().now() + Span::from_ms(20);
+        assert!(!client.finish(until).unwrap());
+    }
+}
+
+#[test]
+fn nothing_is_heard_of_what_was_cancelled() {
+    for (name, transport) in transports() {
+        let mut ends = pair(&transport);
+        let address = ends[1].local_addr();
+        let server = ends[0].add_peer(address);
+        // One that has been answered, without the answer being polled; one that is under way both ways.
+        let first = ends[0].send(server, Kind::Request, bytes(1, 100)).unwrap();
+        drive(&mut ends, |ends| {
+            while let Some(event) = ends[1].poll_event() {
+                if let Event::Message { peer, id, bytes, .. } = event {
+                    ends[1].respond(peer, id, bytes).unwrap();
+                }
+            }
+            ends[0].events_waiting() > 0 && ends[0].memory().0 == 0
+        });
+        ends[0].cancel(server, first);
+        let second = ends[0].send(server, Kind::Request, bytes(2, 900_000)).unwrap();
+        drive(&mut ends, |ends| ends[1].memory().1 > 0);
+        ends[0].cancel(server, second);
+        run_for(&mut ends, Span::from_ms(30));
+        assert_eq!(ends[0].memory(), (0, 0), "{name}");
+        let event = ends[0].poll_event();
+        assert!(event.is_none(), "{name}: {event:?}");
+        echo(&mut ends, 5000);
+    }
+}
+
+/// A sender that dies in the middle of messages, of which the receiver's application has heard nothing.
+#[test]
+fn memory_for_messages_of_the_dead_is_freed() {
+    let clock = Clock::start();
+    let mut all: Vec<(&str, Endpoint)> = Vec::new();
+    for (name, transport) in transports() {
+        let mut transport = transport;
+        if let rackweave_transport::TransportConfig::Tcp(config) = &transport {
+            let mut config = config.as_ref().clone();
+            config.idle_timeout = Span::from_secs(1);
+            transport = rackweave_transport::TransportConfig::Tcp(config.into());
+        }
+        let slow = EndpointConfig { link: Rate(200_000_000), ..config(0, &transport, clock) };
+        let receiver = Endpoint::new(config(1, &transport, clock)).unwrap();
+        let mut ends = [Endpoint::new(slow).unwrap(), receiver];
+        let address = ends[1].local_addr();
+        let server = ends[0].add_peer(address);
+        for n in 0..3 {
+            let kind = if n == 0 { Kind::Request } else { Kind::OneWay };
+            ends[0].send(server, kind, bytes(n, 900_000)).unwrap();
+        }
+        drive(&mut ends, |ends| ends[1].memory().1 > 0);
+        let [_, receiver] = ends;
+        all.push((name, receiver));
+    }
+    let until = clock.now() + PATIENCE;
+    while all.iter().any(|(_, end)| end.memory().1 > 0) {
+        for (name, end) in &mut all {
+            end.turn().unwrap();
+            assert!(end.poll_event().is_none(), "{name}");
+            assert!(clock.now() < until, "{name}: {:?} {:?}", end.memory(), end.stats());
+        }
+        let soon = clock.now() + Span::from_ms(10);
+        all[0].1.wait(Some(soon)).unwrap();
     }
 }

@@ -145,6 +145,10 @@ impl Transport for Machine {
         each!(self, machine => machine.poll_event())
     }
 
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        each!(self, machine => machine.is_arriving(peer, id))
+    }
+
     fn framing(&self) -> Framing {
         each!(self, machine => machine.framing())
     }
@@ -166,6 +170,10 @@ impl Transport for Machine {
 
     fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
         each!(self, machine => machine.consume(now, peer, id, bytes));
+    }
+
+    fn peer_restarted(&mut self, now: Time, peer: HostId) {
+        each!(self, machine => machine.peer_restarted(now, peer));
     }
 
     fn round_trips(&self) -> Vec<RoundTrip> {

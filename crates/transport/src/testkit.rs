@@ -7,6 +7,7 @@
 //! direction is readable in order, once, up to what was written, within the window, and whole when it
 //! ends.
 
+mod schedule;
 mod streams;
 
 use std::cmp::Reverse;
@@ -16,6 +17,8 @@ use rackweave_core::{
     Event, HostId, Kind, MessageId, Open, Packet, Placement, Rate, Refused, Rng, Slice, Span,
     StreamEvent, Submit, Time, Transport,
 };
+
+pub use schedule::{Fates, Schedule};
 
 /// What happens to packets on their way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -280,6 +283,15 @@ impl<T: Transport> Network<T> {
         true
     }
 
+    /// Whether a host knows of no message that arrives, of all that it was told to store bytes of and that
+    /// were not delivered.
+    pub fn nothing_arrives(&self) -> bool {
+        self.coverage.keys().all(|(host, peer, id)| {
+            let machine = self.hosts.get(host.0 as usize);
+            machine.is_none_or(|machine| !machine.is_arriving(*peer, *id))
+        })
+    }
+
     /// Events of one kind at one host.
     pub fn events_at(&self, at: u32) -> impl Iterator<Item = Event> + '_ {
         self.events.iter().filter(move |(_, host, _)| *host == HostId(at)).map(|(.., event)| *event)
@@ -300,6 +312,11 @@ impl<T: Transport> Network<T> {
             Placement::Store(slice) => {
                 assert_eq!(Some(slice), packet.payload(), "only what came can be stored");
                 self.store(packet, slice);
+                self.drive(host);
+                let (peer, id) = (packet.src, slice.message);
+                if self.coverage.contains_key(&(packet.dst, peer, id)) {
+                    assert!(self.hosts[host].is_arriving(peer, id), "{id} is forgotten at once");
+                }
             }
         }
         self.drive(host);

@@ -216,7 +216,7 @@ fn lost(error: &io::Error) -> Status {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Malformed>()) {
         Some(Malformed::Truncated) => given_up(),
         Some(malformed) => wrong(malformed),
-        None => Status::unavailable(format!("the server is lost: {error}")),
+        None => crate::node::failed(error),
     }
 }
 

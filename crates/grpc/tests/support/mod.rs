@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use rackweave_grpc::direct::{self, Limits};
-use rackweave_grpc::{Accepted, Dial, http2};
+use rackweave_grpc::{Accepted, Dial, DialPeer, http2};
+use rackweave_rpc::{Node, NodeConfig, Rate, Transport};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt as _};
@@ -33,13 +34,18 @@ pub(crate) enum Way {
     Http2OverTcp,
     /// The direct way, over TCP.
     DirectOverTcp,
+    /// HTTP/2 over one stream of Homa.
+    Http2OverHoma,
+    /// A stream of Homa for each call.
+    DirectOverHoma,
 }
 
-pub(crate) const ALL: [Way; 3] = [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp];
+pub(crate) const ALL: [Way; 5] =
+    [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp, Way::Http2OverHoma, Way::DirectOverHoma];
 
 impl Way {
     pub(crate) const fn is_direct(self) -> bool {
-        matches!(self, Self::DirectOverTcp)
+        matches!(self, Self::DirectOverTcp | Self::DirectOverHoma)
     }
 }
 
@@ -136,8 +142,22 @@ impl Served {
             Way::DirectOverTcp => {
                 AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
             }
+            Way::Http2OverHoma => {
+                let node = node("127.0.0.1:0".parse().unwrap());
+                AnyChannel::Http2(rackweave_grpc::connect(&node, self.address))
+            }
+            Way::DirectOverHoma => {
+                let node = node("127.0.0.1:0".parse().unwrap());
+                let channel = rackweave_grpc::connect_directly(&node, self.address);
+                AnyChannel::DirectOverHoma(channel)
+            }
         }
     }
+}
+
+fn node(bind: SocketAddr) -> Node {
+    let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), bind);
+    Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
 }
 
 async fn serve(
@@ -147,6 +167,20 @@ async fn serve(
     bound: oneshot::Sender<SocketAddr>,
     stopped: impl Future<Output = ()> + Send,
 ) {
+    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma) {
+        let node = node(bind);
+        bound.send(node.local_addr()).unwrap();
+        let incoming = rackweave_grpc::incoming(node.server());
+        if way.is_direct() {
+            let server = direct::Server::new(routes, Limits::default());
+            server.serve(incoming, stopped).await.unwrap();
+        } else {
+            let server = http2::server();
+            server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+        }
+        node.shutdown().await;
+        return;
+    }
     let listener = TcpListener::bind(bind).await.unwrap();
     bound.send(listener.local_addr().unwrap()).unwrap();
     let incoming = incoming(listener);
@@ -159,7 +193,7 @@ async fn serve(
             let server = http2::server();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }
-        Way::DirectOverTcp => {
+        _ => {
             let server = direct::Server::new(routes, Limits::default());
             server.serve(incoming, stopped).await.unwrap();
         }
@@ -171,6 +205,7 @@ async fn serve(
 pub(crate) enum AnyChannel {
     Http2(tonic::transport::Channel),
     DirectOverTcp(direct::Channel<DialTcp>),
+    DirectOverHoma(direct::Channel<DialPeer>),
 }
 
 impl Service<Request<Body>> for AnyChannel {
@@ -184,6 +219,7 @@ impl Service<Request<Body>> for AnyChannel {
                 channel.poll_ready(cx).map_err(|error| Status::from_error(error.into()))
             }
             Self::DirectOverTcp(channel) => channel.poll_ready(cx),
+            Self::DirectOverHoma(channel) => channel.poll_ready(cx),
         }
     }
 
@@ -194,6 +230,7 @@ impl Service<Request<Body>> for AnyChannel {
                 Box::pin(async { response.await.map_err(|e| Status::from_error(e.into())) })
             }
             Self::DirectOverTcp(channel) => channel.call(request),
+            Self::DirectOverHoma(channel) => channel.call(request),
         }
     }
 }

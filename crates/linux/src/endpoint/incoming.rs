@@ -7,8 +7,18 @@ use rackweave_core::{HostId, MessageId, Slice};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Streams arrive into pieces of this size.
-const PIECE: usize = 1 << 16;
+/// Streams arrive into pieces: the first of this size, each next one twice as long, up to the second.
+const PIECES: (usize, usize) = (4 << 10, 64 << 10);
+
+type Key = (HostId, MessageId);
+
+/// A message that arrives.
+#[derive(Debug)]
+struct Message {
+    bytes: Vec<u8>,
+    /// The round in which it grew last.
+    round: u32,
+}
 
 /// One direction of a stream: from the first byte that the application has not been told of.
 #[derive(Debug, Default)]
@@ -16,20 +26,35 @@ struct Arriving {
     /// The offset of the first byte of the first piece.
     base: u64,
     pieces: VecDeque<BytesMut>,
+    /// Bytes of all pieces.
+    room: u64,
+    /// Pieces that were begun so far, up to the longest.
+    begun: u32,
+    round: u32,
 }
 
 /// Messages and streams that arrive.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    messages: FxHashMap<(HostId, MessageId), Vec<u8>>,
-    streams: FxHashMap<(HostId, MessageId), Arriving>,
+    messages: FxHashMap<Key, Message>,
+    streams: FxHashMap<Key, Arriving>,
+    /// A message that came in one packet: usually it is taken before the next packet is looked at.
+    whole: Option<(Key, Bytes)>,
     bytes: u64,
     limit: u64,
+    round: u32,
 }
 
 impl Incoming {
     pub(super) fn new(limit: u64) -> Self {
-        Self { messages: FxHashMap::default(), streams: FxHashMap::default(), bytes: 0, limit }
+        Self {
+            messages: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            whole: None,
+            bytes: 0,
+            limit,
+            round: 0,
+        }
     }
 
     /// All bytes that are kept for what arrives.
@@ -37,19 +62,28 @@ impl Incoming {
         self.bytes
     }
 
+    /// Whether nothing is kept, not even the name of a stream.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.streams.is_empty()
+    }
+
     /// Whether there is room for a packet with this slice of a message of this length (`None`: of a
     /// stream). To be asked before the transport learns of the packet.
     pub(super) fn has_room(&self, peer: HostId, slice: Slice, message: Option<u32>) -> bool {
         let key = (peer, slice.message);
+        // At least so much is free: usually it need not be known what the packet needs.
+        let most = message.unwrap_or(0).max(slice.len) as u64 + PIECES.1 as u64;
+        if message.is_some() && self.bytes + most <= self.limit {
+            return true;
+        }
         let more = match message {
-            Some(_) if self.messages.contains_key(&key) => 0,
-            Some(length) => u64::from(length),
+            Some(length) => match self.messages.get(&key) {
+                Some(known) if known.bytes.len() == length as usize => 0,
+                _ => u64::from(length),
+            },
             None => match self.streams.get(&key) {
-                Some(stream) => {
-                    let end = stream.distance(slice.offset) + u64::from(slice.len);
-                    end.saturating_sub((stream.pieces.len() * PIECE) as u64)
-                }
-                None => PIECE as u64,
+                Some(stream) => stream.lacks(slice),
+                None => Arriving::default().lacks(slice),
             },
         };
         self.bytes.saturating_add(more) <= self.limit
@@ -58,29 +92,47 @@ impl Incoming {
     /// Stores what a packet has brought, at its place.
     pub(super) fn store(&mut self, peer: HostId, slice: Slice, message: Option<u32>, bytes: &[u8]) {
         let key = (peer, slice.message);
+        let round = self.round;
         let Some(length) = message else {
             let stream = self.streams.entry(key).or_default();
+            stream.round = round;
             self.bytes += stream.store(slice.offset, bytes);
             return;
         };
-        let total = &mut self.bytes;
-        let buffer = self.messages.entry(key).or_insert_with(|| {
-            *total += u64::from(length);
+        let length = length as usize;
+        if let Some((key, bytes)) = self.whole.take() {
+            // It waits for others: in TCP's stream, for those before it.
+            self.messages.insert(key, Message { bytes: bytes.into(), round });
+        }
+        if slice.offset == 0 && bytes.len() == length && !self.messages.contains_key(&key) {
+            self.bytes += length as u64;
+            self.whole = Some((key, Bytes::copy_from_slice(bytes)));
+            return;
+        }
+        let message = self.messages.entry(key).or_insert(Message { bytes: Vec::new(), round });
+        if message.bytes.len() != length {
+            // New; or the transport has forgotten another one of this name, of which we heard nothing.
+            self.bytes = self.bytes - message.bytes.len() as u64 + length as u64;
             // The system gives zeroed pages only where something is written.
-            vec![0; length as usize]
-        });
+            message.bytes = vec![0; length];
+        }
+        message.round = round;
         // A transport checks offsets against the length that came first.
         let start = slice.offset as usize;
-        if let Some(place) = buffer.get_mut(start..start.saturating_add(bytes.len())) {
+        if let Some(place) = message.bytes.get_mut(start..start.saturating_add(bytes.len())) {
             place.copy_from_slice(bytes);
         }
     }
 
     /// A message that has arrived whole.
     pub(super) fn take(&mut self, peer: HostId, id: MessageId) -> Option<Bytes> {
-        let bytes = self.messages.remove(&(peer, id))?;
+        let key = (peer, id);
+        let bytes = match self.whole.take_if(|(whole, _)| *whole == key) {
+            Some((_, bytes)) => bytes,
+            None => Bytes::from(self.messages.remove(&key)?.bytes),
+        };
         self.bytes -= bytes.len() as u64;
-        Some(Bytes::from(bytes))
+        Some(bytes)
     }
 
     /// The next bytes of a stream, which have arrived.
@@ -94,6 +146,7 @@ impl Incoming {
             let step = left.min(first.len());
             left -= step;
             stream.base += step as u64;
+            stream.room -= step as u64;
             self.bytes -= step as u64;
             pieces.push(first.split_to(step).freeze());
             if first.is_empty() {
@@ -105,37 +158,75 @@ impl Incoming {
 
     /// Forgets a message, or a direction of a stream.
     pub(super) fn remove(&mut self, peer: HostId, id: MessageId) {
-        if let Some(bytes) = self.messages.remove(&(peer, id)) {
-            self.bytes -= bytes.len() as u64;
-        }
+        let _ = self.take(peer, id);
         if let Some(stream) = self.streams.remove(&(peer, id)) {
-            self.bytes -= stream.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            self.bytes -= stream.room;
         }
+    }
+
+    /// Forgets what the transport has forgotten, of all that has not grown since the last call but one; `all`:
+    /// also of what has.
+    pub(super) fn sweep(&mut self, all: bool, is_arriving: impl Fn(HostId, MessageId) -> bool) {
+        let round = self.round;
+        let idle = |grown: u32| all || round.wrapping_sub(grown) > 0;
+        let mut freed = 0;
+        self.whole.take_if(|((peer, id), bytes)| {
+            let gone = !is_arriving(*peer, *id);
+            freed += if gone { bytes.len() as u64 } else { 0 };
+            gone
+        });
+        self.messages.retain(|(peer, id), message| {
+            let gone = idle(message.round) && !is_arriving(*peer, *id);
+            freed += if gone { message.bytes.len() as u64 } else { 0 };
+            !gone
+        });
+        self.streams.retain(|(peer, id), stream| {
+            let gone = idle(stream.round) && !is_arriving(*peer, *id);
+            freed += if gone { stream.room } else { 0 };
+            !gone
+        });
+        self.bytes -= freed;
+        self.round = round.wrapping_add(1);
     }
 }
 
 impl Arriving {
-    /// How far an offset, modulo 2^32, is behind the base.
-    const fn distance(&self, offset: u32) -> u64 {
-        offset.wrapping_sub(self.base as u32) as u64
+    /// How far an offset, modulo 2^32, is behind the base (or before it).
+    const fn ahead(&self, offset: u32) -> i64 {
+        offset.wrapping_sub(self.base as u32).cast_signed() as i64
+    }
+
+    fn next_piece(&mut self) -> usize {
+        let size = (PIECES.0 << self.begun).min(PIECES.1);
+        self.begun += u32::from(size < PIECES.1);
+        size
+    }
+
+    /// How much memory storing a slice takes at most.
+    fn lacks(&self, slice: Slice) -> u64 {
+        let end = self.ahead(slice.offset) + i64::from(slice.len);
+        match u64::try_from(end).unwrap_or(0).saturating_sub(self.room) {
+            0 => 0,
+            more => more + PIECES.1 as u64,
+        }
     }
 
     /// Stores bytes; how much memory that took.
     fn store(&mut self, offset: u32, mut bytes: &[u8]) -> u64 {
-        let mut skip = self.distance(offset);
-        if skip > 1 << 31 {
+        let ahead = self.ahead(offset);
+        let mut skip = ahead.max(0) as u64;
+        if ahead < 0 {
             // It begins before what was told of already.
-            let known = self.base as u32;
-            let known = known.wrapping_sub(offset) as usize;
-            bytes = bytes.get(known..).unwrap_or_default();
-            skip = 0;
+            bytes = bytes.get(ahead.unsigned_abs() as usize..).unwrap_or_default();
         }
         let mut grown = 0;
         let mut index = 0;
         while !bytes.is_empty() {
             if index == self.pieces.len() {
-                self.pieces.push_back(BytesMut::zeroed(PIECE));
-                grown += PIECE as u64;
+                let size = self.next_piece();
+                self.pieces.push_back(BytesMut::zeroed(size));
+                self.room += size as u64;
+                grown += size as u64;
             }
             let piece = &mut self.pieces[index];
             index += 1;
@@ -151,5 +242,135 @@ impl Arriving {
             skip = 0;
         }
         grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: HostId = HostId(3);
+    const ID: MessageId = MessageId(8);
+
+    fn slice(offset: u64, len: usize) -> Slice {
+        Slice { message: ID, offset: offset as u32, len: len as u32 }
+    }
+
+    fn known(bytes: &[(u64, &[u8])], length: u32) -> Incoming {
+        let mut incoming = Incoming::new(1 << 20);
+        for (offset, bytes) in bytes {
+            incoming.store(PEER, slice(*offset, bytes.len()), Some(length), bytes);
+        }
+        incoming
+    }
+
+    #[test]
+    fn a_message_in_any_order() {
+        let mut incoming = known(&[(4, b"ef"), (0, b"abc"), (2, b"cd"), (9, b"far beyond")], 6);
+        assert_eq!(incoming.bytes(), 6);
+        assert_eq!(incoming.take(PEER, ID).unwrap(), &b"abcdef"[..]);
+        assert_eq!((incoming.bytes(), incoming.take(PEER, ID)), (0, None));
+    }
+
+    #[test]
+    fn messages_of_one_packet_that_wait_for_others() {
+        let mut incoming = Incoming::new(1 << 20);
+        for id in 1..10 {
+            let message = MessageId(id * 2);
+            incoming.store(PEER, Slice { message, offset: 0, len: 3 }, Some(3), b"abc");
+        }
+        assert_eq!(incoming.bytes(), 27);
+        for id in 1..10 {
+            assert_eq!(incoming.take(PEER, MessageId(id * 2)).unwrap(), &b"abc"[..]);
+        }
+        assert_eq!(incoming.bytes(), 0);
+    }
+
+    #[test]
+    fn two_peers_use_the_same_name() {
+        let mut incoming = known(&[(0, b"ab")], 4);
+        incoming.store(HostId(4), slice(0, 4), Some(4), b"wxyz");
+        incoming.store(PEER, slice(2, 2), Some(4), b"cd");
+        assert_eq!(incoming.take(HostId(4), ID).unwrap(), &b"wxyz"[..]);
+        assert_eq!(incoming.take(PEER, ID).unwrap(), &b"abcd"[..]);
+    }
+
+    #[test]
+    fn another_message_of_a_forgotten_name() {
+        let mut incoming = known(&[(0, b"xx")], 600);
+        incoming.store(PEER, slice(0, 2), Some(4), b"ab");
+        incoming.store(PEER, slice(2, 2), Some(4), b"cd");
+        assert_eq!(incoming.bytes(), 4);
+        assert_eq!(incoming.take(PEER, ID).unwrap(), &b"abcd"[..]);
+        assert_eq!(incoming.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_freed() {
+        let mut incoming = known(&[(0, b"ab")], 1000);
+        incoming.store(PEER, Slice { message: MessageId(10), offset: 7, len: 1 }, None, b"x");
+        incoming.store(PEER, Slice { message: MessageId(12), offset: 0, len: 1 }, Some(1), b"x");
+        incoming.sweep(false, |_, id| id == MessageId(12));
+        assert!(incoming.bytes() > 1000, "it has only just come");
+        incoming.sweep(false, |_, id| id != MessageId(10));
+        assert_eq!(incoming.bytes(), 1001);
+        incoming.sweep(false, |_, _| false);
+        assert!(incoming.is_empty());
+        let mut incoming = known(&[(0, b"ab")], 1000);
+        incoming.sweep(true, |_, _| false);
+        assert!(incoming.is_empty());
+    }
+
+    #[test]
+    fn room() {
+        let mut incoming = Incoming::new(200_000);
+        assert!(!incoming.has_room(PEER, slice(0, 1000), Some(200_001)));
+        assert!(incoming.has_room(PEER, slice(0, 1000), Some(200_000)));
+        incoming.store(PEER, slice(0, 1), Some(200_000), b"x");
+        assert!(incoming.has_room(PEER, slice(9000, 1000), Some(200_000)), "it has its room");
+        assert!(!incoming.has_room(HostId(9), slice(0, 1), Some(1)));
+        assert!(!incoming.has_room(PEER, Slice { message: MessageId(2), offset: 0, len: 1 }, None));
+        incoming.remove(PEER, ID);
+        assert_eq!(incoming.bytes(), 0);
+        assert!(!incoming.has_room(PEER, slice(1 << 30, 1), None), "far ahead");
+    }
+
+    /// A stream that passes 2^32 several times, in any order within its window; with packets that come again.
+    #[test]
+    fn a_stream_of_more_than_four_gigabytes() {
+        let byte = |at: u64| (at ^ at >> 8 ^ at >> 32) as u8;
+        for base in [0, (1 << 32) - 70_000, (3 << 32) - 1, 7 << 32] {
+            let mut incoming = Incoming::new(1 << 20);
+            incoming.streams.insert((PEER, ID), Arriving { base, ..Arriving::default() });
+            let mut rng = rackweave_core::Rng::stream(base, 0, 0, "incoming");
+            let mut read = base;
+            for _ in 0..300 {
+                // A window's worth of packets, the last ones first, each beginning up to 500 earlier.
+                let ready = 1 + rng.below(100_000);
+                let mut end = read + ready;
+                while end > read {
+                    let start = end.saturating_sub(1 + rng.below(1400)).max(read);
+                    let from = start.saturating_sub(rng.below(500)).max(base);
+                    let bytes: Vec<u8> = (from..end).map(byte).collect();
+                    let slice = slice(from, bytes.len());
+                    assert!(incoming.has_room(PEER, slice, None));
+                    incoming.store(PEER, slice, None, &bytes);
+                    end = start;
+                }
+                let pieces = incoming.read(PEER, ID, ready);
+                let found = pieces.concat();
+                assert!(found.len() as u64 == ready);
+                assert!(found.iter().zip(read..).all(|(found, at)| *found == byte(at)));
+                read += ready;
+                // All of it once more: nothing of it takes room.
+                let before = incoming.bytes();
+                let again = slice(read - ready.min(1400), ready.min(1400) as usize);
+                assert!(incoming.has_room(PEER, again, None), "an old packet needs no room");
+                incoming.store(PEER, again, None, &vec![0xee; again.len as usize]);
+                assert_eq!(incoming.bytes(), before);
+            }
+            incoming.remove(PEER, ID);
+            assert!(incoming.is_empty());
+        }
     }
 }

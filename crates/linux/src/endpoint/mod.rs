@@ -1,9 +1,12 @@
 //! A host's transport over UDP: sockets, timers, pacing and buffers around one machine.
 
 pub mod config;
+mod event;
 mod incoming;
 mod outgoing;
 mod peers;
+mod receive;
+mod send;
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,177 +15,104 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use rackweave_core::{
-    FailReason, HostId, Kind, MessageId, Open, Packet, Placement, Refused, RoundTrip, StreamEvent,
-    Submit, Time, Transport as _,
+    HostId, Kind, MessageId, Open, RoundTrip, Span, StreamEvent, Submit, Time, Transport as _,
 };
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
-use rackweave_wire::{Header, frame, overlay};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use smallvec::SmallVec;
 
 pub use self::config::{EndpointConfig, Network, Peers};
+pub use self::event::{EndpointError, Event, SendError, Stats};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use self::peers::PeerTable;
-use crate::clock::{Clock, realtime_ns, realtime_to_monotonic_ns};
-use crate::sys::{ReceiveBatch, SendBatch, UdpSocket};
+use self::peers::{PeerTable, Secret};
+use crate::clock::{Clock, realtime_ns};
+use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
 
-/// Packets that are handed to the kernel together.
-const SEND_BATCH: usize = 128;
+/// How often it is looked for messages whose sender fell silent.
+const SWEEP: Span = Span::from_secs(1);
 
-/// Calls to receive in one turn, before timers and sending get theirs.
-const RECEIVE_CALLS: usize = 4;
+/// [`Endpoint::finish`] ends when it has been quiet for so long: our own choice, several times what transports
+/// wait before they ask for an acknowledgement.
+const QUIET: Span = Span::from_ms(50);
 
-/// Why there is no endpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum EndpointError {
-    /// The address is taken, or not this machine's.
-    #[error("cannot bind UDP socket {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
-}
-
-/// Why something was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// The transport did not take it.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// Not one of the configured peers.
-    #[error("host {} is not a known peer", .0.0)]
-    UnknownPeer(HostId),
-    /// As many bytes as the configuration allows wait already: try again after the next [`Event::Sent`] or
-    /// [`Event::Written`].
-    #[error("{waiting} bytes wait to be sent, and no more are allowed")]
-    Full {
-        /// Bytes that wait.
-        waiting: u64,
-    },
-}
-
-/// What the application learns.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A message has arrived whole; told once.
-    Message {
-        /// Who sent it.
-        peer: HostId,
-        /// Its name: that of the request, of a response with its low bit set.
-        id: MessageId,
-        /// What it is.
-        kind: Kind,
-        /// Its bytes.
-        bytes: Bytes,
-    },
-    /// The receiver has the whole message.
-    Sent {
-        /// Who.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
-    /// A message or stream will not complete.
-    Failed {
-        /// The other end.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-        /// Why.
-        reason: FailReason,
-    },
-    /// A client has opened a stream.
-    Opened {
-        /// The client.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
-    /// The next bytes of a stream. [`Endpoint::consume`] makes room for more.
-    Readable {
-        /// Who sent them.
-        peer: HostId,
-        /// The direction: even from the client, odd from the server.
-        id: MessageId,
-        /// The bytes, in pieces.
-        pieces: SmallVec<[Bytes; 1]>,
-        /// Nothing comes after them.
-        end: bool,
-    },
-    /// The receiver has the next bytes of what was written.
-    Written {
-        /// Who.
-        peer: HostId,
-        /// The direction.
-        id: MessageId,
-        /// How many.
-        bytes: u64,
-    },
-    /// A stream has ended in both directions.
-    Closed {
-        /// The other end.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
-    /// A peer has begun a new life: it knows nothing of what was before.
-    PeerRestarted {
-        /// Who.
-        peer: HostId,
-    },
-}
-
-/// What an endpoint has counted since it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Datagrams handed to the kernel.
-    pub sent: u64,
-    /// Datagrams that came.
-    pub received: u64,
-    /// Datagrams that the kernel refused.
-    pub send_refused: u64,
-    /// Dropped: from an address that is not a peer's.
-    pub foreign: u64,
-    /// Dropped: no datagram of the overlay, or damaged.
-    pub malformed: u64,
-    /// Dropped: its sender does not know this host's incarnation.
-    pub unproven: u64,
-    /// Dropped: no memory left for what arrives.
-    pub no_room: u64,
-    /// Dropped: the receiver's incarnation was asked for, and too many packets waited for it.
-    pub not_held: u64,
-    /// Not sent: the message was given up meanwhile.
-    pub stale: u64,
-    /// Peers that began a new life.
-    pub restarts: u64,
-}
-
-/// A host's transport over UDP. Nothing blocks but [`Endpoint::wait`], and nothing happens by itself:
-/// call [`Endpoint::turn`] when the socket is readable, when the time has come that it returned, and after
-/// sending something; then take what [`Endpoint::poll_event`] has.
+/// A host's transport over UDP. Nothing blocks but [`Endpoint::wait`] and [`Endpoint::finish`], and nothing
+/// happens by itself.
+///
+/// # Who drives it
+/// Call [`Endpoint::turn`]
+/// - when the socket ([`AsFd`]) is readable;
+/// - when the time has come that the last call returned, at once if it has passed;
+/// - after sending, responding, writing, consuming or cancelling: these only note what is to be done;
+/// - if [`Endpoint::is_blocked`]: when the socket is writable, which need not be waited for else.
+///
+/// Then take what [`Endpoint::poll_event`] has. A turn receives and sends a bounded number of packets: with more
+/// to do it returns a time that has passed. A spurious turn does no harm. A thread of its own lets
+/// [`Endpoint::wait`] do the waiting; an event loop (tokio's `AsyncFd` and a timer) waits for the same things.
+///
+/// ```
+/// use bytes::Bytes;
+/// use rackweave_core::{HostId, Kind};
+/// use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
+/// use rackweave_transport::{TransportConfig, homa};
+///
+/// let transport = TransportConfig::Homa(homa::Config::leverage(rackweave_core::Rate::from_gbps(10)).into());
+/// let end = |host| {
+///     let peers = Peers::Direct { hosts: Default::default(), allow: vec!["127.0.0.1".parse().unwrap()] };
+///     Endpoint::new(EndpointConfig::new(HostId(host), "127.0.0.1:0".parse().unwrap(), peers, &transport))
+/// };
+/// let (mut client, mut server) = (end(0)?, end(1)?);
+/// let address = server.local_addr();
+///
+/// std::thread::spawn(move || -> std::io::Result<()> {
+///     loop {
+///         while let Some(event) = server.poll_event() {
+///             if let Event::Message { peer, id, kind: Kind::Request, bytes } = event {
+///                 let _ = server.respond(peer, id, bytes);
+///             }
+///         }
+///         let next = server.turn()?;
+///         server.wait(next)?;
+///     }
+/// });
+///
+/// let server = client.add_peer(address);
+/// client.send(server, Kind::Request, Bytes::from_static(b"echo"))?;
+/// let answer = loop {
+///     match client.poll_event() {
+///         Some(Event::Message { bytes, .. }) => break bytes,
+///         Some(Event::Failed { reason, .. }) => panic!("{reason}"),
+///         Some(_) => {}
+///         None => {
+///             let next = client.turn()?;
+///             client.wait(next)?;
+///         }
+///     }
+/// };
+/// assert_eq!(answer, "echo");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Endpoint {
     config: EndpointConfig,
     layout: Layout,
     machine: Machine,
     socket: UdpSocket,
-    incarnation: u32,
     peers: PeerTable,
     outgoing: Outgoing,
     incoming: Incoming,
     events: VecDeque<Event>,
     batch: SendBatch,
-    receive: ReceiveBatch,
+    /// Away while what it has received is looked at.
+    receive: Option<ReceiveBatch>,
     /// What was handed to the kernel has left the link by then.
     link_free: Time,
     /// The machine had nothing to send when it was asked last.
     idle: bool,
     /// Time told to the machine never decreases.
     told: Time,
+    /// When it is looked next for messages that the machine has forgotten.
+    sweep_at: Time,
     next_id: u64,
     stats: Stats,
 }
@@ -200,16 +130,16 @@ impl Endpoint {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
             socket,
-            incarnation: random_incarnation(),
-            peers: PeerTable::new(config.peers.clone(), config.host),
+            peers: PeerTable::new(config.peers.clone(), config.host, secret()),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
             batch: SendBatch::default(),
-            receive: ReceiveBatch::default(),
+            receive: Some(ReceiveBatch::default()),
             link_free: Time::ZERO,
             idle: true,
             told: Time::ZERO,
+            sweep_at: Time::ZERO,
             next_id: first_id(),
             stats: Stats::default(),
             config,
@@ -237,7 +167,8 @@ impl Endpoint {
     /// What it has counted.
     #[must_use]
     pub const fn stats(&self) -> Stats {
-        self.stats
+        let (send_calls, trains) = self.batch.calls();
+        Stats { send_calls, trains, ..self.stats }
     }
 
     /// Bytes kept for what is sent, and for what arrives.
@@ -255,6 +186,12 @@ impl Endpoint {
     /// The number of the peer at an address, which may be a new one. Not for [`Peers::Switch`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         self.peers.add(address)
+    }
+
+    /// Where a peer is: with [`Peers::Switch`], the port.
+    #[must_use]
+    pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
+        self.peers.get(peer).map(|peer| peer.address)
     }
 
     fn check(&self, peer: HostId, bytes: usize) -> Result<(), SendError> {
@@ -313,12 +250,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a message or stream up; no event follows.
+    /// Gives a message or stream up; no event of it follows, not even one that was waiting to be polled.
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         let now = self.now();
         self.machine.cancel(now, peer, id);
         self.forget(peer, id);
         self.changed();
+        let of = |id: MessageId| id.0 | 1;
+        self.events
+            .retain(|event| event.exchange().is_none_or(|it| it != (peer, MessageId(of(id)))));
     }
 
     /// Opens a stream. [`Time::MAX`]: no deadline.
@@ -368,6 +308,12 @@ impl Endpoint {
         self.changed();
     }
 
+    /// How many events wait to be polled.
+    #[must_use]
+    pub fn events_waiting(&self) -> usize {
+        self.events.len()
+    }
+
     /// The next thing for the application to know.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
@@ -380,15 +326,7 @@ impl Endpoint {
     /// # Errors
     /// If the socket does not work any more.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
-        let mut more = false;
-        for call in 1..=RECEIVE_CALLS {
-            let filled = self.socket.receive(&mut self.receive)?;
-            self.handle_received();
-            if !UdpSocket::was_full(filled) {
-                break;
-            }
-            more = call == RECEIVE_CALLS;
-        }
+        let more = self.receive()?;
         let now = self.now();
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
@@ -396,6 +334,9 @@ impl Endpoint {
         }
         for host in self.peers.due(now) {
             self.say_hello(host);
+        }
+        if self.sweep_at <= now && !self.incoming.is_empty() {
+            self.sweep(now, false);
         }
         self.transmit(now)?;
         Ok(if more { Some(now) } else { self.next_turn() })
@@ -409,27 +350,33 @@ impl Endpoint {
 
     /// When the next turn is due.
     fn next_turn(&self) -> Option<Time> {
+        // Half of what runs ahead is still there then: trains form, and the link does not idle.
         let link = (!self.idle && !self.is_blocked())
-            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0)));
-        [self.machine.poll_timeout(), self.peers.next_due(), link].into_iter().flatten().min()
+            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
+        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
+        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep];
+        times.into_iter().flatten().min()
     }
 
-    /// Waits until the socket is readable (or writable, if that is waited for), or until a time.
+    /// Waits until the socket is readable (or writable, if that is waited for), or until a time; not at all if
+    /// an event waits to be polled. Makes the timers of the calling thread exact ([`tighten_timers`]).
     ///
     /// # Errors
     /// What the system says.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        if !self.events.is_empty() {
-            return Ok(());
-        }
+        if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
+    }
+
+    fn sleep(&self, until: Option<Time>) -> io::Result<()> {
+        tighten_timers();
         let clock = self.config.clock;
         let began = clock.now();
+        let mut now = began;
         let mut flags = PollFlags::IN;
         if self.is_blocked() {
             flags |= PollFlags::OUT;
         }
         loop {
-            let now = clock.now();
             let left = until.map(|until| until.since(now));
             if left.is_some_and(|left| left.0 == 0) {
                 return Ok(());
@@ -438,13 +385,45 @@ impl Endpoint {
             let timeout = if busy { Some(Timespec::default()) } else { left.map(timespec) };
             let mut fds = [PollFd::new(&self.socket, flags)];
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) if busy => {}
+                Ok(0) if busy => now = clock.now(),
                 Ok(_) => return Ok(()),
                 // A signal: the caller may want to look.
                 Err(rustix::io::Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Goes on until all that was sent has arrived and peers have the acknowledgements that they wait for, or
+    /// until a time; `true`: the former. Events are kept for [`Endpoint::poll_event`].
+    ///
+    /// Who stops at once after its last message leaves the peer in doubt whether its answer has arrived.
+    ///
+    /// # Errors
+    /// If the socket does not work any more.
+    pub fn finish(&mut self, until: Time) -> io::Result<bool> {
+        let mut quiet = self.now();
+        let mut received = self.stats.received;
+        loop {
+            let next = self.turn()?;
+            let now = self.now();
+            let busy = self.outgoing.bytes() > 0 || !self.idle || self.is_blocked();
+            if busy || received != self.stats.received {
+                (quiet, received) = (now, self.stats.received);
+            }
+            if now.since(quiet) >= QUIET || now >= until {
+                return Ok(now.since(quiet) >= QUIET);
+            }
+            let end = until.min(quiet + QUIET);
+            self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
+        }
+    }
+
+    /// Frees what the machine has forgotten without a word.
+    fn sweep(&mut self, now: Time, all: bool) {
+        let machine = &self.machine;
+        self.incoming.sweep(all, |peer, id| machine.is_arriving(peer, id));
+        self.sweep_at = now + SWEEP;
     }
 
     /// After the machine has learnt something.
@@ -459,7 +438,10 @@ impl Endpoint {
         use rackweave_core::Event as Told;
         let event = match event {
             Told::Delivered { peer, id, kind, .. } => {
-                let Some(bytes) = self.incoming.take(peer, id) else { return };
+                let Some(bytes) = self.incoming.take(peer, id) else {
+                    debug_assert!(false, "{id} is delivered, and nothing of it was stored");
+                    return;
+                };
                 if kind == Kind::Response {
                     self.outgoing.remove(peer, MessageId(id.0 & !1));
                 }
@@ -502,149 +484,6 @@ impl Endpoint {
             self.incoming.remove(peer, id);
         }
     }
-
-    fn handle_received(&mut self) {
-        let receive = std::mem::take(&mut self.receive);
-        let to_monotonic = if self.config.receive_stamps { realtime_to_monotonic_ns() } else { 0 };
-        let now = self.now();
-        for datagram in receive.datagrams() {
-            self.stats.received += 1;
-            if !self.peers.admits(datagram.from) {
-                self.stats.foreign += 1;
-                continue;
-            }
-            let Ok(read) = overlay::decode(datagram.bytes, datagram.traffic_class) else {
-                self.stats.malformed += 1;
-                continue;
-            };
-            let at = datagram.realtime_ns.map_or(now, |realtime| {
-                self.config.clock.at(realtime.saturating_add_signed(to_monotonic)).min(now)
-            });
-            self.told = self.told.max(at);
-            self.handle_datagram(self.told, datagram.from, &read, datagram.bytes);
-        }
-        self.receive = receive;
-        self.told = self.told.max(now);
-    }
-
-    fn handle_datagram(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        read: &overlay::Datagram,
-        bytes: &[u8],
-    ) {
-        let envelope = read.envelope;
-        if envelope.to != self.incarnation {
-            // Who does not know us yet (any more) is told, with no more bytes than it sent, and only that.
-            self.stats.unproven += 1;
-            let hello = |out: &mut Vec<u8>| {
-                let (src, to) = (self.config.host, envelope.from);
-                overlay::encode_hello(src, envelope.src, self.incarnation, to, out);
-            };
-            self.batch.push(from, frame_class(), hello, SmallVec::new());
-            return;
-        }
-        let Some(peer) = self.peers.sender(from, envelope.src) else {
-            self.stats.foreign += 1;
-            return;
-        };
-        if self.peers.learn(peer, envelope.from) {
-            self.stats.restarts += 1;
-            self.events.push_back(Event::PeerRestarted { peer });
-        }
-        for packet in self.peers.release(peer) {
-            self.queue(now, packet);
-        }
-        let Some(mut packet) = read.packet else { return };
-        (packet.src, packet.dst) = (peer, self.config.host);
-        let message = packet.header.message_bytes();
-        let sent = packet.payload();
-        if let Some(slice) = sent
-            && !self.incoming.has_room(peer, slice, message)
-        {
-            self.stats.no_room += 1;
-            return;
-        }
-        if let Placement::Store(slice) = self.machine.handle_packet(now, &packet) {
-            // A part of the packet's payload, or all of it.
-            let skip = slice.offset.wrapping_sub(sent.map_or(0, |sent| sent.offset)) as usize;
-            let payload = bytes[read.payload.clone()].get(skip..).unwrap_or_default();
-            let payload = payload.get(..slice.len as usize).unwrap_or(payload);
-            self.incoming.store(peer, slice, message, payload);
-        }
-        self.changed();
-    }
-
-    fn transmit(&mut self, now: Time) -> io::Result<()> {
-        let ahead = now + self.config.run_ahead;
-        loop {
-            if self.batch.len() >= SEND_BATCH {
-                self.flush()?;
-                if self.is_blocked() {
-                    return Ok(());
-                }
-            }
-            if self.idle || self.link_free > ahead {
-                break;
-            }
-            let Some(packet) = self.machine.poll_transmit(now) else {
-                self.idle = true;
-                break;
-            };
-            let span = self.config.link.span_of(u64::from(packet.wire_bytes));
-            self.link_free = self.link_free.max(now) + span;
-            self.queue(now, packet);
-        }
-        // Polling for packets may have told something too.
-        while let Some(event) = self.machine.poll_event() {
-            self.on_event(event);
-        }
-        self.flush()
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let waiting = self.batch.len();
-        let refused = self.socket.send(&mut self.batch)?;
-        self.stats.send_refused += refused;
-        self.stats.sent += (waiting - self.batch.len()) as u64 - refused;
-        Ok(())
-    }
-
-    /// Writes a packet into the batch.
-    fn queue(&mut self, now: Time, packet: Packet<Header>) {
-        let Some(peer) = self.peers.get(packet.dst) else { return };
-        let Some(to) = peer.incarnation else {
-            if !self.peers.hold(now, packet) {
-                self.stats.not_held += 1;
-            }
-            return;
-        };
-        let payload = match packet.payload() {
-            None => SmallVec::new(),
-            Some(slice) => match self.outgoing.slice(packet.dst, slice) {
-                Some(payload) => payload,
-                None => {
-                    self.stats.stale += 1;
-                    return;
-                }
-            },
-        };
-        let check = payload.iter().fold(0, |check, bytes: &Bytes| overlay::crc32c(check, bytes));
-        let (layout, from) = (self.layout, self.incarnation);
-        let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
-        self.batch.push(peer.address, frame::traffic_class(&packet), write, payload);
-    }
-
-    fn say_hello(&mut self, host: HostId) {
-        let Some(peer) = self.peers.get(host) else { return };
-        let (src, from, to) = (self.config.host, self.incarnation, peer.incarnation.unwrap_or(0));
-        let hello = |out: &mut Vec<u8>| overlay::encode_hello(src, host, from, to, out);
-        self.batch.push(peer.address, frame_class(), hello, SmallVec::new());
-    }
 }
 
 impl AsFd for Endpoint {
@@ -653,30 +492,22 @@ impl AsFd for Endpoint {
     }
 }
 
-/// HELLOs go at the highest priority.
-const fn frame_class() -> u8 {
-    7 << 5
-}
-
-fn timespec(span: rackweave_core::Span) -> Timespec {
+fn timespec(span: Span) -> Timespec {
     let ns = span.0.div_ceil(1000);
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// Random, and not 0, which stands for "not known".
-fn random_incarnation() -> u32 {
-    loop {
-        let mut bytes = [0; 4];
-        // It asks until it has got them; a system without random numbers has others from the clock.
-        let incarnation =
-            match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-                Ok(4) => u32::from_ne_bytes(bytes),
-                _ => realtime_ns() as u32,
-            };
-        if incarnation != 0 {
-            return incarnation;
-        }
+/// Random: the key of this life.
+fn secret() -> Secret {
+    let mut bytes = [0; 16];
+    // So few bytes come whole; a system without random numbers has others from the clock.
+    let flags = rustix::rand::GetRandomFlags::empty();
+    match rustix::rand::getrandom(&mut bytes, flags) {
+        Ok(16) => {}
+        _ => bytes[..8].copy_from_slice(&realtime_ns().to_ne_bytes()),
     }
+    let number = u128::from_ne_bytes(bytes);
+    Secret([number as u64, (number >> 64) as u64])
 }
 
 /// Where message numbers begin: they increase from one life of a host to the next, and differ
@@ -684,5 +515,5 @@ fn random_incarnation() -> u32 {
 /// sends 2^28 messages in a sixteenth of a second.
 fn first_id() -> u64 {
     let sixteenths = realtime_ns() / 62_500_000;
-    sixteenths << 28 | u64::from(random_incarnation() & 0x1ff) << 19
+    sixteenths << 28 | (secret().0[0] & 0x1ff) << 19
 }

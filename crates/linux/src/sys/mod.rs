@@ -6,6 +6,8 @@
 )]
 
 mod control;
+mod timers;
 mod udp;
 
+pub use timers::tighten_timers;
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};

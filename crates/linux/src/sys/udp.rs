@@ -61,6 +61,9 @@ pub struct SendBatch {
     datagrams: Vec<Outgoing>,
     /// How many of them have been sent.
     done: usize,
+    /// Calls of the kernel so far, and trains in them.
+    calls: u64,
+    trains: u64,
 }
 
 impl SendBatch {
@@ -83,6 +86,13 @@ impl SendBatch {
     #[must_use]
     pub fn len(&self) -> usize {
         self.datagrams.len() - self.done
+    }
+
+    /// Calls of the kernel that have sent something of it so far, and how many trains (of at least one datagram)
+    /// they took.
+    #[must_use]
+    pub const fn calls(&self) -> (u64, u64) {
+        (self.calls, self.trains)
     }
 
     /// Whether none waits.
@@ -171,7 +181,11 @@ impl UdpSocket {
         let mut refused = 0;
         while !batch.is_empty() {
             match self.send_some(batch) {
-                Ok(sent) => batch.done += sent,
+                Ok((trains, datagrams)) => {
+                    batch.calls += 1;
+                    batch.trains += trains as u64;
+                    batch.done += datagrams;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(refused),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => match error.raw_os_error() {
@@ -194,8 +208,8 @@ impl UdpSocket {
         Ok(refused)
     }
 
-    /// One call; how many datagrams it took.
-    fn send_some(&self, batch: &SendBatch) -> io::Result<usize> {
+    /// One call; how many trains it took, and how many datagrams.
+    fn send_some(&self, batch: &SendBatch) -> io::Result<(usize, usize)> {
         let mut vectors: SmallVec<[iovec; 256]> = SmallVec::new();
         let mut addresses: SmallVec<[SockAddr; CALL]> = SmallVec::new();
         let mut rooms: SmallVec<[Room; CALL]> = SmallVec::new();
@@ -249,7 +263,7 @@ impl UdpSocket {
             libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0)
         };
         let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
-        Ok(parts[..sent].iter().map(|part| part.3).sum())
+        Ok((sent, parts[..sent].iter().map(|part| part.3).sum()))
     }
 
     /// Receives what is there, at most one call's worth; how many buffers were filled. 0: nothing is there.
@@ -258,21 +272,7 @@ impl UdpSocket {
     /// What the system says, "nothing there" apart.
     pub fn receive(&self, batch: &mut ReceiveBatch) -> io::Result<usize> {
         batch.filled = 0;
-        for index in 0..CALL {
-            let buffers = &mut *batch.buffers;
-            let mut header = empty_header();
-            header.msg_name = (&raw mut buffers.addresses[index]).cast();
-            header.msg_namelen = size_of::<sockaddr_storage>() as _;
-            buffers.vectors[index] = iovec {
-                iov_base: buffers.bytes[index * RECEIVE_BYTES..].as_mut_ptr().cast(),
-                iov_len: RECEIVE_BYTES,
-            };
-            header.msg_iov = &raw mut buffers.vectors[index];
-            header.msg_iovlen = 1;
-            header.msg_control = buffers.rooms[index].as_mut_ptr();
-            header.msg_controllen = Room::BYTES as _;
-            buffers.messages[index] = mmsghdr { msg_hdr: header, msg_len: 0 };
-        }
+        batch.buffers.prepare();
         // SAFETY: every pointer leads into `batch.buffers`, which is boxed and outlives the call; each buffer is
         // as long as its length says.
         let filled = unsafe {
@@ -342,18 +342,44 @@ impl Default for ReceiveBatch {
     fn default() -> Self {
         // SAFETY: addresses are plain data, for which zeros are good.
         let address: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
-        let buffers = Buffers {
+        let buffers = Box::new(Buffers {
             bytes: vec![0; CALL * RECEIVE_BYTES],
             addresses: [address; CALL],
             rooms: [Room::EMPTY; CALL],
             vectors: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CALL],
             messages: [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL],
-        };
-        Self { buffers: Box::new(buffers), filled: 0 }
+        });
+        Self { buffers, filled: 0 }
+    }
+}
+
+impl Buffers {
+    /// Makes the messages ready to be filled.
+    fn prepare(&mut self) {
+        for index in 0..CALL {
+            let mut header = empty_header();
+            header.msg_name = (&raw mut self.addresses[index]).cast();
+            header.msg_namelen = size_of::<sockaddr_storage>() as _;
+            self.vectors[index] = iovec {
+                iov_base: self.bytes[index * RECEIVE_BYTES..].as_mut_ptr().cast(),
+                iov_len: RECEIVE_BYTES,
+            };
+            header.msg_iov = &raw mut self.vectors[index];
+            header.msg_iovlen = 1;
+            header.msg_control = self.rooms[index].as_mut_ptr();
+            header.msg_controllen = Room::BYTES as _;
+            self.messages[index] = mmsghdr { msg_hdr: header, msg_len: 0 };
+        }
     }
 }
 
 impl ReceiveBatch {
+    /// Whether the last [`UdpSocket::receive`] found nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
     /// The datagrams of the last [`UdpSocket::receive`], trains cut into single ones.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         (0..self.filled).flat_map(|index| {

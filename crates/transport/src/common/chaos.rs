@@ -1,33 +1,10 @@
 //! Any schedule of loss, duplication, reordering, outages and restarts: each message is delivered
 //! once and whole, or fails with a reason.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};
 
-use crate::testkit::{Faults, Network};
-
-/// What a message's sender was told in the end.
-#[derive(Debug, Default)]
-struct Fate {
-    sent: u32,
-    answered: u32,
-    failed: u32,
-    delivered: u32,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Schedule {
-    seed: u64,
-    hosts: u32,
-    messages: u64,
-    longest: u64,
-    faults: Faults,
-    /// Of 16 steps, which restart a host or cut it off.
-    restarts: u16,
-    outages: u16,
-}
+use crate::testkit::{Fates, Faults, Network, Schedule};
 
 pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
     let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
@@ -62,24 +39,28 @@ pub(crate) fn run<T: Transport>(
     let mut network = Network::new(hosts, Rate::from_gbps(10), Span::from_us(3), schedule.seed);
     network.faults = schedule.faults;
     let mut rng = Rng::stream(schedule.seed, 0, 0, "schedule");
-    let mut submitted = BTreeMap::<(u32, u32, MessageId), Kind>::new();
-    let mut restarted = vec![false; schedule.hosts as usize];
+    let mut fates = Fates::default();
+    // What hosts were told so far, in the order of lives.
+    let mut told = 0;
+    let mut note = |fates: &mut Fates, network: &Network<T>| {
+        let fresh = &network.events[told..];
+        told += fresh.len();
+        fresh.iter().try_for_each(|(_, host, event)| fates.told(*host, event))
+    };
     let mut number = 0;
     for step in 0..16 {
-        for _ in 0..schedule.messages / 16 + u64::from(step < schedule.messages % 16) {
+        for _ in 0..schedule.messages_in(step) {
             number += 1;
             let id = MessageId::request(number);
-            let from = rng.below(u64::from(schedule.hosts)) as u32;
-            let to = (from + 1 + rng.below(u64::from(schedule.hosts - 1)) as u32) % schedule.hosts;
-            let kind = if rng.chance(0.5) { Kind::Request } else { Kind::OneWay };
-            let bytes = 1 + rng.below(schedule.longest);
+            let (from, to, kind, bytes) = schedule.message(&mut rng);
             network.submit(from, to, id, bytes, kind).expect("taken");
-            submitted.insert((from, to, id), kind);
+            fates.submitted(from, to, id, kind);
         }
         let host = rng.below(u64::from(schedule.hosts)) as u32;
         if schedule.restarts >> step & 1 == 1 {
+            note(&mut fates, &network).map_err(TestCaseError::fail)?;
             network.restart(host, new(HostId(host)));
-            restarted[host as usize] = true;
+            fates.restarted(host);
         }
         network.set_down(host, schedule.outages >> step & 1 == 1);
         network.run_until(network.now() + Span::from_us(rng.below(4_000)));
@@ -88,41 +69,8 @@ pub(crate) fn run<T: Transport>(
     let everything_ended = network.run_until(Time::ZERO + Span::from_secs(60));
     prop_assert!(everything_ended, "the hosts go on and on");
     prop_assert!(network.hosts.iter().all(idle));
-
-    let mut fates = BTreeMap::<_, Fate>::new();
-    for (_, host, event) in &network.events {
-        match *event {
-            Event::Delivered { peer, id, kind: Kind::Response, .. } => {
-                fates.entry((host.0, peer.0, MessageId(id.0 ^ 1))).or_default().answered += 1;
-            }
-            Event::Delivered { peer, id, kind, .. } => {
-                prop_assert_eq!(submitted.get(&(peer.0, host.0, id)), Some(&kind));
-                fates.entry((peer.0, host.0, id)).or_default().delivered += 1;
-            }
-            Event::Sent { peer, id } if !id.is_response() => {
-                fates.entry((host.0, peer.0, id)).or_default().sent += 1;
-            }
-            Event::Failed { peer, id, .. } if submitted.contains_key(&(host.0, peer.0, id)) => {
-                fates.entry((host.0, peer.0, id)).or_default().failed += 1;
-            }
-            Event::Sent { .. } | Event::Failed { .. } | Event::Stream(_) => {}
-        }
-    }
-    for ((from, to, id), kind) in submitted {
-        let fate = fates.entry((from, to, id)).or_default();
-        let ended = match kind {
-            Kind::Request => fate.answered + fate.failed,
-            _ => fate.sent + fate.failed,
-        };
-        prop_assert!(ended <= 1 && fate.sent <= 1, "{from}>{to} {id}: {fate:?}");
-        prop_assert!(ended == 1 || restarted[from as usize], "{from}>{to} {id}: {fate:?}");
-        if fate.answered + fate.sent > 0 {
-            prop_assert!(fate.delivered > 0, "{from}>{to} {id}: {fate:?}");
-        }
-        // The kit has checked that no incarnation of the receiver had it twice.
-        prop_assert!(fate.delivered <= 1 || restarted[to as usize], "{from}>{to} {id}: {fate:?}");
-    }
-    Ok(())
+    prop_assert!(network.nothing_arrives());
+    note(&mut fates, &network).and_then(|()| fates.check()).map_err(TestCaseError::fail)
 }
 
 /// A few percent of everything going wrong fails no message.
@@ -195,6 +143,8 @@ pub(crate) fn silent_peer<T: Transport>(
         assert!(idle(&network.hosts[0]), "gone after {gone_after_us} us");
         assert_eq!(held(&network.hosts[0]), 0, "gone after {gone_after_us} us");
         assert_eq!(network.hosts[0].poll_timeout(), None);
+        network.restart(1, new(HostId(1)));
+        assert!(network.nothing_arrives(), "gone after {gone_after_us} us");
         for n in 1..=30 {
             let id = MessageId::request(n);
             let ends = network.events_at(0).filter(|event| match *event {

@@ -212,6 +212,14 @@ impl<O, I> Exchanges<O, I> {
         submitted.or_else(arriving).map(|(slot, _)| slot)
     }
 
+    /// Whether this message arrives here.
+    pub(crate) fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        match self.find(peer, id.0 ^ 1) {
+            Known::Slot(slot) => matches!(self.get(slot).state, State::Receiving(_)),
+            Known::No | Known::Finished => false,
+        }
+    }
+
     /// What the application is to be told if the exchange fails: which message. (A server's
     /// application has not heard of a request that did not arrive whole.)
     pub(crate) fn failing(&self, slot: u32) -> Option<MessageId> {

@@ -499,6 +499,13 @@ impl Transport for Host {
         self.events.pop_front()
     }
 
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        match self.rpcs.find(peer, id.0 ^ 1) {
+            Known::Slot(slot) => self.rpcs.get(slot).incoming().is_some(),
+            Known::No | Known::Finished => false,
+        }
+    }
+
     fn framing(&self) -> Framing {
         self.config.framing()
     }

@@ -324,6 +324,10 @@ impl Transport for Host {
         self.events.pop_front()
     }
 
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        self.exchanges.is_arriving(peer, id)
+    }
+
     fn framing(&self) -> Framing {
         self.config.framing()
     }

@@ -394,6 +394,17 @@ impl Connection {
         Verdict::Continue(self.receiver.handle_data(now, &arrived, wanted, config))
     }
 
+    /// Whether this message, or direction of a stream, arrives here.
+    pub(super) fn is_arriving(&self, id: MessageId) -> bool {
+        match &self.stream {
+            Some(stream) => {
+                let receives = id.is_response() == (self.role == Role::Client);
+                receives && stream.id == Some(MessageId(id.0 & !1))
+            }
+            None => self.receiver.is_arriving(id),
+        }
+    }
+
     /// Whether a segment without data is to be sent.
     pub(super) fn control_due(&self) -> bool {
         self.receiver.ack_due() || self.keepalive_due || matches!(self.opening, Opening::Due { .. })

@@ -537,6 +537,21 @@ impl Transport for Host {
         self.events.pop_front()
     }
 
+    fn peer_restarted(&mut self, _now: Time, peer: HostId) {
+        for slot in 0..self.slots.len() as u32 {
+            if self.connection(slot).is_some_and(|connection| connection.key.peer == peer) {
+                self.close(slot, FailReason::PeerForgot);
+            }
+        }
+    }
+
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        // Asked seldom enough to look for it.
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+        let mut of_peer = connections.filter(|connection| connection.key.peer == peer);
+        of_peer.any(|connection| connection.is_arriving(id))
+    }
+
     fn framing(&self) -> Framing {
         self.config.framing()
     }

@@ -131,6 +131,11 @@ impl Receiver {
         found.map(|message| message.cancelled = true).is_some()
     }
 
+    /// Whether this message has begun and is wanted.
+    pub(super) fn is_arriving(&self, id: MessageId) -> bool {
+        self.messages.iter().any(|message| message.id == id && !message.cancelled)
+    }
+
     /// The next message that is whole; told once.
     pub(super) fn pop_whole(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;

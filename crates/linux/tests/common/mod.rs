@@ -1,0 +1,87 @@
+//! Endpoints on loopback, turned by the test.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Rate, Span, Time};
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
+use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Span = Span::from_secs(20);
+
+/// Every transport that answers requests.
+pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
+    let link = Rate::from_gbps(10);
+    let homa = |config| TransportConfig::Homa(Arc::new(config));
+    vec![
+        ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
+        ("homa linux", homa(homa::Config::linux(link))),
+        ("leverage-homa", homa(homa::Config::leverage(link))),
+        ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
+        ("dctcp", TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))),
+        ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
+        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
+        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
+    ]
+}
+
+pub(crate) fn leverage() -> TransportConfig {
+    TransportConfig::Homa(Arc::new(homa::Config::leverage(Rate::from_gbps(10))))
+}
+
+pub(crate) fn local() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// Any address of this machine may talk to it.
+pub(crate) fn open_to_local() -> Peers {
+    let allow = ["127.0.0.0/8", "::1"].map(|network| network.parse().unwrap()).to_vec();
+    Peers::Direct { hosts: BTreeMap::new(), allow }
+}
+
+pub(crate) fn config(host: u32, transport: &TransportConfig, clock: Clock) -> EndpointConfig {
+    let config = EndpointConfig::new(HostId(host), local(), open_to_local(), transport);
+    EndpointConfig { clock, ..config }
+}
+
+/// Two endpoints that serve each other.
+pub(crate) fn pair(transport: &TransportConfig) -> [Endpoint; 2] {
+    let clock = Clock::start();
+    [0, 1].map(|host| Endpoint::new(config(host, transport, clock)).unwrap())
+}
+
+/// Turns all of them until `done` says so, or for too long.
+pub(crate) fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
+    let clock = ends[0].clock();
+    let until = clock.now() + PATIENCE;
+    loop {
+        let mut next = Time::MAX;
+        for end in &mut *ends {
+            next = next.min(end.turn().unwrap().unwrap_or(Time::MAX));
+        }
+        if done(ends) {
+            return;
+        }
+        let now = clock.now();
+        let stats: Vec<_> = ends.iter().map(Endpoint::stats).collect();
+        assert!(now < until, "{stats:?}");
+        let last = ends.len() - 1;
+        ends[last].wait(Some(next.min(now + Span::from_us(100)))).unwrap();
+    }
+}
+
+/// Turns all of them for so long.
+pub(crate) fn run_for(ends: &mut [Endpoint], span: Span) {
+    let until = ends[0].clock().now() + span;
+    drive(ends, |ends| ends[0].clock().now() >= until);
+}
+
+/// Bytes that say where they are and of which message.
+pub(crate) fn bytes(salt: u64, len: usize) -> Bytes {
+    let salt = rackweave_core::rng::mix(salt);
+    (0..len as u64).map(|i| (i * 7 + i / 251 + (salt >> (i % 8 * 8))) as u8).collect()
+}

@@ -1,0 +1,262 @@
+//! The fault schedules of the transports' own tests, in the real world: endpoints behind a relay that loses,
+//! doubles, delays, reorders and damages datagrams, hosts that restart or are cut off. Each message is
+//! delivered once and whole, or fails with a reason.
+
+mod common;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use common::{PATIENCE, bytes, local, transports};
+use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
+use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
+use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
+use rackweave_transport::TransportConfig;
+use rackweave_transport::testkit::{Fates, Faults, Schedule};
+use rackweave_wire::overlay;
+
+/// A datagram on its way: when it arrives, in which order, to whom, with what.
+type Flying = Reverse<(Time, u64, u32, u8, Vec<u8>)>;
+
+/// All hosts send to its one socket, and get from there.
+struct Relay {
+    socket: UdpSocket,
+    received: ReceiveBatch,
+    sending: SendBatch,
+    hosts: Vec<SocketAddr>,
+    down: Option<u32>,
+    faults: Faults,
+    damage: f64,
+    rng: Rng,
+    flying: BinaryHeap<Flying>,
+    order: u64,
+}
+
+impl Relay {
+    fn new(seed: u64, faults: Faults) -> Self {
+        Self {
+            socket: UdpSocket::bind(local(), 4 << 20, false).unwrap(),
+            received: ReceiveBatch::default(),
+            sending: SendBatch::default(),
+            hosts: Vec::new(),
+            down: None,
+            faults,
+            damage: 0.01,
+            rng: Rng::stream(seed, 0, 0, "relay"),
+            flying: BinaryHeap::new(),
+            order: 0,
+        }
+    }
+
+    fn turn(&mut self, now: Time) {
+        while self.socket.receive(&mut self.received).unwrap() > 0 {
+            for datagram in self.received.datagrams() {
+                let Ok(glance) = overlay::glance(datagram.bytes) else { panic!("a sender's damage") };
+                let (src, dst) = (glance.envelope.src.0, glance.envelope.dst.0);
+                let rng = &mut self.rng;
+                if [Some(src), Some(dst)].contains(&self.down) || rng.chance(self.faults.loss) {
+                    continue;
+                }
+                let copies = if rng.chance(self.faults.duplication) { 2 } else { 1 };
+                for _ in 0..copies {
+                    let late = rng.chance(self.faults.reordering);
+                    let late = if late { rng.below(self.faults.lateness.0 + 1) } else { 0 };
+                    let mut bytes = datagram.bytes.to_vec();
+                    if rng.chance(self.damage) {
+                        let bit = rng.below(bytes.len() as u64 * 8) as usize;
+                        bytes[bit / 8] ^= 1 << (bit % 8);
+                    }
+                    self.order += 1;
+                    let class = datagram.traffic_class;
+                    self.flying.push(Reverse((now + Span(late), self.order, dst, class, bytes)));
+                }
+            }
+        }
+        while let Some(Reverse((at, ..))) = self.flying.peek()
+            && *at <= now
+        {
+            let Some(Reverse((_, _, dst, class, bytes))) = self.flying.pop() else { break };
+            let Some(to) = self.hosts.get(dst as usize) else { continue };
+            let front = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
+            self.sending.push(*to, class, front, Default::default());
+        }
+        self.socket.send(&mut self.sending).unwrap();
+    }
+}
+
+/// One schedule with one transport.
+struct World {
+    name: String,
+    transport: TransportConfig,
+    schedule: Schedule,
+    clock: Clock,
+    relay: Relay,
+    hosts: Vec<Endpoint>,
+    rng: Rng,
+    fates: Fates,
+    /// Which bytes a message has: by sender, receiver and id.
+    contents: BTreeMap<(u32, u32, MessageId), (u64, usize)>,
+    number: u64,
+    step: u64,
+    next_step: Time,
+    begun: Time,
+}
+
+impl World {
+    fn new(name: &str, transport: &TransportConfig, schedule: Schedule, clock: Clock) -> Self {
+        let relay = Relay::new(schedule.seed, schedule.faults);
+        let mut world = Self {
+            name: format!("{name}: {schedule:?}"),
+            transport: transport.clone(),
+            relay,
+            clock,
+            hosts: Vec::new(),
+            rng: Rng::stream(schedule.seed, 0, 0, "schedule"),
+            fates: Fates::default(),
+            contents: BTreeMap::new(),
+            number: 0,
+            step: 0,
+            next_step: clock.now(),
+            begun: clock.now(),
+            schedule,
+        };
+        for host in 0..world.schedule.hosts {
+            let end = world.endpoint(host, local());
+            world.relay.hosts.push(end.local_addr());
+            world.hosts.push(end);
+        }
+        world
+    }
+
+    fn endpoint(&self, host: u32, bind: SocketAddr) -> Endpoint {
+        let peers =
+            Peers::Switch { port: self.relay.socket.local_addr(), hosts: self.schedule.hosts };
+        let config = EndpointConfig::new(HostId(host), bind, peers, &self.transport);
+        Endpoint::new(EndpointConfig { clock: self.clock, ..config }).unwrap()
+    }
+
+    fn step(&mut self, now: Time) {
+        if self.step == 16 || now < self.next_step {
+            return;
+        }
+        for _ in 0..self.schedule.messages_in(self.step) {
+            self.number += 1;
+            let (from, to, kind, len) = self.schedule.message(&mut self.rng);
+            let content = bytes(self.number, len as usize);
+            let id = self.hosts[from as usize].send(HostId(to), kind, content).unwrap();
+            self.fates.submitted(from, to, id, kind);
+            self.contents.insert((from, to, id), (self.number, len as usize));
+        }
+        let host = self.rng.below(u64::from(self.schedule.hosts)) as u32;
+        if self.schedule.restarts >> self.step & 1 == 1 {
+            self.take_events();
+            let at = self.relay.hosts[host as usize];
+            // The old one's socket goes first.
+            self.hosts[host as usize] = self.endpoint(host, local());
+            self.hosts[host as usize] = self.endpoint(host, at);
+            self.fates.restarted(host);
+        }
+        let cut = self.schedule.outages >> self.step & 1 == 1;
+        self.relay.down = cut.then_some(host);
+        self.step += 1;
+        self.next_step = now + Span::from_us(self.rng.below(4000));
+    }
+
+    fn take_events(&mut self) {
+        for host in 0..self.schedule.hosts {
+            while let Some(event) = self.hosts[host as usize].poll_event() {
+                let told = match event {
+                    Event::Message { peer, id, kind, bytes: found } => {
+                        self.check_content(host, peer.0, id, kind, &found);
+                        let len = found.len() as u64;
+                        if kind == Kind::Request {
+                            // Refused if its client has begun anew and the transport knows it.
+                            let _ = self.hosts[host as usize].respond(peer, id, found);
+                        }
+                        Told::Delivered { peer, id, bytes: len, kind }
+                    }
+                    Event::Sent { peer, id } => Told::Sent { peer, id },
+                    Event::Failed { peer, id, reason } => Told::Failed { peer, id, reason },
+                    Event::PeerRestarted { .. } => continue,
+                    other => panic!("{}: {other:?}", self.name),
+                };
+                if let Err(error) = self.fates.told(HostId(host), &told) {
+                    panic!("{}: {error}", self.name);
+                }
+            }
+        }
+    }
+
+    fn check_content(&self, host: u32, peer: u32, id: MessageId, kind: Kind, found: &Bytes) {
+        let key = match kind {
+            Kind::Response => (host, peer, MessageId(id.0 ^ 1)),
+            _ => (peer, host, id),
+        };
+        let (number, len) = self.contents[&key];
+        assert!(*found == bytes(number, len), "{}: {key:?} has other bytes", self.name);
+    }
+
+    /// Whether everything has ended.
+    fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        self.step(now);
+        self.relay.turn(now);
+        for end in &mut self.hosts {
+            end.turn().unwrap();
+        }
+        self.take_events();
+        let waited = now.since(self.begun);
+        assert!(waited < PATIENCE, "{}: {:?}", self.name, self.fates);
+        self.step == 16 && self.relay.down.is_none() && self.fates.open() == 0
+    }
+}
+
+fn run(worlds: Vec<World>) {
+    let mut worlds: Vec<_> = worlds.into_iter().map(Some).collect();
+    while worlds.iter().any(Option::is_some) {
+        for place in &mut worlds {
+            let Some(world) = place else { continue };
+            if world.step == 16 {
+                world.relay.down = None;
+            }
+            if world.turn() {
+                if let Err(error) = world.fates.check() {
+                    panic!("{}: {error}", world.name);
+                }
+                *place = None;
+            }
+        }
+    }
+}
+
+fn worlds(seeds: std::ops::Range<u64>, most: Faults, keep: impl Fn(&str) -> bool) -> Vec<World> {
+    let clock = Clock::start();
+    let mut worlds = Vec::new();
+    for (name, transport) in transports() {
+        for seed in seeds.clone().filter(|_| keep(name)) {
+            let schedule = Schedule::any(seed, most);
+            worlds.push(World::new(name, &transport, schedule, clock));
+        }
+    }
+    worlds
+}
+
+const SOME: Faults =
+    Faults { loss: 0.15, duplication: 0.4, reordering: 0.9, lateness: Span::from_ms(3) };
+
+#[test]
+fn each_message_arrives_once_or_fails_homa() {
+    run(worlds(0..6, SOME, |name| name.contains("homa")));
+}
+
+#[test]
+fn each_message_arrives_once_or_fails_tcp() {
+    run(worlds(100..106, SOME, |name| name.contains("tcp")));
+}
+
+#[test]
+fn each_message_arrives_once_or_fails_with_the_others() {
+    run(worlds(200..206, SOME, |name| ["ndp", "phost", "polo"].contains(&name)));
+}

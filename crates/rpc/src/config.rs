@@ -1,0 +1,271 @@
+//! What a node is made of.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rackweave_core::{HostId, Rate, Span};
+use rackweave_linux::endpoint::Network;
+use rackweave_linux::{Clock, EndpointConfig, Peers};
+use rackweave_transport::{TransportConfig, homa, polo, tcp};
+
+/// The round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two
+/// wake-ups and a switch.
+const RTT: Span = Span::from_us(60);
+
+/// The longest message of [`Transport`]'s profiles. Longer ones have to be held whole by both
+/// ends: a stream is better for them.
+const MAX_MESSAGE: u32 = 64 << 20;
+
+/// Which transport, and its parameters. Both ends need the same.
+///
+/// The profiles are those of the simulator with what real hosts need (ours): windows that cover a round trip
+/// between processes, about two seconds of patience with a silent peer, messages of up to 64 MiB.
+#[derive(Clone, Debug)]
+pub struct Transport {
+    config: TransportConfig,
+    link: Rate,
+}
+
+impl Transport {
+    /// Homa as in the Linux kernel module, for a link of this rate: short calls overtake long ones
+    /// at both ends and, with priorities, in the network. Calls and streams.
+    #[must_use]
+    pub fn homa(link: Rate) -> Self {
+        Self::of_homa(homa::Config::linux(link))
+    }
+
+    /// Homa with the enhancements of the talk on Leverage Homa: windows that follow each peer's measured
+    /// round trip. Calls and streams.
+    #[must_use]
+    pub fn leverage_homa(link: Rate) -> Self {
+        Self::of_homa(homa::Config::leverage(link))
+    }
+
+    fn of_homa(mut config: homa::Config) -> Self {
+        let link = config.link;
+        let window = (link.bytes_in(RTT).min(1 << 20) as u32).max(config.window);
+        config.unscheduled_bytes = window;
+        config.window = window;
+        config.fifo_grant_increment = window;
+        config.max_incoming = config.max_incoming.max(u64::from(window) * 8);
+        config.max_message_bytes = MAX_MESSAGE;
+        config.paced_resends = true;
+        config.one_resend_per_peer = false;
+        config.need_ack_resends = false;
+        config.resend_ticks = 5;
+        config.resend_interval = 5;
+        config.timeout_resends = 150;
+        config.request_ack_ticks = 5;
+        config.max_finished = 1 << 20;
+        config.finished_ticks = config.remembered_for() + 500;
+        Self { config: TransportConfig::Homa(Arc::new(config)), link }
+    }
+
+    /// Polo: receivers keep the queues of the network short by ECN, and admit very many senders at once.
+    /// Calls, no streams.
+    #[must_use]
+    pub fn polo(link: Rate) -> Self {
+        let mut config = polo::Config::slides().for_path(link, RTT);
+        config.patience = Span::from_secs(2);
+        config.finished_for = Span::from_ms(2_500);
+        config.max_message_bytes = MAX_MESSAGE;
+        Self { config: TransportConfig::Polo(Arc::new(config)), link }
+    }
+
+    /// TCP with CUBIC, in this library and over UDP as the others are. Calls and streams.
+    #[must_use]
+    pub fn tcp(link: Rate) -> Self {
+        Self::of_tcp(tcp::Config::tcp(), link)
+    }
+
+    /// DCTCP: TCP whose window follows the share of packets that the network has marked.
+    /// Calls and streams.
+    #[must_use]
+    pub fn dctcp(link: Rate) -> Self {
+        Self::of_tcp(tcp::Config::dctcp(), link)
+    }
+
+    fn of_tcp(mut config: tcp::Config, link: Rate) -> Self {
+        config.max_retries = 25;
+        config.keepalive_probes = 20;
+        Self { config: TransportConfig::Tcp(Arc::new(config)), link }
+    }
+
+    /// Any transport with any parameters, on a link of this rate.
+    #[must_use]
+    pub const fn custom(config: TransportConfig, link: Rate) -> Self {
+        Self { config, link }
+    }
+
+    /// Whether a call that was begun can be taken back. TCP's bytes, once sent, are part of its stream of bytes:
+    /// they have to be sent to their end.
+    pub(crate) const fn can_cancel(&self) -> bool {
+        !matches!(self.config, TransportConfig::Tcp(_))
+    }
+
+    /// After so many bytes that the application has taken from a stream, its peer is told at once.
+    pub(crate) fn credit_step(&self) -> u64 {
+        let window = match &self.config {
+            TransportConfig::Homa(config) => u64::from(config.streams.window_bytes),
+            TransportConfig::Tcp(config) => u64::from(config.receive_window),
+            _ => u64::MAX,
+        };
+        (window / 8).clamp(1, 128 << 10)
+    }
+}
+
+/// What a [`Node`](crate::Node) is made of.
+///
+/// ```
+/// # use rackweave_rpc::{NodeConfig, Rate, Transport};
+/// # use std::time::Duration;
+/// let config = NodeConfig::new(Transport::homa(Rate::from_gbps(25)), ([0, 0, 0, 0], 7000).into())
+///     .allow("10.0.0.0/8".parse()?)
+///     .default_deadline(Duration::from_secs(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub(crate) transport: Transport,
+    pub(crate) bind: SocketAddr,
+    pub(crate) peers: Vec<SocketAddr>,
+    allow: Vec<Network>,
+    switch: Option<(HostId, SocketAddr, u32)>,
+    send_bytes: u64,
+    receive_bytes: u64,
+    socket_buffer: usize,
+    pub(crate) deadline: Duration,
+    pub(crate) max_waiting_requests: usize,
+    pub(crate) max_waiting_calls: usize,
+    pub(crate) write_ahead: u64,
+    pub(crate) grace: Duration,
+}
+
+impl NodeConfig {
+    /// A node with this transport and its socket at this address; port 0: the system picks one.
+    ///
+    /// It may call any peer, and is called by those whose addresses are named or
+    /// [allowed](NodeConfig::allow), or that it has called.
+    #[must_use]
+    pub const fn new(transport: Transport, bind: SocketAddr) -> Self {
+        Self {
+            transport,
+            bind,
+            peers: Vec::new(),
+            allow: Vec::new(),
+            switch: None,
+            send_bytes: 256 << 20,
+            receive_bytes: 256 << 20,
+            socket_buffer: 4 << 20,
+            deadline: Duration::from_secs(10),
+            max_waiting_requests: 4096,
+            max_waiting_calls: 65_536,
+            write_ahead: 1 << 20,
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    /// Serves the peer at this address.
+    #[must_use]
+    pub fn peer(mut self, address: SocketAddr) -> Self {
+        self.peers.push(address);
+        self
+    }
+
+    /// Serves peers at these addresses, whatever their ports.
+    #[must_use]
+    pub fn allow(mut self, network: Network) -> Self {
+        self.allow.push(network);
+        self
+    }
+
+    /// Is host number `host` of `hosts` at the port of a user-space switch: all that it sends goes there, and
+    /// nothing else is listened to. Peers are known by number ([`Node::host`](crate::Node::host)).
+    #[must_use]
+    pub const fn through_switch(mut self, host: u32, port: SocketAddr, hosts: u32) -> Self {
+        self.switch = Some((HostId(host), port, hosts));
+        self
+    }
+
+    /// Most bytes of messages and streams that wait to be sent or acknowledged: 256 MiB. More calls wait for
+    /// room. One message at a time is always let in.
+    #[must_use]
+    pub const fn send_memory(mut self, bytes: u64) -> Self {
+        self.send_bytes = bytes;
+        self
+    }
+
+    /// Most bytes of messages and streams that arrive: 256 MiB. Packets for which there is no room are
+    /// dropped and come again; a message that is longer than this never arrives. What the application has not
+    /// read of streams yet counts with each stream's own window instead.
+    #[must_use]
+    pub const fn receive_memory(mut self, bytes: u64) -> Self {
+        self.receive_bytes = bytes;
+        self
+    }
+
+    /// Bytes of the socket's buffers, each way: 4 MiB; the kernel may give less.
+    #[must_use]
+    pub const fn socket_buffer(mut self, bytes: usize) -> Self {
+        self.socket_buffer = bytes;
+        self
+    }
+
+    /// The deadline of calls that do not name one: 10 s.
+    #[must_use]
+    pub const fn default_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Most requests, messages and streams that wait for [`Server::next`](crate::Server::next): 4096. More requests
+    /// are refused ([`Refusal::Full`](crate::Refusal::Full)), streams reset, and one-way messages dropped
+    /// and counted.
+    #[must_use]
+    pub const fn max_waiting_requests(mut self, requests: usize) -> Self {
+        self.max_waiting_requests = requests;
+        self
+    }
+
+    /// Most calls that wait for room in [send memory](NodeConfig::send_memory): 65,536. More fail with
+    /// [`CallError::Full`](crate::CallError::Full).
+    #[must_use]
+    pub const fn max_waiting_calls(mut self, calls: usize) -> Self {
+        self.max_waiting_calls = calls;
+        self
+    }
+
+    /// How many bytes a stream takes from its writer beyond those that the peer has: 1 MiB.
+    #[must_use]
+    pub const fn write_ahead(mut self, bytes: u64) -> Self {
+        self.write_ahead = if bytes == 0 { 1 } else { bytes };
+        self
+    }
+
+    /// How long [`Node::shutdown`](crate::Node::shutdown) waits for what is under way, and how long a
+    /// stream that was shut down and dropped may take to end: 5 s.
+    #[must_use]
+    pub const fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    pub(crate) fn endpoint(&self) -> EndpointConfig {
+        let (host, peers) = match self.switch {
+            Some((host, port, hosts)) => (host, Peers::Switch { port, hosts }),
+            None => {
+                (HostId(0), Peers::Direct { hosts: Default::default(), allow: self.allow.clone() })
+            }
+        };
+        let transport = &self.transport.config;
+        EndpointConfig {
+            link: self.transport.link,
+            send_bytes: self.send_bytes,
+            receive_bytes: self.receive_bytes,
+            socket_buffer: self.socket_buffer,
+            clock: Clock::start(),
+            ..EndpointConfig::new(host, self.bind, peers, transport)
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A node: an endpoint, and the task that drives it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rackweave_core::HostId;
+use rackweave_linux::Endpoint;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+use crate::client::Client;
+use crate::config::NodeConfig;
+use crate::driver::{Driver, Timer};
+use crate::error::BindError;
+use crate::server::Server;
+use crate::state::{Owner, Shared};
+
+/// A process' place in the network: one socket, by which it calls and is called. Clones are the same node.
+///
+/// A task of the runtime in which it was bound does the work. It ends with [`Node::shutdown`], or when the
+/// node and all that came from it (clients, servers, calls, streams) are dropped: what was
+/// under way is lost then.
+#[derive(Clone, Debug)]
+pub struct Node {
+    owner: Arc<Owner>,
+}
+
+/// Whom a node talks to. From [`Node::peer`], and of use at that node only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub(crate) node: u32,
+    pub(crate) host: HostId,
+    pub(crate) address: SocketAddr,
+}
+
+impl Peer {
+    /// Where it is; with a user-space switch, the switch's port.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its number at this node; with a user-space switch, in the fabric.
+    #[must_use]
+    pub const fn host(&self) -> HostId {
+        self.host
+    }
+}
+
+/// What a node is doing, and has counted since it began.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The endpoint's datagrams.
+    pub datagrams: rackweave_linux::endpoint::Stats,
+    /// Bytes that wait to be sent or acknowledged.
+    pub sending_bytes: u64,
+    /// Bytes kept for what arrives.
+    pub arriving_bytes: u64,
+    /// Bytes that have arrived on streams and that the application has not read.
+    pub unread_bytes: u64,
+    /// Calls and one-way messages under way, those that wait for room included.
+    pub calls: usize,
+    /// Those of them that wait for room.
+    pub calls_without_room: usize,
+    /// Requests, messages and streams that wait for [`Server::next`].
+    pub waiting_requests: usize,
+    /// Requests in the application's hands.
+    pub serving: usize,
+    /// Streams that are open, or whose handles are kept.
+    pub streams: usize,
+    /// Calls that were answered.
+    pub answered: u64,
+    /// Calls that failed, cancelled ones not counted.
+    pub failed: u64,
+    /// Requests, messages and streams that came.
+    pub received: u64,
+    /// Requests that this node refused.
+    pub refused: u64,
+    /// One-way messages that were dropped because too many waited or nobody took them.
+    pub dropped_messages: u64,
+    /// Answers that did not reach their client.
+    pub lost_answers: u64,
+    /// Messages that were not of this library's format.
+    pub malformed: u64,
+}
+
+/// Numbers of the nodes of this process.
+static NODES: AtomicU32 = AtomicU32::new(0);
+
+/// Has tokio watch a file.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, and asks for what holds here: both files own \
+    their descriptors and never change them"
+)]
+fn watch<T: AsRawFd>(file: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(file, interest)
+}
+
+impl Node {
+    /// Binds a node's socket, and starts its task in the current tokio runtime, which needs I/O
+    /// enabled.
+    ///
+    /// # Errors
+    /// If the address can't be had, or there is no runtime.
+    pub fn bind(config: NodeConfig) -> Result<Self, BindError> {
+        let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
+        let mut endpoint = Endpoint::new(config.endpoint())?;
+        for &peer in &config.peers {
+            endpoint.add_peer(peer);
+        }
+        let timer = Timer::new(endpoint.clock()).map_err(BindError::Timer)?;
+        let socket = endpoint.as_fd().try_clone_to_owned().map_err(BindError::Timer)?;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let socket = watch(socket, both).map_err(BindError::Timer)?;
+        let watched = watch(timer.clone(), Interest::READABLE).map_err(BindError::Timer)?;
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(endpoint, timer, number, config));
+        runtime.spawn(Driver::new(Arc::clone(&shared), socket, watched).run());
+        Ok(Self { owner: Arc::new(Owner(shared)) })
+    }
+
+    /// Where its socket is.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.owner.0.address
+    }
+
+    /// The peer at this address. It does not have to exist yet; it may call this node from now on.
+    #[must_use]
+    pub fn peer(&self, address: SocketAddr) -> Peer {
+        let host = self.owner.0.lock().add_peer(address);
+        Peer { node: self.owner.0.number, host, address }
+    }
+
+    /// The host with this number, behind a [user-space switch](NodeConfig::through_switch).
+    #[must_use]
+    pub fn host(&self, number: u32) -> Peer {
+        let host = HostId(number);
+        let address = self.owner.0.lock().peer_addr(host);
+        Peer { node: self.owner.0.number, host, address }
+    }
+
+    /// To call others.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(Arc::clone(&self.owner))
+    }
+
+    /// To be called by others. Requests that come while there is no server are refused. Several servers share
+    /// what comes.
+    #[must_use]
+    pub fn server(&self) -> Server {
+        Server::new(Arc::clone(&self.owner))
+    }
+
+    /// What it is doing, and has counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.owner.0.lock().stats()
+    }
+
+    /// Stops: refuses new calls and requests, waits until what is under way has ended or the
+    /// [grace](NodeConfig::grace) is over, and frees the port. Requests that wait for [`Server::next`] are refused, and
+    /// it returns `None`; what is not done in time fails with
+    /// [`NodeStopped`](crate::CallError::NodeStopped).
+    pub async fn shutdown(&self) {
+        let shared = &self.owner.0;
+        loop {
+            let ended = shared.ended.notified();
+            if shared.lock().close() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}

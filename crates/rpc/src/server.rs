@@ -1,0 +1,180 @@
+//! To be called by others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::{MessageId, Time};
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+use crate::node::Peer;
+use crate::state::{Arrived, Owner};
+use crate::stream::Stream;
+use crate::trailer::{self, Status};
+
+/// Takes what others send to a [`Node`](crate::Node). Clones share it: each request goes to one of them.
+#[derive(Debug)]
+pub struct Server {
+    owner: Arc<Owner>,
+}
+
+/// What came.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Incoming {
+    /// A call.
+    Request(Request),
+    /// A message without an answer.
+    OneWay(OneWay),
+    /// A stream that a client has opened.
+    Stream(Stream),
+}
+
+impl Server {
+    pub(crate) fn new(owner: Arc<Owner>) -> Self {
+        owner.0.lock().add_server();
+        Self { owner }
+    }
+
+    /// The next that comes; `None` when the node has stopped or shuts down. It may be dropped and
+    /// called again without losing anything.
+    pub async fn next(&self) -> Option<Incoming> {
+        let shared = &self.owner.0;
+        loop {
+            let arrival = shared.arrivals.notified();
+            let next = shared.lock().next_arrived();
+            match next {
+                Ok(Some((arrived, peer))) => return Some(self.incoming(arrived, peer)),
+                Ok(None) => arrival.await,
+                Err(()) => return None,
+            }
+        }
+    }
+
+    fn incoming(&self, arrived: Arrived, peer: Peer) -> Incoming {
+        let owner = Arc::clone(&self.owner);
+        match arrived {
+            Arrived::Request { id, bytes, until, .. } => {
+                Incoming::Request(Request { owner, peer, id, bytes, until, answered: false })
+            }
+            Arrived::OneWay { bytes, .. } => Incoming::OneWay(OneWay { peer, bytes }),
+            Arrived::Stream(key) => Incoming::Stream(Stream::new(owner, key, peer)),
+        }
+    }
+}
+
+impl Clone for Server {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.owner))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.owner.0.lock().remove_server();
+    }
+}
+
+/// A call to answer. If it is dropped without an answer, its client is told so
+/// ([`CallError::Unanswered`]).
+#[derive(Debug)]
+#[must_use = "its client waits for an answer"]
+pub struct Request {
+    owner: Arc<Owner>,
+    peer: Peer,
+    id: MessageId,
+    bytes: Bytes,
+    until: Time,
+    answered: bool,
+}
+
+impl Request {
+    /// Whose it is.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// What it says.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// What it says, taken out.
+    #[must_use]
+    pub fn take_bytes(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// How long its client still waits; `None`: for ever.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        (self.until < Time::MAX).then(|| self.owner.0.lock().time_left(self.until))
+    }
+
+    /// Answers it. Done when the node has taken the answer, which may have to wait for room; the
+    /// node then brings it to the client by itself.
+    ///
+    /// # Errors
+    /// If the answer is too long (the client is told that there is none), or the client has restarted or
+    /// gone.
+    pub async fn respond(mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
+        let answer = trailer::answer(bytes.into(), Status::Answer);
+        let waits = {
+            let mut state = self.owner.0.lock();
+            if !state.is_known(self.peer.host, self.id) {
+                self.answered = true;
+                return Err(CallError::PeerForgot { peer: self.peer.address });
+            }
+            let (done, taken) = oneshot::channel();
+            let sent = state.answer(self.peer, self.id, answer, Some(done))?;
+            state.turn();
+            (!sent).then_some(taken)
+        };
+        if let Some(taken) = waits {
+            taken.await.unwrap_or(Err(CallError::NodeStopped(None)))?;
+        }
+        self.answered = true;
+        self.owner.0.lock().forget_request(self.peer.host, self.id);
+        Ok(())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered {
+            let mut state = self.owner.0.lock();
+            state.refuse(self.peer.host, self.id, Status::Unanswered);
+            state.turn();
+        }
+    }
+}
+
+/// A message without an answer.
+#[derive(Clone, Debug)]
+pub struct OneWay {
+    peer: Peer,
+    bytes: Bytes,
+}
+
+impl OneWay {
+    /// Whose it is.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// What it says.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// What it says, taken out.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+}

@@ -1,0 +1,489 @@
+//! What a node knows, under one lock: the endpoint, who waits for what, and what is due.
+//!
+//! Whoever changes something turns the endpoint at once, under the lock: a call leaves without waiting for
+//! another task. The driver's task turns it when packets or the time come. Nobody waits with
+//! the lock held, and wakers run after it is released.
+
+mod calls;
+mod requests;
+mod streams;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused, Span, Time};
+use rackweave_linux::{Endpoint, Event, SendError};
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+
+use crate::config::NodeConfig;
+use crate::driver::Timer;
+use crate::error::CallError;
+use crate::node::{Peer, Stats};
+
+use calls::Calls;
+pub(crate) use calls::Order;
+pub(crate) use requests::Arrived;
+use requests::Requests;
+pub(crate) use streams::StreamKey;
+use streams::Streams;
+
+/// What the node's handles and its driver share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    pub(crate) address: SocketAddr,
+    /// Of all nodes of the process.
+    pub(crate) number: u32,
+    /// Something waits for a server, or the node has stopped.
+    pub(crate) arrivals: Notify,
+    /// The driver has ended.
+    pub(crate) ended: Notify,
+}
+
+/// What all handles of a node hold: the last one stops it.
+#[derive(Debug)]
+pub(crate) struct Owner(pub(crate) Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.lock().stop(None);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(endpoint: Endpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
+        let address = endpoint.local_addr();
+        Self {
+            state: Mutex::new(State::new(endpoint, timer, number, config)),
+            address,
+            number,
+            arrivals: Notify::new(),
+            ended: Notify::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        // A panic of the machine is one of all who wait: the state is not used after it.
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { shared: self, guard: Some(guard) }
+    }
+}
+
+/// How a call ends.
+pub(crate) type Outcome = Result<Bytes, CallError>;
+
+/// Somebody to wake.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    Task(Waker),
+    Call(oneshot::Sender<Outcome>, Outcome),
+    /// Something for a server.
+    Arrival,
+    /// All servers.
+    Stopped,
+}
+
+/// The state, locked. When it is released, those who have something to know are woken.
+pub(crate) struct Locked<'a> {
+    shared: &'a Shared,
+    guard: Option<MutexGuard<'a, State>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.guard.as_ref().unwrap_or_else(|| unreachable!("it is locked until it is dropped"))
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.guard.as_mut().unwrap_or_else(|| unreachable!("it is locked until it is dropped"))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let wakes = std::mem::take(&mut self.wakes);
+        self.guard = None;
+        for wake in wakes {
+            match wake {
+                Wake::Task(waker) => waker.wake(),
+                // Whoever does not wait any more has cancelled the call.
+                Wake::Call(done, outcome) => drop(done.send(outcome)),
+                Wake::Arrival => self.shared.arrivals.notify_one(),
+                Wake::Stopped => self.shared.arrivals.notify_waiters(),
+            }
+        }
+    }
+}
+
+/// What is due at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// A call's deadline.
+    Call(u64),
+    /// A stream that nobody holds any more should have ended.
+    Linger(StreamKey),
+    /// The grace of a shutdown is over.
+    Grace,
+    /// It has been quiet for [`QUIET`] since the last that was under way has ended.
+    Quiet,
+}
+
+/// Whether it stops.
+#[derive(Clone, Debug)]
+enum Life {
+    Running,
+    /// What is under way may end.
+    Closing,
+    /// For this reason, if it was not asked to.
+    Stopped(Option<Arc<io::Error>>),
+    /// Its driver has ended, too.
+    Ended(Option<Arc<io::Error>>),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Until it stops.
+    endpoint: Option<Endpoint>,
+    timer: Timer,
+    /// The timer fires at this time.
+    armed: Time,
+    config: NodeConfig,
+    /// Of all nodes of the process.
+    number: u32,
+    life: Life,
+    /// It shuts down, and nothing is under way.
+    quiet: bool,
+    /// The endpoint has something to send: turn it (again).
+    dirty: bool,
+    driver: Option<Waker>,
+    /// The driver is to turn, whatever its files say.
+    driver_due: bool,
+    wakes: SmallVec<[Wake; 4]>,
+    due: BTreeSet<(Time, Due)>,
+    calls: Calls,
+    requests: Requests,
+    streams: Streams,
+    counted: Stats,
+}
+
+/// A node that shuts down listens for so long after its last call, so that its peers learn that it has their
+/// answers: Homa's ask for that after some milliseconds.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// As many turns follow each other at once, because events made more to send.
+const TURNS: u32 = 3;
+
+impl State {
+    fn new(endpoint: Endpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
+        Self {
+            endpoint: Some(endpoint),
+            timer,
+            armed: Time::MAX,
+            streams: Streams::new(config.transport.credit_step()),
+            config,
+            number,
+            life: Life::Running,
+            quiet: false,
+            dirty: false,
+            driver: None,
+            driver_due: false,
+            wakes: SmallVec::new(),
+            due: BTreeSet::new(),
+            calls: Calls::default(),
+            requests: Requests::default(),
+            counted: Stats::default(),
+        }
+    }
+
+    /// Why nothing more is taken, if so.
+    fn stopped(&self) -> Option<CallError> {
+        match &self.life {
+            Life::Running => None,
+            Life::Closing => Some(CallError::NodeStopped(None)),
+            Life::Stopped(why) | Life::Ended(why) => Some(CallError::NodeStopped(why.clone())),
+        }
+    }
+
+    fn endpoint(&mut self) -> Result<&mut Endpoint, CallError> {
+        match &mut self.endpoint {
+            Some(endpoint) => Ok(endpoint),
+            None => Err(match &self.life {
+                Life::Stopped(why) | Life::Ended(why) => CallError::NodeStopped(why.clone()),
+                _ => CallError::NodeStopped(None),
+            }),
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.endpoint.as_ref().map_or(Time::MAX, |endpoint| endpoint.clock().now())
+    }
+
+    pub(crate) fn add_peer(&mut self, address: SocketAddr) -> HostId {
+        self.endpoint.as_mut().map_or(HostId(u32::MAX), |endpoint| endpoint.add_peer(address))
+    }
+
+    pub(crate) fn peer_addr(&self, host: HostId) -> SocketAddr {
+        let address = self.endpoint.as_ref().and_then(|endpoint| endpoint.peer_addr(host));
+        address.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// What an endpoint's refusal is to the application.
+    fn refused(&self, peer: Peer, bytes: u64, added: u64, error: SendError) -> CallError {
+        match error {
+            SendError::UnknownPeer(_) => CallError::UnknownPeer,
+            SendError::Full { .. } | SendError::Refused(Refused::Busy) => self.full(),
+            SendError::Refused(Refused::TooLong { max }) => {
+                CallError::TooLong { bytes, max: max.saturating_sub(added) }
+            }
+            SendError::Refused(Refused::Unsupported) => CallError::NoStreams,
+            SendError::Refused(Refused::UnknownRequest | Refused::Ended) => {
+                CallError::PeerForgot { peer: peer.address }
+            }
+            SendError::Refused(refused) => CallError::Transport(refused),
+        }
+    }
+
+    fn full(&self) -> CallError {
+        let waiting = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.memory().0);
+        CallError::Full { waiting, calls: self.calls.waiting() }
+    }
+
+    /// What a transport's failure is to the application.
+    fn failure(&self, peer: HostId, reason: FailReason) -> CallError {
+        let peer = self.peer_addr(peer);
+        match reason {
+            FailReason::PeerSilent => CallError::PeerSilent { peer },
+            FailReason::PeerForgot => CallError::PeerForgot { peer },
+            FailReason::Cancelled => CallError::Reset { peer },
+            FailReason::HostCrashed => CallError::NodeStopped(None),
+            FailReason::Deadline => CallError::StreamDeadline,
+        }
+    }
+
+    /// Has the endpoint do what is due, and tells everybody what came of it. `false`: packets are
+    /// left to receive.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut next = None;
+        for _ in 0..TURNS {
+            let Some(endpoint) = &mut self.endpoint else { return true };
+            self.dirty = false;
+            next = match endpoint.turn() {
+                Ok(next) => next,
+                Err(error) => {
+                    self.stop(Some(error));
+                    return true;
+                }
+            };
+            self.streams.untold = 0;
+            while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::poll_event) {
+                self.on_event(event);
+            }
+            self.expire();
+            self.submit_waiting();
+            if !self.dirty {
+                break;
+            }
+        }
+        if matches!(self.life, Life::Closing) && !self.quiet && self.is_idle() {
+            self.quiet = true;
+            self.due.insert((self.after(QUIET), Due::Quiet));
+        }
+        let Some(endpoint) = &self.endpoint else { return true };
+        let now = endpoint.clock().now();
+        let more = self.dirty || next.is_some_and(|next| next <= now);
+        if endpoint.is_blocked() {
+            // It waits until the socket is writable.
+            self.wake_driver();
+        }
+        let first = self.due.first().map(|(at, _)| *at);
+        let next = if self.dirty { Some(now) } else { next };
+        if let Some(at) = [next, first].into_iter().flatten().min() {
+            self.arm(at);
+        }
+        !more
+    }
+
+    /// The timer fires at this time at the latest.
+    fn arm(&mut self, at: Time) {
+        if at < self.armed {
+            self.armed = at;
+            if let Err(error) = self.timer.set(at) {
+                self.stop(Some(error));
+            }
+        }
+    }
+
+    pub(crate) const fn timer_fired(&mut self) {
+        self.armed = Time::MAX;
+    }
+
+    fn wake_driver(&mut self) {
+        self.driver_due = true;
+        if let Some(driver) = self.driver.take() {
+            self.wakes.push(Wake::Task(driver));
+        }
+    }
+
+    pub(crate) fn set_driver(&mut self, waker: &Waker) {
+        if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
+            self.driver = Some(waker.clone());
+        }
+    }
+
+    pub(crate) const fn take_due(&mut self) -> bool {
+        std::mem::replace(&mut self.driver_due, false)
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(Endpoint::is_blocked)
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Message { peer, id, kind: Kind::Response, bytes } => {
+                self.on_answer(peer, id, &bytes);
+            }
+            Event::Message { peer, id, kind: Kind::Request, bytes } => {
+                self.on_request(peer, id, &bytes);
+            }
+            Event::Message { peer, kind: Kind::OneWay, bytes, .. } => self.on_one_way(peer, &bytes),
+            Event::Sent { peer, id } => self.on_sent(peer, id),
+            Event::Failed { peer, id, reason } => self.on_failed(peer, id, reason),
+            Event::Opened { peer, id } => self.on_opened(peer, id),
+            Event::Readable { peer, id, pieces, end } => {
+                self.on_readable(StreamKey::receiving(peer, id), pieces, end);
+            }
+            Event::Written { peer, id, .. } => self.on_written(StreamKey::sending(peer, id)),
+            Event::Closed { peer, id } => self.on_closed(peer, id),
+            Event::PeerRestarted { peer } => self.on_restart(peer),
+        }
+    }
+
+    fn on_failed(&mut self, peer: HostId, id: MessageId, reason: FailReason) {
+        let error = self.failure(peer, reason);
+        if id.is_response() {
+            self.counted.lost_answers += 1;
+        } else if !self.fail_call(peer, id, &error) && !self.fail_stream(peer, id, &error) {
+            self.forget_request(peer, id);
+        }
+    }
+
+    /// A peer's new life knows nothing of the old one's: what is under way fails now, and is not left to
+    /// the transport, which may begin it anew.
+    fn on_restart(&mut self, peer: HostId) {
+        self.restart_calls(peer);
+        self.restart_streams(peer);
+        self.forget_requests(peer);
+        self.dirty = true;
+    }
+
+    /// Does what is due by now.
+    fn expire(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        let now = self.now();
+        while let Some(&(at, due)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            match due {
+                Due::Call(token) => self.call_expired(token),
+                Due::Linger(key) => self.drop_stream(key),
+                Due::Quiet if !self.is_idle() => self.quiet = false,
+                Due::Quiet | Due::Grace => return self.stop(None),
+            }
+        }
+    }
+
+    /// A time on the endpoint's clock.
+    fn after(&self, duration: Duration) -> Time {
+        self.now().saturating_add(span(duration))
+    }
+
+    /// Refuses what is new, and stops when the rest has ended. `true`: it has, and the driver has ended.
+    pub(crate) fn close(&mut self) -> bool {
+        if matches!(self.life, Life::Running) {
+            self.life = Life::Closing;
+            let at = self.after(self.config.grace);
+            self.due.insert((at, Due::Grace));
+            self.refuse_waiting();
+            self.wakes.push(Wake::Stopped);
+            self.turn();
+        }
+        matches!(self.life, Life::Ended(_))
+    }
+
+    /// Nothing is under way.
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty()
+            && self.requests.is_empty()
+            && self.streams.is_empty()
+            && self.endpoint.as_ref().is_none_or(|endpoint| endpoint.memory().0 == 0)
+    }
+
+    /// Stops at once: everybody who waits is told.
+    pub(crate) fn stop(&mut self, why: Option<io::Error>) {
+        if self.endpoint.take().is_none() {
+            return;
+        }
+        let why = why.map(Arc::new);
+        self.life = Life::Stopped(why.clone());
+        let error = CallError::NodeStopped(why);
+        self.due.clear();
+        self.fail_all_calls(&error);
+        self.fail_all_streams(&error);
+        self.requests.clear();
+        self.wakes.push(Wake::Stopped);
+        self.wake_driver();
+    }
+
+    pub(crate) const fn is_stopped(&self) -> bool {
+        self.endpoint.is_none()
+    }
+
+    pub(crate) fn set_ended(&mut self) {
+        if let Life::Stopped(why) = &self.life {
+            self.life = Life::Ended(why.clone());
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (sending_bytes, arriving_bytes) =
+            self.endpoint.as_ref().map_or((0, 0), Endpoint::memory);
+        Stats {
+            datagrams: self.endpoint.as_ref().map(Endpoint::stats).unwrap_or_default(),
+            sending_bytes,
+            arriving_bytes,
+            unread_bytes: self.streams.unread(),
+            calls: self.calls.len(),
+            calls_without_room: self.calls.waiting(),
+            waiting_requests: self.requests.waiting(),
+            serving: self.requests.serving(),
+            streams: self.streams.len(),
+            ..self.counted
+        }
+    }
+}
+
+/// A standard duration in picoseconds.
+fn span(duration: Duration) -> Span {
+    let ps = duration.as_nanos().saturating_mul(1000);
+    Span(u64::try_from(ps).unwrap_or(u64::MAX))
+}
+
+/// A span as a standard duration.
+fn duration(span: Span) -> Duration {
+    Duration::from_nanos(span.0 / 1000)
+}

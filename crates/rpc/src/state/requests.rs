@@ -1,0 +1,224 @@
+//! Requests, messages and streams that come.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, MessageId, Time};
+use rustc_hash::FxHashSet;
+
+use super::{Life, State, StreamKey, Wake};
+use crate::node::Peer;
+use crate::trailer::{self, Status};
+
+/// What waits for a server.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Request {
+        peer: HostId,
+        id: MessageId,
+        bytes: Bytes,
+        /// Its client waits until then.
+        until: Time,
+    },
+    OneWay {
+        peer: HostId,
+        bytes: Bytes,
+    },
+    Stream(StreamKey),
+}
+
+/// What came and has not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    /// Handles that take what comes.
+    servers: usize,
+    waiting: VecDeque<Arrived>,
+    /// Requests that wait or are in the application's hands.
+    known: FxHashSet<(HostId, MessageId)>,
+}
+
+impl Requests {
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+    pub(super) fn serving(&self) -> usize {
+        let waiting =
+            self.waiting.iter().filter(|arrived| matches!(arrived, Arrived::Request { .. }));
+        self.known.len().saturating_sub(waiting.count())
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.known.is_empty()
+    }
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.known.clear();
+    }
+}
+
+impl State {
+    pub(crate) const fn add_server(&mut self) {
+        self.requests.servers += 1;
+    }
+
+    /// With the last one, nobody takes what waits.
+    pub(crate) fn remove_server(&mut self) {
+        self.requests.servers -= 1;
+        if self.requests.servers == 0 {
+            self.refuse_waiting();
+            self.turn();
+        }
+    }
+
+    /// Why nothing can be taken now.
+    fn refusal(&self) -> Option<Status> {
+        if !matches!(self.life, Life::Running) {
+            Some(Status::Stopping)
+        } else if self.requests.servers == 0 {
+            Some(Status::NotServing)
+        } else if self.requests.waiting.len() >= self.config.max_waiting_requests {
+            Some(Status::Full)
+        } else {
+            None
+        }
+    }
+
+    fn arrived(&mut self, arrived: Arrived) {
+        self.requests.waiting.push_back(arrived);
+        self.wakes.push(Wake::Arrival);
+    }
+
+    pub(super) fn on_request(&mut self, peer: HostId, id: MessageId, bytes: &Bytes) {
+        self.counted.received += 1;
+        let Some((bytes, left_us)) = trailer::read_request(bytes) else {
+            self.counted.malformed += 1;
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.cancel(peer, id);
+            }
+            return;
+        };
+        let until = self.until(left_us);
+        self.requests.known.insert((peer, id));
+        match self.refusal() {
+            Some(why) => self.refuse(peer, id, why),
+            None => self.arrived(Arrived::Request { peer, id, bytes, until }),
+        }
+    }
+
+    pub(super) fn on_one_way(&mut self, peer: HostId, bytes: &Bytes) {
+        self.counted.received += 1;
+        let Some((bytes, Status::Answer)) = trailer::read_answer(bytes) else {
+            self.counted.malformed += 1;
+            return;
+        };
+        if self.refusal().is_some() {
+            self.counted.dropped_messages += 1;
+        } else {
+            self.arrived(Arrived::OneWay { peer, bytes });
+        }
+    }
+
+    pub(super) fn on_opened(&mut self, peer: HostId, id: MessageId) {
+        self.counted.received += 1;
+        let key = StreamKey::server(peer, id);
+        if self.refusal().is_some() {
+            self.counted.refused += 1;
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.cancel(peer, id);
+            }
+            self.dirty = true;
+        } else {
+            self.add_stream(key);
+            self.arrived(Arrived::Stream(key));
+        }
+    }
+
+    /// The next that waits for a server; requests whose clients have given up are left out.
+    /// `Err`: nothing will come any more.
+    pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
+        let (mut now, mut found) = (None, None);
+        while let Some(arrived) = self.requests.waiting.pop_front() {
+            let peer = match &arrived {
+                Arrived::Request { peer, id, until, .. } => {
+                    if !self.requests.known.contains(&(*peer, *id)) {
+                        continue;
+                    }
+                    if *until <= *now.get_or_insert_with(|| self.now()) {
+                        self.refuse(*peer, *id, Status::Expired);
+                        continue;
+                    }
+                    *peer
+                }
+                Arrived::OneWay { peer, .. } => *peer,
+                Arrived::Stream(key) => key.peer,
+            };
+            found = Some((arrived, self.peer(peer)));
+            break;
+        }
+        if self.dirty {
+            self.turn();
+        }
+        match found {
+            None if !matches!(self.life, Life::Running) => Err(()),
+            found => Ok(found),
+        }
+    }
+
+    fn peer(&self, host: HostId) -> Peer {
+        Peer { node: self.number, host, address: self.peer_addr(host) }
+    }
+
+    /// Tells a client that its request is not executed, or not answered.
+    pub(crate) fn refuse(&mut self, host: HostId, id: MessageId, why: Status) {
+        if !self.requests.known.remove(&(host, id)) {
+            return;
+        }
+        if why != Status::Unanswered {
+            self.counted.refused += 1;
+        }
+        let answer = trailer::answer(Bytes::new(), why);
+        // If it is known no more, its client waits no more either.
+        let _ = self.answer(self.peer(host), id, answer, None);
+    }
+
+    /// Whether a request's client still waits, as far as is known.
+    pub(crate) fn is_known(&self, host: HostId, id: MessageId) -> bool {
+        self.requests.known.contains(&(host, id))
+    }
+
+    /// How long a request's client still waits.
+    pub(crate) fn time_left(&self, until: Time) -> std::time::Duration {
+        super::duration(until.since(self.now()))
+    }
+
+    /// A request has ended, or its client has gone.
+    pub(crate) fn forget_request(&mut self, host: HostId, id: MessageId) {
+        self.requests.known.remove(&(host, id));
+    }
+
+    /// All requests of a peer's former life.
+    pub(super) fn forget_requests(&mut self, host: HostId) {
+        let gone: Vec<_> =
+            self.requests.known.extract_if(|(peer, _)| *peer == host).map(|(_, id)| id).collect();
+        for id in gone {
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.cancel(host, id);
+            }
+        }
+    }
+
+    /// Refuses all that waits.
+    pub(super) fn refuse_waiting(&mut self) {
+        let why = self.refusal().unwrap_or(Status::Stopping);
+        for arrived in std::mem::take(&mut self.requests.waiting) {
+            match arrived {
+                Arrived::Request { peer, id, .. } => self.refuse(peer, id, why),
+                Arrived::OneWay { .. } => self.counted.dropped_messages += 1,
+                Arrived::Stream(key) => {
+                    self.counted.refused += 1;
+                    self.drop_stream(key);
+                }
+            }
+        }
+        self.dirty = true;
+    }
+}

@@ -1,0 +1,465 @@
+//! Streams, from either end.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, MessageId, Refused, Time};
+use rackweave_linux::SendError;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::{Due, State, Wake};
+use crate::error::CallError;
+use crate::node::Peer;
+
+/// A stream's name, and which end of it this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StreamKey {
+    pub(crate) peer: HostId,
+    /// Even.
+    id: MessageId,
+    /// This end has opened it.
+    client: bool,
+}
+
+impl StreamKey {
+    const fn new(peer: HostId, id: MessageId, client: bool) -> Self {
+        Self { peer, id: MessageId(id.0 & !1), client }
+    }
+
+    pub(super) const fn server(peer: HostId, id: MessageId) -> Self {
+        Self::new(peer, id, false)
+    }
+
+    /// The end that receives this direction.
+    pub(super) const fn receiving(peer: HostId, direction: MessageId) -> Self {
+        Self::new(peer, direction, direction.is_response())
+    }
+
+    /// The end that sends it.
+    pub(super) const fn sending(peer: HostId, direction: MessageId) -> Self {
+        Self::new(peer, direction, !direction.is_response())
+    }
+
+    /// The direction that this end sends.
+    const fn sends(self) -> MessageId {
+        if self.client { self.id } else { self.id.response() }
+    }
+
+    /// The direction that it receives.
+    const fn receives(self) -> MessageId {
+        if self.client { self.id.response() } else { self.id }
+    }
+}
+
+/// One end of a stream.
+#[derive(Debug, Default)]
+struct Entry {
+    /// What has arrived and was not read.
+    unread: VecDeque<Bytes>,
+    /// Nothing comes after that.
+    ended: bool,
+    /// The application has ended its direction.
+    finished: bool,
+    /// Both ends know that both directions have ended.
+    closed: bool,
+    error: Option<CallError>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// Its halves were dropped.
+    no_reader: bool,
+    no_writer: bool,
+    /// When it is given up, once nobody holds it.
+    linger: Option<Time>,
+}
+
+impl Entry {
+    const fn is_over(&self) -> bool {
+        self.closed || self.error.is_some()
+    }
+}
+
+/// All streams of a node.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    entries: FxHashMap<StreamKey, Entry>,
+    /// Writers that wait for room in the node's memory.
+    blocked: Vec<StreamKey>,
+    unread: u64,
+    /// Bytes taken by applications since the endpoint was turned.
+    pub(super) untold: u64,
+    /// So many are told at once.
+    step: u64,
+}
+
+impl Streams {
+    pub(super) fn new(step: u64) -> Self {
+        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, untold: 0, step }
+    }
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.values().all(Entry::is_over)
+    }
+    pub(super) const fn unread(&self) -> u64 {
+        self.unread
+    }
+}
+
+impl State {
+    /// Opens a stream.
+    pub(crate) fn open_stream(
+        &mut self,
+        peer: Peer,
+        deadline: Option<Duration>,
+    ) -> Result<StreamKey, CallError> {
+        if let Some(error) = self.stopped() {
+            return Err(error);
+        }
+        let deadline = deadline.map_or(Time::MAX, |deadline| self.after(deadline));
+        match self.endpoint()?.open(peer.host, deadline) {
+            Ok(id) => {
+                let key = StreamKey::new(peer.host, id, true);
+                self.add_stream(key);
+                Ok(key)
+            }
+            Err(error) => Err(self.refused(peer, 0, 0, error)),
+        }
+    }
+
+    pub(super) fn add_stream(&mut self, key: StreamKey) {
+        self.streams.entries.insert(key, Entry::default());
+    }
+
+    /// The next bytes of a stream, at most so many; `None`: it has ended.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &Context<'_>,
+        key: StreamKey,
+        most: usize,
+    ) -> Poll<Result<Option<Bytes>, CallError>> {
+        let Some(entry) = self.streams.entries.get_mut(&key) else {
+            return Poll::Ready(Err(CallError::Cancelled));
+        };
+        let Some(first) = entry.unread.front_mut() else {
+            return match &entry.error {
+                _ if entry.ended => Poll::Ready(Ok(None)),
+                Some(error) => Poll::Ready(Err(error.clone())),
+                None => {
+                    entry.reader = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            };
+        };
+        let bytes = first.split_to(most.min(first.len()));
+        if first.is_empty() {
+            entry.unread.pop_front();
+        }
+        self.consumed(key, bytes.len() as u64);
+        Poll::Ready(Ok(Some(bytes)))
+    }
+
+    /// The application has taken bytes that were counted as unread.
+    fn consumed(&mut self, key: StreamKey, bytes: u64) {
+        self.streams.unread -= bytes;
+        self.consume(key, bytes);
+    }
+
+    fn consume(&mut self, key: StreamKey, bytes: u64) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.consume(key.peer, key.receives(), bytes);
+        }
+        self.streams.untold += bytes;
+        if self.streams.untold >= self.streams.step {
+            self.turn();
+        }
+    }
+
+    /// How many bytes may be written now: at least one.
+    pub(crate) fn poll_room(
+        &mut self,
+        cx: &Context<'_>,
+        key: StreamKey,
+    ) -> Poll<Result<usize, CallError>> {
+        let Some(entry) = self.streams.entries.get_mut(&key) else {
+            return Poll::Ready(Err(CallError::Cancelled));
+        };
+        if let Some(error) = &entry.error {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let Some(endpoint) = &self.endpoint else {
+            return Poll::Ready(Err(CallError::NodeStopped(None)));
+        };
+        let ahead = endpoint.unacknowledged(key.peer, key.sends());
+        let room = self.config.write_ahead.saturating_sub(ahead);
+        if room > 0 {
+            return Poll::Ready(Ok(usize::try_from(room).unwrap_or(usize::MAX)));
+        }
+        entry.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Writes bytes, for which [`State::poll_room`] had room; with `end`, nothing follows. Pending: all streams and
+    /// calls together fill the node's memory.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &Context<'_>,
+        key: StreamKey,
+        bytes: &Bytes,
+        end: bool,
+    ) -> Poll<Result<(), CallError>> {
+        let len = bytes.len() as u64;
+        let sends = key.sends();
+        let sent = match self.endpoint() {
+            Ok(endpoint) => endpoint.write(key.peer, sends, bytes.clone(), end),
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let Some(entry) = self.streams.entries.get_mut(&key) else {
+            return Poll::Ready(Err(CallError::Cancelled));
+        };
+        match sent {
+            Ok(()) => {
+                entry.finished |= end;
+                self.turn();
+                Poll::Ready(Ok(()))
+            }
+            Err(SendError::Full { .. } | SendError::Refused(Refused::Busy)) => {
+                entry.writer = Some(cx.waker().clone());
+                if !self.streams.blocked.contains(&key) {
+                    self.streams.blocked.push(key);
+                }
+                Poll::Pending
+            }
+            Err(error) => {
+                let peer =
+                    Peer { node: self.number, host: key.peer, address: self.peer_addr(key.peer) };
+                Poll::Ready(Err(self.refused(peer, len, 0, error)))
+            }
+        }
+    }
+
+    /// Ends this end's direction.
+    pub(crate) fn poll_finish(
+        &mut self,
+        cx: &Context<'_>,
+        key: StreamKey,
+    ) -> Poll<Result<(), CallError>> {
+        match self.streams.entries.get(&key) {
+            None => Poll::Ready(Err(CallError::Cancelled)),
+            Some(entry) if entry.finished => Poll::Ready(Ok(())),
+            Some(entry) => match &entry.error {
+                Some(error) => Poll::Ready(Err(error.clone())),
+                None => self.poll_write(cx, key, &Bytes::new(), true),
+            },
+        }
+    }
+
+    /// Whether this end has ended its direction.
+    pub(crate) fn is_finished(&self, key: StreamKey) -> bool {
+        self.streams.entries.get(&key).is_none_or(|entry| entry.finished)
+    }
+
+    /// Whether the peer has all that was written.
+    pub(crate) fn poll_acknowledged(
+        &mut self,
+        cx: &Context<'_>,
+        key: StreamKey,
+    ) -> Poll<Result<(), CallError>> {
+        let Some(entry) = self.streams.entries.get_mut(&key) else {
+            return Poll::Ready(Err(CallError::Cancelled));
+        };
+        if let Some(error) = &entry.error {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let left = self
+            .endpoint
+            .as_ref()
+            .map_or(0, |endpoint| endpoint.unacknowledged(key.peer, key.sends()));
+        if left == 0 || entry.closed {
+            return Poll::Ready(Ok(()));
+        }
+        entry.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Gives a stream up; the peer is told.
+    pub(crate) fn reset_stream(&mut self, key: StreamKey) {
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        if entry.is_over() {
+            return;
+        }
+        entry.error = Some(CallError::Cancelled);
+        let wakers = [entry.reader.take(), entry.writer.take()];
+        self.wakes.extend(wakers.into_iter().flatten().map(Wake::Task));
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.cancel(key.peer, key.sends());
+        }
+        self.wake_blocked();
+        self.turn();
+    }
+
+    /// Takes a stream away, and gives it up if it has not ended.
+    pub(crate) fn drop_stream(&mut self, key: StreamKey) {
+        self.reset_stream(key);
+        self.remove_stream(key);
+    }
+
+    fn remove_stream(&mut self, key: StreamKey) {
+        let Some(entry) = self.streams.entries.remove(&key) else { return };
+        self.streams.unread -= entry.unread.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        if let Some(at) = entry.linger {
+            self.due.remove(&(at, Due::Linger(key)));
+        }
+    }
+
+    /// The application reads no more.
+    pub(crate) fn drop_reader(&mut self, key: StreamKey) {
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        entry.no_reader = true;
+        let left: u64 = entry.unread.drain(..).map(|bytes| bytes.len() as u64).sum();
+        if left > 0 {
+            self.consumed(key, left);
+        }
+        self.leave_stream(key);
+    }
+
+    /// The application writes no more. What it has not ended is cut off visibly.
+    pub(crate) fn drop_writer(&mut self, key: StreamKey) {
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        entry.no_writer = true;
+        if !entry.finished {
+            self.reset_stream(key);
+        }
+        self.leave_stream(key);
+    }
+
+    /// Forgets a stream that nobody holds, when it has ended.
+    fn leave_stream(&mut self, key: StreamKey) {
+        let at = self.after(self.config.grace);
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        if !(entry.no_reader && entry.no_writer) {
+            return;
+        }
+        if entry.is_over() {
+            self.remove_stream(key);
+        } else if entry.linger.is_none() {
+            entry.linger = Some(at);
+            self.due.insert((at, Due::Linger(key)));
+            self.turn();
+        }
+    }
+
+    pub(super) fn on_readable(&mut self, key: StreamKey, pieces: SmallVec<[Bytes; 1]>, end: bool) {
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        let bytes: u64 = pieces.iter().map(|bytes| bytes.len() as u64).sum();
+        entry.ended |= end;
+        if !entry.no_reader {
+            entry.unread.extend(pieces);
+            self.streams.unread += bytes;
+            self.wakes.extend(entry.reader.take().map(Wake::Task));
+            return;
+        }
+        // Nobody wants it. Once the peer has all that this end had to say, it is told so.
+        let done = entry.no_writer
+            && self
+                .endpoint
+                .as_ref()
+                .is_some_and(|endpoint| endpoint.unacknowledged(key.peer, key.sends()) == 0);
+        if done && bytes > 0 && !end {
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.cancel(key.peer, key.sends());
+            }
+            self.remove_stream(key);
+        } else if let Some(endpoint) = &mut self.endpoint {
+            endpoint.consume(key.peer, key.receives(), bytes);
+        }
+        self.dirty = true;
+    }
+
+    pub(super) fn on_written(&mut self, key: StreamKey) {
+        if let Some(entry) = self.streams.entries.get_mut(&key) {
+            self.wakes.extend(entry.writer.take().map(Wake::Task));
+        }
+        self.wake_blocked();
+    }
+
+    /// Those that wait for room in the node's memory look again.
+    pub(super) fn wake_blocked(&mut self) {
+        for key in std::mem::take(&mut self.streams.blocked) {
+            if let Some(entry) = self.streams.entries.get_mut(&key) {
+                self.wakes.extend(entry.writer.take().map(Wake::Task));
+            }
+        }
+    }
+
+    pub(super) fn on_closed(&mut self, peer: HostId, id: MessageId) {
+        // Should both ends have opened streams with the same number, it is the one that has ended.
+        for client in [true, false] {
+            let key = StreamKey::new(peer, id, client);
+            if let Some(entry) = self.streams.entries.get_mut(&key)
+                && entry.ended
+                && entry.finished
+                && !entry.is_over()
+            {
+                entry.closed = true;
+                self.wakes.extend(entry.writer.take().map(Wake::Task));
+                if entry.no_reader && entry.no_writer {
+                    self.remove_stream(key);
+                }
+                return;
+            }
+        }
+    }
+
+    /// `false`: there is no such stream.
+    pub(super) fn fail_stream(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
+        for client in [true, false] {
+            let key = StreamKey::new(peer, id, client);
+            if let Some(entry) = self.streams.entries.get_mut(&key)
+                && !entry.is_over()
+            {
+                self.end_with(key, error);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn end_with(&mut self, key: StreamKey, error: &CallError) {
+        let Some(entry) = self.streams.entries.get_mut(&key) else { return };
+        if entry.is_over() {
+            return;
+        }
+        entry.error = Some(error.clone());
+        let wakers = [entry.reader.take(), entry.writer.take()];
+        self.wakes.extend(wakers.into_iter().flatten().map(Wake::Task));
+        if entry.no_reader && entry.no_writer {
+            self.remove_stream(key);
+        }
+    }
+
+    /// A peer has begun a new life.
+    pub(super) fn restart_streams(&mut self, peer: HostId) {
+        let error = CallError::PeerRestarted { peer: self.peer_addr(peer) };
+        let mut keys: Vec<_> =
+            self.streams.entries.keys().filter(|key| key.peer == peer).copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.cancel(peer, key.sends());
+            }
+            self.end_with(key, &error);
+        }
+    }
+
+    pub(super) fn fail_all_streams(&mut self, error: &CallError) {
+        let mut keys: Vec<_> = self.streams.entries.keys().copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            self.end_with(key, error);
+        }
+    }
+}

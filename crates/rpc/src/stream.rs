@@ -1,0 +1,249 @@
+//! Streams.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::CallError;
+use crate::node::Peer;
+use crate::state::{Owner, StreamKey};
+
+/// Bytes in both directions, in order, as with a TCP connection: [`AsyncRead`] and [`AsyncWrite`], and
+/// [`read_chunk`](Stream::read_chunk) and [`write_chunk`](Stream::write_chunk), which do not copy.
+///
+/// - `shutdown` ends this end's direction: the peer reads what was written, then the end.
+/// - Dropped **without** `shutdown` it is reset: the peer sees an error, and never takes half of something for the
+///   whole. Dropped after it, what was written still arrives; what the peer sends is not read.
+/// - Writing waits while [so many bytes](crate::NodeConfig::write_ahead) are not acknowledged by the peer;
+///   the peer's node acknowledges no more than a window beyond what its application has read.
+#[derive(Debug)]
+pub struct Stream {
+    read: ReadHalf,
+    write: WriteHalf,
+}
+
+impl Stream {
+    pub(crate) fn new(owner: Arc<Owner>, key: StreamKey, peer: Peer) -> Self {
+        let half = Half { owner, key, peer };
+        Self { read: ReadHalf(half.clone()), write: WriteHalf(half) }
+    }
+
+    /// The other end.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.read.0.peer
+    }
+
+    /// The next bytes as they have arrived; `None`: the peer has ended its direction.
+    ///
+    /// # Errors
+    /// If the stream has failed, and all that had come before was read.
+    pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
+        self.read.read_chunk().await
+    }
+
+    /// Writes all of these bytes, without copying them.
+    ///
+    /// # Errors
+    /// If the stream has failed, or this direction was ended.
+    pub async fn write_chunk(&mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
+        self.write.write_chunk(bytes).await
+    }
+
+    /// Waits until the peer has all that was written.
+    ///
+    /// # Errors
+    /// If the stream has failed.
+    pub async fn acknowledged(&mut self) -> Result<(), CallError> {
+        self.write.acknowledged().await
+    }
+
+    /// Gives both directions up. The peer is told ([`CallError::Reset`]).
+    pub fn reset(self) {
+        self.read.0.owner.0.lock().reset_stream(self.read.0.key);
+    }
+
+    /// Both directions on their own, for two tasks.
+    #[must_use]
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Half {
+    owner: Arc<Owner>,
+    key: StreamKey,
+    peer: Peer,
+}
+
+/// The direction that this end reads. If it is dropped, what comes is thrown away.
+#[derive(Debug)]
+pub struct ReadHalf(Half);
+
+/// The direction that this end writes. If it is dropped without `shutdown`, the stream is reset.
+#[derive(Debug)]
+pub struct WriteHalf(Half);
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        self.0.owner.0.lock().drop_reader(self.0.key);
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        self.0.owner.0.lock().drop_writer(self.0.key);
+    }
+}
+
+impl ReadHalf {
+    /// The other end.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// See [`Stream::read_chunk`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
+        poll_fn(|cx| self.poll_read_chunk(cx)).await
+    }
+
+    /// [`ReadHalf::read_chunk`] for those who poll.
+    pub fn poll_read_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, CallError>> {
+        self.0.owner.0.lock().poll_read(cx, self.0.key, usize::MAX)
+    }
+}
+
+impl WriteHalf {
+    /// The other end.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// See [`Stream::write_chunk`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn write_chunk(&mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
+        let mut bytes = bytes.into();
+        while !bytes.is_empty() {
+            poll_fn(|cx| self.poll_write_some(cx, &mut bytes)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes as many of these bytes as there is room for, and takes them off.
+    fn poll_write_some(
+        &mut self,
+        cx: &Context<'_>,
+        bytes: &mut Bytes,
+    ) -> Poll<Result<(), CallError>> {
+        let mut state = self.0.owner.0.lock();
+        let room = ready!(state.poll_room(cx, self.0.key))?;
+        let part = bytes.slice(..room.min(bytes.len()));
+        ready!(state.poll_write(cx, self.0.key, &part, false))?;
+        let _ = bytes.split_to(part.len());
+        Poll::Ready(Ok(()))
+    }
+
+    /// See [`Stream::acknowledged`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn acknowledged(&mut self) -> Result<(), CallError> {
+        poll_fn(|cx| self.0.owner.0.lock().poll_acknowledged(cx, self.0.key)).await
+    }
+
+    /// Gives both directions up. The peer is told.
+    pub fn reset(self) {
+        self.0.owner.0.lock().reset_stream(self.0.key);
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let mut state = self.0.owner.0.lock();
+        if let Some(bytes) = ready!(state.poll_read(cx, self.0.key, buf.remaining()))? {
+            buf.put_slice(&bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.0.owner.0.lock();
+        if state.is_finished(self.0.key) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = ready!(state.poll_room(cx, self.0.key))?;
+        let part = Bytes::copy_from_slice(&bytes[..room.min(bytes.len())]);
+        ready!(state.poll_write(cx, self.0.key, &part, false))?;
+        Poll::Ready(Ok(part.len()))
+    }
+
+    /// What was written is on its way already.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.0.owner.0.lock();
+        state.poll_finish(cx, self.0.key).map_err(Into::into)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.write).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.write).poll_shutdown(cx)
+    }
+}
