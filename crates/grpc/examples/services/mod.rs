@@ -1,6 +1,6 @@
 //! An ordinary tonic service: nothing in it knows what carries it.
 
-#![allow(dead_code, reason = "examples, tests and the bench each use a part")]
+#![allow(dead_code, unreachable_pub, reason = "examples, tests and the bench each use a part")]
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
