@@ -13,6 +13,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 
 use crate::direct::{self, Limits};
+use crate::io::Messages;
 use crate::{Accepted, Dial, http2};
 
 /// A channel by HTTP/2 from a node to the server at an address: [`http2::channel`] over one stream of the node.
@@ -21,14 +22,13 @@ pub fn connect(node: &Node, address: SocketAddr) -> Channel {
     http2::channel(DialPeer::new(node, node.peer(address)))
 }
 
-/// A channel of the direct way from a node to the server at an address.
+/// A channel of the direct way from a node to the server at an address, which is a [`direct::Server::serve_node`].
 #[must_use]
 pub fn connect_directly(node: &Node, address: SocketAddr) -> direct::Channel<DialPeer> {
     direct::Channel::new(DialPeer::new(node, node.peer(address)), Limits::default())
 }
 
-/// The streams that clients open to a node, for `serve_with_incoming` of tonic's server or for
-/// [`direct::Server::serve`]. It ends when the node stops. Calls and messages that are no streams are not served:
+/// The streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node stops. Calls and messages that are no streams are not served:
 /// their clients are told so.
 #[must_use]
 pub fn incoming(server: Server) -> IncomingStreams {
@@ -55,6 +55,10 @@ impl Dial for DialPeer {
 
     async fn dial(&self) -> io::Result<Stream> {
         Ok(self.client.stream(self.peer)?)
+    }
+
+    fn messages(&self) -> Option<Messages> {
+        Some(Messages { client: self.client.clone(), peer: self.peer })
     }
 }
 

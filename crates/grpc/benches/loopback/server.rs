@@ -56,10 +56,9 @@ pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
         Row::DirectHoma => {
             let node = row.node(link_gbps)?;
             say(&node.local_addr().to_string());
-            let incoming = rackweave_grpc::incoming(node.server());
             let routes = tonic::service::Routes::new(parrot).prepare();
             let server = direct::Server::new(routes, Limits::default());
-            server.serve(incoming, std::future::pending()).await?;
+            server.serve_node(node.server(), std::future::pending()).await;
         }
         Row::Quinn => quinn().await?,
     }

@@ -4,6 +4,14 @@
 //! client: HEAD (version, flags, path, fields)    DATA* END
 //! server: HEAD (version, flags, status, fields)  DATA* TRAILERS (flags, fields) | END
 //! ```
+//! A call whose request is whole at once goes as one message, and is answered by one:
+//!
+//! ```text
+//! client: CALL (number) HEAD DATA* END           server: HEAD DATA* (TRAILERS | END | CALL (number))
+//! ```
+//! An answer that ends with `CALL` goes on, over a stream that the client opens and begins with the same `CALL`. A
+//! one-way message of nothing but `CALL` gives the call up.
+//!
 //! `DATA` holds gRPC's length-prefixed messages as tonic makes them, cut anywhere. A stream that ends without
 //! `END` or `TRAILERS` was given up. Numbers are big-endian.
 
@@ -24,9 +32,13 @@ const HEAD: u8 = 1;
 const DATA: u8 = 2;
 const TRAILERS: u8 = 3;
 const END: u8 = 4;
+const CALL: u8 = 5;
 
 /// Kind and length.
 pub(super) const FRAME_HEADER: usize = 5;
+
+/// The number in a `CALL`.
+pub(super) const CALL_BYTES: usize = 8;
 
 /// Most fields of a head.
 const MAX_FIELDS: usize = 1024;
@@ -88,6 +100,8 @@ pub(super) enum Frame {
     Data(Bytes),
     Trailers(HeaderMap),
     End,
+    /// A call's number.
+    Call(u64),
 }
 
 impl RequestHead {
@@ -141,6 +155,12 @@ pub(super) fn encode_trailers(fields: &HeaderMap, out: &mut BytesMut) -> Result<
 pub(super) fn encode_end(out: &mut BytesMut) {
     out.put_u8(END);
     out.put_u32(0);
+}
+
+pub(super) fn encode_call(number: u64, out: &mut BytesMut) {
+    out.put_u8(CALL);
+    out.put_u32(CALL_BYTES as u32);
+    out.put_u64(number);
 }
 
 /// The header of a `DATA` frame whose bytes are written after it. A longer piece must be cut before.
@@ -263,6 +283,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
     }
 
+    /// What has come already, and is to be read before `io`.
+    pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
+        let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        Self { io, buffer, data_left: 0, max_head }
+    }
+
+    pub(super) const fn max_head(&self) -> u32 {
+        self.max_head
+    }
+
     /// The next frame; `None` if the stream ends before one.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
         loop {
@@ -320,7 +350,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                     self.buffer.advance(FRAME_HEADER);
                     return Ok(Some(Frame::End));
                 }
-                END => return Err(Malformed::Head),
+                CALL if length as usize == CALL_BYTES => {
+                    if self.buffer.len() < FRAME_HEADER + CALL_BYTES {
+                        return Ok(None);
+                    }
+                    self.buffer.advance(FRAME_HEADER);
+                    return Ok(Some(Frame::Call(self.buffer.get_u64())));
+                }
+                END | CALL => return Err(Malformed::Head),
                 other => return Err(Malformed::Kind(other)),
             }
         }

@@ -170,11 +170,11 @@ async fn serve(
     if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma) {
         let node = node(bind);
         bound.send(node.local_addr()).unwrap();
-        let incoming = rackweave_grpc::incoming(node.server());
         if way.is_direct() {
             let server = direct::Server::new(routes, Limits::default());
-            server.serve(incoming, stopped).await.unwrap();
+            server.serve_node(node.server(), stopped).await;
         } else {
+            let incoming = rackweave_grpc::incoming(node.server());
             let server = http2::server();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }
