@@ -30,7 +30,6 @@ pub fn connect_directly(node: &Node, address: SocketAddr) -> direct::Channel<Dia
 
 /// The streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node stops. Calls and messages that are no streams are not served:
 /// their clients are told so.
-#[must_use]
 pub fn incoming(server: Server) -> IncomingStreams {
     IncomingStreams { next: Some(Box::pin(next(server))) }
 }

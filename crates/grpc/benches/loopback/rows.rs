@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::rustls;
@@ -10,6 +10,7 @@ use rackweave_grpc::{DialPeer, direct};
 use rackweave_rpc::{Client, Node, NodeConfig, Peer, Rate, Transport};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use crate::services::Blob;

@@ -13,13 +13,14 @@ use tonic::transport::server::TcpIncoming;
 use crate::rows::{Row, quinn_transport};
 use crate::services::Parrot;
 use crate::services::echo_server::EchoServer;
-use crate::{Error, cpu};
+use crate::{Cpu, Error};
 
 /// Serves one row until its standard input ends. Each line on it asks for the CPU time.
 pub(crate) async fn serve(row: Row, link_gbps: u64) -> Result<(), Error> {
     std::thread::spawn(|| {
         for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
-            say(&cpu().as_nanos().to_string());
+            let cpu = Cpu::now();
+            say(&format!("{} {}", cpu.used, cpu.waited));
         }
         std::process::exit(0);
     });

@@ -15,6 +15,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 #[allow(
     clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
     clippy::use_self,
     unreachable_pub,
     unused_qualifications,
