@@ -23,10 +23,15 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a scenario: all points of its sweep, on all cores.
     Run(RunArgs),
+    /// Run a scenario really: hosts are processes, the switch works at real rates.
+    Testbed(TestbedArgs),
     /// Run what papers claim, and say whether it holds.
     Paper(PaperArgs),
     /// List what scenarios can name.
     List(ListArgs),
+    /// A process of a testbed.
+    #[command(hide = true)]
+    TestbedPart(PartArgs),
 }
 
 /// Run a scenario: all points of its sweep, on all cores.
@@ -64,6 +69,46 @@ pub(crate) struct RunArgs {
     /// No progress bar and no table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Run a scenario really: hosts are processes, the switch works at real rates.
+///
+/// Takes the same files as `run`, and writes the same. Each host is a network namespace with a link to the
+/// switch, which takes root; with --overlay it is a UDP socket of this machine, which takes no right.
+/// Transports are the simulator's code; TCP is the kernel's, but in the overlay.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave testbed testbed-incast --overlay\n  \
+    rackweave testbed testbed --set 'sweep.transport.name=[\"homa\", \"tcp\"]'\n\n\
+    Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file or refused, 130 interrupted.")]
+pub(crate) struct TestbedArgs {
+    /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) scenario: String,
+    /// Hosts are UDP sockets on loopback: no root, no kernel TCP.
+    #[arg(long)]
+    pub(crate) overlay: bool,
+    /// Set a key; it replaces what the file says, also a sweep over this key.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Seed of everything random that is sent (default: the scenario's).
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Folder for the results (default: out/NAME.testbed).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print summary.json on standard output, and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress bar and no table.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PartArgs {
+    /// Which: for those who look at the list of processes.
+    pub(crate) name: String,
 }
 
 /// Run what papers claim, and say whether it holds.

@@ -4,6 +4,7 @@ mod args;
 mod paper;
 mod progress;
 mod run;
+mod testbed;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
+        Command::Testbed(args) => testbed::testbed(&args),
+        Command::TestbedPart(args) => Ok(testbed::part(&args)),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
     });

@@ -24,6 +24,24 @@ impl Progress {
         progress: fn(&T) -> rackweave_lab::Progress,
         wanted: bool,
     ) -> Self {
+        Self::with(work, progress, wanted, simulated)
+    }
+
+    /// The same for work on real hosts.
+    pub(crate) fn start_real<T: Send + Sync + 'static>(
+        work: &Arc<T>,
+        progress: fn(&T) -> rackweave_lab::Progress,
+        wanted: bool,
+    ) -> Self {
+        Self::with(work, progress, wanted, real)
+    }
+
+    fn with<T: Send + Sync + 'static>(
+        work: &Arc<T>,
+        progress: fn(&T) -> rackweave_lab::Progress,
+        wanted: bool,
+        message: fn(&rackweave_lab::Progress, f64) -> String,
+    ) -> Self {
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { stop: None, thread: None };
         }
@@ -42,20 +60,30 @@ impl Progress {
                 let now = progress(&work);
                 let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
                 events = now.events;
-                bar.set_message(format!(
-                    "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated",
-                    now.points_done,
-                    now.points,
-                    per_second / 1e6,
-                    now.messages,
-                    now.simulated.0 as f64 / 1e9,
-                ));
+                bar.set_message(message(&now, per_second));
                 bar.set_position((now.fraction * STEPS as f64) as u64);
             }
             bar.finish_and_clear();
         });
         Self { stop: Some(stop), thread: Some(thread) }
     }
+}
+
+fn simulated(now: &rackweave_lab::Progress, events_per_second: f64) -> String {
+    format!(
+        "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated",
+        now.points_done,
+        now.points,
+        events_per_second / 1e6,
+        now.messages,
+        now.simulated.0 as f64 / 1e9,
+    )
+}
+
+fn real(now: &rackweave_lab::Progress, _: f64) -> String {
+    let seconds = now.simulated.0 as f64 / 1e12;
+    let (done, points, messages) = (now.points_done, now.points, now.messages);
+    format!("{done}/{points} points, {messages} messages, {seconds:.1} s of load")
 }
 
 impl Drop for Progress {

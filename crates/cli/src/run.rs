@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::{exit, print};
 
 /// What is said after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
+pub(crate) const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
 /// Width of tables that go into a file or pipe.
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     Ok(exit_code(&results))
 }
 
-fn exit_code(results: &Results) -> u8 {
+pub(crate) fn exit_code(results: &Results) -> u8 {
     if results.summary.interrupted {
         exit::INTERRUPTED
     } else if results.warnings().next().is_some() || !results.summary.failures.is_empty() {
@@ -95,7 +95,7 @@ pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
     .wrap_err("cannot listen for Ctrl-C")
 }
 
-fn table(results: &Results, out: &OutputFolder) -> String {
+pub(crate) fn table(results: &Results, out: &OutputFolder) -> String {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]

@@ -4,6 +4,7 @@
 //! - [`explain`]: what they mean, without running them.
 //! - [`list`]: what there is to run.
 //! - [`run`]: the runs on all cores.
+//! - [`testbed`]: the runs on real hosts.
 //! - [`results`]: what they found out, as numbers and as files.
 //! - [`report`]: the same as a table and as a page.
 //! - [`paper`]: what papers claim, and whether it holds here.
@@ -18,6 +19,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod testbed;
 mod view;
 
 pub use error::{OutputError, ScenarioError};

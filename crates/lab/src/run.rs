@@ -154,19 +154,7 @@ impl Batch {
 
     /// Puts together what became of the points.
     pub(crate) fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
-        let (mut points, mut failures) = (Vec::new(), Vec::new());
-        for end in ends {
-            match end {
-                PointEnd::Finished(point) => points.push(*point),
-                PointEnd::Failed(failure) => failures.push(failure),
-                PointEnd::Cancelled => {}
-            }
-        }
-        let mut results = Results::new(&self.scenario, points, wall_s, peak_rss_bytes());
-        results.summary.interrupted = self.is_cancelled()
-            && results.points.len() + failures.len() < self.scenario.points.len();
-        results.summary.failures = failures;
-        results
+        collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes())
     }
 
     /// Runs one point, for callers with a pool of their own.
@@ -204,6 +192,29 @@ impl Batch {
     }
 }
 
+/// Puts together what became of the points.
+pub(crate) fn collect(
+    scenario: &Scenario,
+    ends: Vec<PointEnd>,
+    cancelled: bool,
+    wall_s: f64,
+    peak_rss_bytes: u64,
+) -> Results {
+    let (mut points, mut failures) = (Vec::new(), Vec::new());
+    for end in ends {
+        match end {
+            PointEnd::Finished(point) => points.push(*point),
+            PointEnd::Failed(failure) => failures.push(failure),
+            PointEnd::Cancelled => {}
+        }
+    }
+    let mut results = Results::new(scenario, points, wall_s, peak_rss_bytes);
+    results.summary.interrupted =
+        cancelled && results.points.len() + failures.len() < scenario.points.len();
+    results.summary.failures = failures;
+    results
+}
+
 /// Runs one point.
 type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
 
@@ -225,7 +236,7 @@ fn thread_cpu_s() -> f64 {
 }
 
 /// Most memory that this process ever held; 0 where the system does not say.
-fn peak_rss_bytes() -> u64 {
+pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());

@@ -293,12 +293,6 @@ fn memory_for_messages_of_the_dead_is_freed() {
     let clock = Clock::start();
     let mut all: Vec<(&str, Endpoint)> = Vec::new();
     for (name, transport) in transports() {
-        let mut transport = transport;
-        if let rackweave_transport::TransportConfig::Tcp(config) = &transport {
-            let mut config = config.as_ref().clone();
-            config.idle_timeout = Span::from_secs(1);
-            transport = rackweave_transport::TransportConfig::Tcp(config.into());
-        }
         let slow = EndpointConfig { link: Rate(200_000_000), ..config(0, &transport, clock) };
         let receiver = Endpoint::new(config(1, &transport, clock)).unwrap();
         let mut ends = [Endpoint::new(slow).unwrap(), receiver];

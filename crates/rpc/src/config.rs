@@ -1,13 +1,16 @@
 //! What a node is made of.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_linux::endpoint::Network;
-use rackweave_linux::{Clock, EndpointConfig, Peers};
+use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint};
 use rackweave_transport::{TransportConfig, homa, polo, tcp};
+
+use crate::error::BindError;
 
 /// The round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two
 /// wake-ups and a switch.
@@ -22,9 +25,12 @@ const MAX_MESSAGE: u32 = 64 << 20;
 /// The profiles are those of the simulator with what real hosts need (ours): windows that cover a round trip
 /// between processes, about two seconds of patience with a silent peer, messages of up to 64 MiB.
 #[derive(Clone, Debug)]
-pub struct Transport {
-    config: TransportConfig,
-    link: Rate,
+pub struct Transport(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Udp { config: TransportConfig, link: Rate },
+    Kernel { congestion: Option<String> },
 }
 
 impl Transport {
@@ -59,7 +65,7 @@ impl Transport {
         config.request_ack_ticks = 5;
         config.max_finished = 1 << 20;
         config.finished_ticks = config.remembered_for() + 500;
-        Self { config: TransportConfig::Homa(Arc::new(config)), link }
+        Self::custom(TransportConfig::Homa(Arc::new(config)), link)
     }
 
     /// Polo: receivers keep the queues of the network short by ECN, and admit very many senders at once.
@@ -70,7 +76,7 @@ impl Transport {
         config.patience = Span::from_secs(2);
         config.finished_for = Span::from_ms(2_500);
         config.max_message_bytes = MAX_MESSAGE;
-        Self { config: TransportConfig::Polo(Arc::new(config)), link }
+        Self::custom(TransportConfig::Polo(Arc::new(config)), link)
     }
 
     /// TCP with CUBIC, in this library and over UDP as the others are. Calls and streams.
@@ -89,31 +95,46 @@ impl Transport {
     fn of_tcp(mut config: tcp::Config, link: Rate) -> Self {
         config.max_retries = 25;
         config.keepalive_probes = 20;
-        Self { config: TransportConfig::Tcp(Arc::new(config)), link }
+        Self::custom(TransportConfig::Tcp(Arc::new(config)), link)
+    }
+
+    /// The kernel's TCP, with its default congestion control or the one named: what there is to compare with, and to
+    /// talk across networks that carry nothing else. Calls and streams.
+    #[must_use]
+    pub fn kernel_tcp(congestion: Option<&str>) -> Self {
+        Self(Kind::Kernel { congestion: congestion.map(str::to_owned) })
     }
 
     /// Any transport with any parameters, on a link of this rate.
     #[must_use]
     pub const fn custom(config: TransportConfig, link: Rate) -> Self {
-        Self { config, link }
+        Self(Kind::Udp { config, link })
     }
 
-    /// Whether a call that was begun can be taken back. TCP's bytes, once sent, are part of its stream of bytes:
-    /// they have to be sent to their end.
+    /// Whether a call that was begun can be taken back. The machine's TCP cannot: its bytes, once sent, have to
+    /// be sent to their end.
     pub(crate) const fn can_cancel(&self) -> bool {
-        !matches!(self.config, TransportConfig::Tcp(_))
+        !matches!(self.0, Kind::Udp { config: TransportConfig::Tcp(_), .. })
     }
 
     /// After so many bytes that the application has taken from a stream, its peer is told at once.
     pub(crate) fn credit_step(&self) -> u64 {
-        let window = match &self.config {
-            TransportConfig::Homa(config) => u64::from(config.streams.window_bytes),
-            TransportConfig::Tcp(config) => u64::from(config.receive_window),
-            _ => u64::MAX,
+        let window = match &self.0 {
+            Kind::Udp { config: TransportConfig::Homa(config), .. } => {
+                u64::from(config.streams.window_bytes)
+            }
+            Kind::Udp { config: TransportConfig::Tcp(config), .. } => {
+                u64::from(config.receive_window)
+            }
+            Kind::Udp { .. } => u64::MAX,
+            Kind::Kernel { .. } => KERNEL_WINDOW,
         };
         (window / 8).clamp(1, 128 << 10)
     }
 }
+
+/// Bytes of a stream over the kernel's TCP that the application has not read.
+const KERNEL_WINDOW: u64 = 1 << 20;
 
 /// What a [`Node`](crate::Node) is made of.
 ///
@@ -128,12 +149,12 @@ impl Transport {
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub(crate) transport: Transport,
-    pub(crate) bind: SocketAddr,
-    pub(crate) peers: Vec<SocketAddr>,
+    bind: SocketAddr,
+    peers: Vec<SocketAddr>,
     allow: Vec<Network>,
     switch: Option<(HostId, SocketAddr, u32)>,
     send_bytes: u64,
-    receive_bytes: u64,
+    pub(crate) receive_bytes: u64,
     socket_buffer: usize,
     pub(crate) deadline: Duration,
     pub(crate) max_waiting_requests: usize,
@@ -197,8 +218,9 @@ impl NodeConfig {
     }
 
     /// Most bytes of messages and streams that arrive: 256 MiB. Packets for which there is no room are
-    /// dropped and come again; a message that is longer than this never arrives. What the application has not
-    /// read of streams yet counts with each stream's own window instead.
+    /// dropped and come again; a message that is longer than this never arrives. As many bytes of requests and
+    /// messages may wait for a server. What the application has not read of streams yet counts with each
+    /// stream's own window instead.
     #[must_use]
     pub const fn receive_memory(mut self, bytes: u64) -> Self {
         self.receive_bytes = bytes;
@@ -251,21 +273,34 @@ impl NodeConfig {
         self
     }
 
-    pub(crate) fn endpoint(&self) -> EndpointConfig {
+    /// Binds the socket.
+    pub(crate) fn endpoint(&self) -> Result<AnyEndpoint, BindError> {
         let (host, peers) = match self.switch {
             Some((host, port, hosts)) => (host, Peers::Switch { port, hosts }),
             None => {
-                (HostId(0), Peers::Direct { hosts: Default::default(), allow: self.allow.clone() })
+                (HostId(0), Peers::Direct { hosts: BTreeMap::new(), allow: self.allow.clone() })
             }
         };
-        let transport = &self.transport.config;
-        EndpointConfig {
-            link: self.transport.link,
-            send_bytes: self.send_bytes,
-            receive_bytes: self.receive_bytes,
-            socket_buffer: self.socket_buffer,
-            clock: Clock::start(),
-            ..EndpointConfig::new(host, self.bind, peers, transport)
+        let mut endpoint = match &self.transport.0 {
+            Kind::Udp { config, link } => AnyEndpoint::from(Endpoint::new(EndpointConfig {
+                link: *link,
+                send_bytes: self.send_bytes,
+                receive_bytes: self.receive_bytes,
+                socket_buffer: self.socket_buffer,
+                ..EndpointConfig::new(host, self.bind, peers, config)
+            })?),
+            Kind::Kernel { congestion } => AnyEndpoint::from(TcpEndpoint::new(TcpConfig {
+                congestion: congestion.clone(),
+                send_bytes: self.send_bytes,
+                receive_bytes: self.receive_bytes,
+                max_message_bytes: u64::from(MAX_MESSAGE),
+                stream_window: KERNEL_WINDOW,
+                ..TcpConfig::new(host, self.bind, peers)
+            })?),
+        };
+        for &peer in &self.peers {
+            endpoint.add_peer(peer);
         }
+        Ok(endpoint)
     }
 }

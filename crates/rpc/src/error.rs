@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rackweave_linux::EndpointError;
+use rackweave_linux::{EndpointError, TcpError};
 
 /// Why there is no node.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +13,9 @@ pub enum BindError {
     /// The socket.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The kernel's TCP.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
     /// [`Node::bind`](crate::Node::bind) was called outside of a tokio runtime.
     #[error("a node needs a tokio runtime to run in")]
     NoRuntime,
@@ -51,8 +54,9 @@ pub enum CallError {
         /// The other end.
         peer: SocketAddr,
     },
-    /// The peer does not know the call or stream (any more), without having restarted.
-    #[error("{peer} has forgotten this")]
+    /// The peer does not know the call or stream any more, or its process has ended (over the kernel's TCP:
+    /// the connection was lost). It may have executed the call.
+    #[error("{peer} has lost its state of this; its process may have ended")]
     PeerForgot {
         /// The other end.
         peer: SocketAddr,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rackweave_core::HostId;
-use rackweave_linux::Endpoint;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
@@ -110,10 +109,7 @@ impl Node {
     /// If the address can't be had, or there is no runtime.
     pub fn bind(config: NodeConfig) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
-        let mut endpoint = Endpoint::new(config.endpoint())?;
-        for &peer in &config.peers {
-            endpoint.add_peer(peer);
-        }
+        let endpoint = config.endpoint()?;
         let timer = Timer::new(endpoint.clock()).map_err(BindError::Timer)?;
         let socket = endpoint.as_fd().try_clone_to_owned().map_err(BindError::Timer)?;
         let both = Interest::READABLE | Interest::WRITABLE;

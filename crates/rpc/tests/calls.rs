@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Refusal};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 #[tokio::test]
 async fn calls_are_answered_over_every_transport() {
@@ -23,7 +23,6 @@ async fn calls_are_answered_over_every_transport() {
         }
         here.shutdown().await;
         there.shutdown().await;
-        assert_eq!(there.stats().lost_answers, 0, "{name}");
     }
 }
 
@@ -255,6 +254,8 @@ async fn calls_wait_for_room_in_their_order() {
     let transport = homa();
     let here = Node::bind(config(&transport).send_memory(250_000).max_waiting_calls(20)).unwrap();
     let there = Node::bind(config(&transport).send_memory(250_000)).unwrap();
+    // What comes waits.
+    let server = there.server();
     let peer = here.peer(there.local_addr());
     let client = here.client();
     let mut calls = JoinSet::new();
@@ -269,7 +270,7 @@ async fn calls_wait_for_room_in_their_order() {
     assert!(error.is_safe_to_retry());
     // Cancelled while it waits.
     calls.spawn(client.call(peer, "never").deadline(Duration::from_millis(1)).into_future());
-    tokio::spawn(reverse(there.server()));
+    tokio::spawn(reverse(server));
     while let Some(done) = calls.join_next().await {
         match done.unwrap() {
             Ok(answer) => assert!(answer == reversed(LEN)),
@@ -298,7 +299,7 @@ async fn shutdown_waits_for_what_is_under_way() {
         let address = there.local_addr();
         let (ours, theirs) =
             tokio::join!(timeout(PATIENCE, here.shutdown()), timeout(PATIENCE, there.shutdown()));
-        (ours.unwrap(), theirs.unwrap());
+        ours.and(theirs).unwrap();
         let answer = call.await.unwrap();
         assert_eq!(answer.unwrap_or_else(|e| panic!("{name}: {e}")), "done");
         // The port is free.

@@ -4,13 +4,13 @@ mod common;
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{PATIENCE, drained, node, transports};
 use rackweave_rpc::{CallError, Client, Incoming, Node, NodeConfig, Peer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// What the server's process is told: the transport's name and its address.
 const ROLE: &str = "RACKWEAVE_RPC_TEST_SERVER";
@@ -112,7 +112,13 @@ async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_ag
             server.kill();
             let began = Instant::now();
             let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
-            let clear = matches!(error, CallError::Deadline { .. } | CallError::PeerSilent { .. });
+            // The kernel tells at once that the process has gone.
+            let clear = matches!(
+                error,
+                CallError::Deadline { .. }
+                    | CallError::PeerSilent { .. }
+                    | CallError::PeerForgot { .. }
+            );
             eprintln!("{name}: killed: {error} after {:?}", began.elapsed());
             assert!(clear && began.elapsed() < Duration::from_secs(10), "{name}: {error}");
             assert!(!error.is_safe_to_retry());

@@ -355,7 +355,7 @@ async fn streams_and_calls_share_the_memory() {
             other.shutdown().await
         }
     );
-    (a.unwrap(), b.unwrap());
+    a.and(b).unwrap();
     assert_eq!(reads.await.unwrap(), (4_000_000, 4_000_000));
 }
 

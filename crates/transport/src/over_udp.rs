@@ -65,7 +65,9 @@ impl TransportConfig {
             Self::Homa(config) => Self::Homa(Arc::new(homa::Config::clone(config).over_udp())),
             Self::Tcp(config) => {
                 let mut config = config.as_ref().clone();
-                config.header_bytes = FRONT + tcp_wire::HEADER_BYTES + tcp_wire::MAPPING_BYTES;
+                // The first segments carry data and the options of a SYN.
+                let options = tcp_wire::MAPPING_BYTES + tcp_wire::SYN_OPTION_BYTES;
+                config.header_bytes = FRONT + tcp_wire::HEADER_BYTES + options;
                 config.mss = MTU - config.header_bytes;
                 Self::Tcp(Arc::new(config))
             }

@@ -24,6 +24,7 @@ pub(crate) enum Row {
     RpcHoma,
     RpcPolo,
     RpcTcp,
+    RpcKernelTcp,
     TonicTcp,
     TonicHoma,
     DirectHoma,
@@ -31,11 +32,12 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Tcp,
         Self::RpcHoma,
         Self::RpcPolo,
         Self::RpcTcp,
+        Self::RpcKernelTcp,
         Self::TonicTcp,
         Self::TonicHoma,
         Self::DirectHoma,
@@ -54,6 +56,7 @@ impl Row {
             Self::RpcHoma => "rpc-homa",
             Self::RpcPolo => "rpc-polo",
             Self::RpcTcp => "rpc-tcp",
+            Self::RpcKernelTcp => "rpc-kernel-tcp",
             Self::TonicTcp => "tonic-tcp",
             Self::TonicHoma => "tonic-homa",
             Self::DirectHoma => "direct-homa",
@@ -67,6 +70,7 @@ impl Row {
             Self::RpcHoma => "rpc over homa",
             Self::RpcPolo => "rpc over polo",
             Self::RpcTcp => "rpc over tcp in UDP",
+            Self::RpcKernelTcp => "rpc over kernel TCP",
             Self::TonicTcp => "tonic over TCP",
             Self::TonicHoma => "tonic, HTTP/2, homa",
             Self::DirectHoma => "tonic, direct, homa",
@@ -80,6 +84,7 @@ impl Row {
         let transport = match self {
             Self::RpcPolo => Transport::polo(link),
             Self::RpcTcp => Transport::tcp(link),
+            Self::RpcKernelTcp => Transport::kernel_tcp(None),
             _ => Transport::homa(link),
         };
         let config = NodeConfig::new(transport, ([127, 0, 0, 1], 0).into());
@@ -102,7 +107,7 @@ impl Session {
         let address: SocketAddr = address.parse()?;
         Ok(match row {
             Row::Tcp => Self::Tcp(address),
-            Row::RpcHoma | Row::RpcPolo | Row::RpcTcp => {
+            Row::RpcHoma | Row::RpcPolo | Row::RpcTcp | Row::RpcKernelTcp => {
                 let node = row.node(link_gbps)?;
                 let streams = row != Row::RpcPolo;
                 Self::Rpc { client: node.client(), peer: node.peer(address), streams }

@@ -9,7 +9,7 @@ use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
 
 use super::{PointResult, Results, Spread, plain};
 use crate::error::OutputError;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, World};
 
 /// The folder of results, checked to be writable.
 #[derive(Debug)]
@@ -57,9 +57,12 @@ impl OutputFolder {
     ) -> Result<(), OutputError> {
         let mut staged = Staged { folder: &self.path, names: Vec::new() };
         staged.add("summary.json", results.to_json().as_bytes())?;
+        let again = match scenario.world {
+            World::Simulator => "`rackweave run` with this file gives the same results.",
+            World::Testbed => "`rackweave testbed` with this file does the same again.",
+        };
         let head = format!(
-            "# Written by rackweave {}: the scenario as it was run, with all defaults.\n\
-             # `rackweave run` with this file gives the same results.\n\n",
+            "# Written by rackweave {}: the scenario as it was run, with all defaults.\n# {again}\n\n",
             env!("CARGO_PKG_VERSION")
         );
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;

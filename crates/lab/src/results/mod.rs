@@ -113,6 +113,9 @@ pub struct PointSummary {
     /// The streams beside the measured one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
+    /// Of a run on real hosts: why these numbers are not to be trusted, if there are reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
 }
 
 /// A point in which the simulator broke its own rules: an assertion failed.
@@ -364,6 +367,7 @@ impl PointResult {
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
             background: background.collect(),
+            doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         Self {
@@ -416,13 +420,15 @@ impl PointSummary {
     #[must_use]
     pub fn note(&self) -> Option<String> {
         let MessageCounts { started, left_out, .. } = self.messages;
-        (left_out > 0).then(|| {
+        let left_out = (left_out > 0).then(|| {
             format!(
                 "{left_out} of {started} messages were unfinished at the end ({}) and are left out \
                  of all statistics: long messages look better than they are",
                 self.end
             )
-        })
+        });
+        let notes: Vec<String> = left_out.into_iter().chain(self.doubts.iter().cloned()).collect();
+        if notes.is_empty() { None } else { Some(notes.join("; ")) }
     }
 }
 

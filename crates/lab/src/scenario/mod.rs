@@ -14,12 +14,14 @@ mod polo;
 mod receiver_driven;
 mod source;
 mod sweep;
+mod testbed;
 mod transport;
 mod tree;
 mod values;
 mod workload;
 
 pub use self::measure::Unfinished;
+pub use self::testbed::{TcpBy, TestbedConfig};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,9 +41,64 @@ use crate::error::ScenarioError;
 /// Largest scenario file: far above any that a person writes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
+/// Where a scenario is to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum World {
+    /// In the simulator.
+    #[default]
+    Simulator,
+    /// On real hosts: there every transport is inside UDP, and TCP may be the kernel's.
+    Testbed,
+}
+
+/// The text of a scenario, and where files that it names are looked for.
+#[derive(Clone, Debug)]
+pub struct ScenarioText {
+    /// What errors call it.
+    pub file: String,
+    /// The text.
+    pub text: String,
+    /// The folder of its files.
+    pub folder: PathBuf,
+}
+
+impl ScenarioText {
+    /// Reads a file, or takes a built-in scenario by its name.
+    ///
+    /// # Errors
+    /// If there is neither.
+    pub fn load(name: &str) -> Result<Self, ScenarioError> {
+        let path = Path::new(name);
+        if !path.exists()
+            && let Some(found) = builtin::scenario(name)
+        {
+            let (file, text) = (found.file.to_owned(), found.text.to_owned());
+            return Ok(Self { file, text, folder: PathBuf::from(".") });
+        }
+        let text = read_file(path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Self { file: name.to_owned(), text, folder: folder.to_owned() })
+    }
+
+    /// What it says in a world, with arguments of `--set`.
+    ///
+    /// # Errors
+    /// Says what is wrong and where.
+    pub fn read(
+        &self,
+        world: World,
+        sets: &[String],
+        seed: Option<u64>,
+    ) -> Result<Scenario, ScenarioError> {
+        Scenario::parse_in(world, &self.file, &self.text, &self.folder, sets, seed)
+    }
+}
+
 /// A scenario, checked: every point of its sweep can be run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    /// Where it was read for.
+    pub world: World,
     /// Its name: `name` in the file, or the file's.
     pub name: String,
     /// What it is about.
@@ -75,6 +132,10 @@ pub struct PointSpec {
     pub unfinished: Unfinished,
     /// Whether every message is written to a file.
     pub messages_csv: bool,
+    /// By stream: the congestion control of the kernel that its transport stands for, if it is TCP.
+    pub kernel_tcp: Vec<Option<&'static str>>,
+    /// How it runs on real hosts.
+    pub testbed: TestbedConfig,
 }
 
 /// The keys of the sweep: keys of a topology or transport that is not chosen are no error if the
@@ -126,6 +187,8 @@ struct File {
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
     measure: measure::Measure,
+    #[serde(default, skip_serializing_if = "testbed::TestbedKeys::is_default")]
+    testbed: testbed::TestbedKeys,
     #[serde(default)]
     plot: measure::Plot,
 }
@@ -135,7 +198,7 @@ const fn first_seed() -> u64 {
 }
 
 /// The keys of a file.
-const TOP_LEVEL: [&str; 12] = [
+const TOP_LEVEL: [&str; 13] = [
     "name",
     "description",
     "version",
@@ -146,6 +209,7 @@ const TOP_LEVEL: [&str; 12] = [
     "background",
     "faults",
     "measure",
+    "testbed",
     "plot",
     "sweep",
 ];
@@ -156,15 +220,7 @@ impl Scenario {
     /// # Errors
     /// Says what is wrong and where.
     pub fn load(name: &str, sets: &[String], seed: Option<u64>) -> Result<Self, ScenarioError> {
-        let path = Path::new(name);
-        if !path.exists()
-            && let Some(found) = builtin::scenario(name)
-        {
-            return Self::parse(found.file, found.text, Path::new("."), sets, seed);
-        }
-        let text = read_file(path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Self::parse(name, &text, folder, sets, seed)
+        ScenarioText::load(name)?.read(World::Simulator, sets, seed)
     }
 
     /// Reads a scenario from a text. Files that it names are looked for in `folder`.
@@ -172,6 +228,17 @@ impl Scenario {
     /// # Errors
     /// Says what is wrong and where.
     pub fn parse(
+        file: &str,
+        text: &str,
+        folder: &Path,
+        sets: &[String],
+        seed: Option<u64>,
+    ) -> Result<Self, ScenarioError> {
+        Self::parse_in(World::Simulator, file, text, folder, sets, seed)
+    }
+
+    fn parse_in(
+        world: World,
         file: &str,
         text: &str,
         folder: &Path,
@@ -193,7 +260,7 @@ impl Scenario {
         if let Some(seed) = seed {
             sweep::apply_set(&format!("seed={seed}"), &mut root, &mut axes, &mut sources)?;
         }
-        Reader { file, folder, sources, root, axes }.read()
+        Reader { world, file, folder, sources, root, axes }.read()
     }
 
     /// Its points' results go here unless the caller says otherwise.
@@ -242,8 +309,12 @@ pub(crate) const fn host_link(topology: Topology) -> rackweave_core::Rate {
     }
 }
 
+/// A stream beside the measured one, what results call its transport, and the kernel's congestion control.
+type BackgroundStream = (StreamConfig, String, Option<&'static str>);
+
 /// A scenario between its tree and its points.
 struct Reader<'a> {
+    world: World,
     file: &'a str,
     folder: &'a Path,
     sources: Sources,
@@ -270,6 +341,7 @@ impl Reader<'_> {
             Path::new(self.file).file_stem().map_or("scenario".into(), |s| s.to_string_lossy());
         let name = file.name.clone().unwrap_or_else(|| stem.into_owned());
         Ok(Scenario {
+            world: self.world,
             title: file.plot.title.clone().unwrap_or_else(|| name.clone()),
             name,
             description: file.description.clone().unwrap_or_default().trim().to_owned(),
@@ -330,17 +402,19 @@ impl Reader<'_> {
         let chosen = transport::read(&transport.node, "transport", swept)
             .map_err(|error| self.sources.de_error(error))?;
         let workload = file.workload.resolve("workload", &context).map_err(located)?;
-        let transport = chosen.resolve(&fabric, &workload).map_err(located)?;
+        let transport = chosen.resolve(self.world, &fabric, &workload).map_err(located)?;
         application::check_streams("workload", (chosen.name, &transport), &fabric, &workload)
             .map_err(located)?;
         let endless = file.workload.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         let mut labels = vec![chosen.label()];
+        let mut kernel_tcp = vec![chosen.kernel_tcp()];
         if let Some(background) = background {
             let beside = self.background(&background.node, &fabric, &context, swept, &located)?;
-            for (stream, label) in beside {
+            for (stream, label, kernel) in beside {
                 streams.push(stream);
                 labels.push(label);
+                kernel_tcp.push(kernel);
             }
         }
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
@@ -361,6 +435,8 @@ impl Reader<'_> {
             size_buckets: file.measure.size_buckets().map_err(located)?,
             unfinished: file.measure.unfinished,
             messages_csv: file.measure.messages_csv,
+            kernel_tcp,
+            testbed: file.testbed.resolve(),
         };
         Ok((file, point))
     }
@@ -384,7 +460,7 @@ impl Reader<'_> {
         context: &workload::Context<'_>,
         swept: &SweptKeys,
         located: &dyn Fn(Problem) -> ScenarioError,
-    ) -> Result<Vec<(StreamConfig, String)>, ScenarioError> {
+    ) -> Result<Vec<BackgroundStream>, ScenarioError> {
         let not_tables = |origin| {
             self.sources
                 .error("`background` must be a list of tables", "here", origin)
@@ -407,10 +483,11 @@ impl Reader<'_> {
             let workload = workload.resolve(&path, context).map_err(located)?;
             let chosen = transport::read(&transport.node, &format!("{path}.transport"), swept)
                 .map_err(|error| self.sources.de_error(error))?;
-            let transport = chosen.resolve(fabric, &workload).map_err(located)?;
+            let transport = chosen.resolve(self.world, fabric, &workload).map_err(located)?;
             application::check_streams(&path, (chosen.name, &transport), fabric, &workload)
                 .map_err(located)?;
-            streams.push((StreamConfig { transport, workload }, chosen.label()));
+            let stream = StreamConfig { transport, workload };
+            streams.push((stream, chosen.label(), chosen.kernel_tcp()));
         }
         Ok(streams)
     }
@@ -425,7 +502,7 @@ impl Reader<'_> {
         for key in ["name", "description", "version", "seed", "fabric"] {
             ordered.extend(table.remove(key).map(|value| (key.to_owned(), value)));
         }
-        for key in ["transport", "workload", "background", "faults", "measure", "plot"] {
+        for key in ["transport", "workload", "background", "faults", "measure", "testbed", "plot"] {
             let value = match table.remove(key) {
                 Some(value) => Some(value),
                 None => self.root.get(key).map(|entry| entry.node.to_toml()),

@@ -19,7 +19,7 @@ use super::polo::{POLO_KEYS, PoloKeys};
 use super::receiver_driven::{NDP_KEYS, NdpKeys, PHOST_KEYS, PHostKeys};
 use super::tree::{Node, Table, Value};
 use super::values::Unit;
-use super::{Problem, SweptKeys};
+use super::{Problem, SweptKeys, World};
 use crate::error::nearest;
 
 /// The transports by name.
@@ -134,16 +134,29 @@ enum Congestion {
     Newreno,
     Cubic,
     Dctcp,
+    /// The kernel's only.
+    Bbr,
+}
+
+/// What a transport's packets are inside of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Over {
+    /// IP, with headers as long as the transport's profile says.
+    #[default]
+    Ip,
+    /// UDP datagrams, as they travel on Linux.
+    Udp,
 }
 
 /// The keys that every transport has.
-const KEYS_OF_ALL: [&str; 2] = ["name", "label"];
+const KEYS_OF_ALL: [&str; 3] = ["name", "label", "over"];
 
 /// A transport as a scenario says it.
 pub(crate) struct Chosen {
     pub(crate) name: Name,
     /// What results call it, if not by its name.
     label: Option<String>,
+    over: Over,
     pub(super) path: String,
     keys: Keys,
 }
@@ -216,7 +229,8 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
         merged.insert(entry.clone());
     }
     let keys = read_keys(name, &merged, node.origin)?;
-    Ok(Chosen { name, label: read_label(table)?, path: path.to_owned(), keys })
+    let (label, over) = (read_label(table)?, read_over(table)?);
+    Ok(Chosen { name, label, over, path: path.to_owned(), keys })
 }
 
 /// A name for results is read by people, in a legend or a column.
@@ -233,6 +247,19 @@ fn read_label(table: &Table) -> Result<Option<String>, DeError> {
         return Err(wrong(format!("a label is a line of 1 to {MAX_LABEL_CHARS} characters")));
     }
     Ok(Some(text.trim().to_owned()))
+}
+
+fn read_over(table: &Table) -> Result<Over, DeError> {
+    let Some(entry) = table.get("over") else { return Ok(Over::default()) };
+    match entry.node.as_str() {
+        Some("ip") => Ok(Over::Ip),
+        Some("udp") => Ok(Over::Udp),
+        _ => Err(DeError::new("`over` is \"ip\" or \"udp\"", "neither of them")
+            .with_help(
+                "\"udp\" is what the transport is on real hosts: longer headers, less payload",
+            )
+            .at(entry.node.origin)),
+    }
 }
 
 fn read_name(node: &Node, table: &Table) -> Result<Name, DeError> {
@@ -274,8 +301,38 @@ impl Chosen {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
+    /// The congestion control by which the kernel knows this transport, if it is TCP.
+    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
+        let Keys::Tcp(keys) = &self.keys else { return None };
+        Some(match keys.congestion {
+            _ if self.name == Name::Dctcp => "dctcp",
+            Some(Congestion::Newreno) => "reno",
+            Some(Congestion::Bbr) => "bbr",
+            _ => "cubic",
+        })
+    }
+
     /// Fills in what is not given.
     pub(crate) fn resolve(
+        &self,
+        world: World,
+        fabric: &FabricConfig,
+        workload: &WorkloadConfig,
+    ) -> Result<TransportConfig, Problem> {
+        if let (World::Simulator, Some("bbr")) = (world, self.kernel_tcp()) {
+            return Err(self
+                .bad("congestion", "BBR is the kernel's alone: the simulator has no such TCP")
+                .with_help("`rackweave testbed` runs it; here tcp has \"newreno\" and \"cubic\""));
+        }
+        let config = self.resolve_keys(fabric, workload)?;
+        Ok(if world == World::Testbed || self.over == Over::Udp {
+            config.over_udp()
+        } else {
+            config
+        })
+    }
+
+    fn resolve_keys(
         &self,
         fabric: &FabricConfig,
         workload: &WorkloadConfig,
@@ -316,7 +373,9 @@ impl Chosen {
     ) -> Option<TransportConfig> {
         let start = super::tree::Origin::new(0, 0..0);
         let keys = read_keys(name, &Table::default(), start).ok()?;
-        Self { name, label: None, path: String::new(), keys }.resolve(fabric, workload).ok()
+        Self { name, label: None, over: Over::Ip, path: String::new(), keys }
+            .resolve_keys(fabric, workload)
+            .ok()
     }
 
     /// A value that makes no sense, in whichever table it stands.
@@ -378,11 +437,12 @@ impl TcpKeys {
                 let message = format!("this is no congestion control of {}", chosen.name.as_str());
                 return Err(chosen
                     .bad("congestion", message)
-                    .with_help("tcp has \"newreno\" and \"cubic\"; dctcp is a transport by name"));
+                    .with_help("tcp has \"newreno\" and \"cubic\" (and, in the testbed, \"bbr\"); dctcp is a transport by name"));
             }
             config.congestion_control = match congestion {
                 Congestion::Newreno => tcp::CongestionControl::NewReno,
-                Congestion::Cubic => tcp::CongestionControl::Cubic,
+                // The machine of this stream is never made: the kernel's TCP stands in its place.
+                Congestion::Cubic | Congestion::Bbr => tcp::CongestionControl::Cubic,
                 Congestion::Dctcp => tcp::CongestionControl::Dctcp,
             };
         }

@@ -1,5 +1,6 @@
 //! A host's transport over UDP: sockets, timers, pacing and buffers around one machine.
 
+mod announce;
 pub mod config;
 mod event;
 mod incoming;
@@ -143,7 +144,8 @@ impl Endpoint {
             next_id: first_id(),
             stats: Stats::default(),
             config,
-        })
+        }
+        .announced())
     }
 
     /// Where its socket is.
@@ -326,8 +328,14 @@ impl Endpoint {
     /// # Errors
     /// If the socket does not work any more.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        let restarts = self.stats.restarts;
         let more = self.receive()?;
         let now = self.now();
+        if self.stats.restarts != restarts {
+            // What was under way to the old life is not sent to the new one before the application has had
+            // a chance to give it up.
+            return Ok(Some(now));
+        }
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
             self.changed();
@@ -392,6 +400,14 @@ impl Endpoint {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    pub(crate) const fn busy_poll(&self) -> Span {
+        self.config.busy_poll
     }
 
     /// Goes on until all that was sent has arrived and peers have the acknowledgements that they wait for, or
@@ -513,7 +529,7 @@ fn secret() -> Secret {
 /// Where message numbers begin: they increase from one life of a host to the next, and differ
 /// between hosts. Sixteenths of a second since 1970 (35 bits), then 9 random bits, then 19 to count: nobody
 /// sends 2^28 messages in a sixteenth of a second.
-fn first_id() -> u64 {
+pub(crate) fn first_id() -> u64 {
     let sixteenths = realtime_ns() / 62_500_000;
     sixteenths << 28 | (secret().0[0] & 0x1ff) << 19
 }

@@ -6,8 +6,13 @@
 )]
 
 mod control;
+pub mod ethtool;
+mod packet;
+mod tcp;
 mod timers;
 mod udp;
 
+pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
+pub use tcp::{bind_late, unanswered_for};
 pub use timers::tighten_timers;
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};

@@ -17,12 +17,16 @@ pub(crate) const PATIENCE: Span = Span::from_secs(20);
 pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
     let link = Rate::from_gbps(10);
     let homa = |config| TransportConfig::Homa(Arc::new(config));
+    let tcp = |config| {
+        // Half a stream whose other half is gone is noticed within a test's patience.
+        TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
+    };
     vec![
         ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
         ("homa linux", homa(homa::Config::linux(link))),
         ("leverage-homa", homa(homa::Config::leverage(link))),
-        ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
-        ("dctcp", TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))),
+        ("tcp", tcp(tcp::Config::tcp())),
+        ("dctcp", tcp(tcp::Config::dctcp())),
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),

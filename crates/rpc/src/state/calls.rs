@@ -38,6 +38,8 @@ struct Entry {
     /// What is to be sent (again).
     bytes: Option<Bytes>,
     idempotent: bool,
+    /// When it is made again.
+    again: Option<Time>,
     due: Time,
     deadline: Duration,
     done: oneshot::Sender<Outcome>,
@@ -76,6 +78,9 @@ impl Calls {
     }
 }
 
+/// A call that may be made again is, so long after it failed.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// No room now, but later.
 const fn is_full(error: SendError) -> bool {
     matches!(error, SendError::Full { .. } | SendError::Refused(Refused::Busy))
@@ -106,6 +111,7 @@ impl State {
             id: None,
             bytes: Some(bytes),
             idempotent: order.idempotent,
+            again: None,
             due,
             deadline,
             done,
@@ -174,6 +180,9 @@ impl State {
             None => drop(self.calls.waiting.remove(&token)),
         }
         self.due.remove(&(entry.due, Due::Call(token)));
+        if let Some(at) = entry.again {
+            self.due.remove(&(at, Due::Again(token)));
+        }
         Some(entry)
     }
 
@@ -248,9 +257,14 @@ impl State {
     /// `false`: it is no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
-        match self.calls.entries.get(&token) {
-            Some(entry) if entry.idempotent && matches!(error, CallError::PeerForgot { .. }) => {
-                self.begin_anew(token);
+        let at = self.after(AGAIN);
+        let again = matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
+        match self.calls.entries.get_mut(&token) {
+            Some(entry) if entry.idempotent && again => {
+                entry.id = None;
+                entry.again = Some(at);
+                self.calls.by_message.remove(&(peer, id));
+                self.due.insert((at, Due::Again(token)));
             }
             _ => self.end_call(token, Err(error.clone())),
         }
@@ -283,8 +297,9 @@ impl State {
     }
 
     /// Makes a call again under a new name.
-    fn begin_anew(&mut self, token: u64) {
+    pub(super) fn begin_anew(&mut self, token: u64) {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return };
+        entry.again = None;
         let peer = entry.peer.host;
         if let (Some(id), Some(endpoint)) = (entry.id.take(), &mut self.endpoint) {
             endpoint.cancel(peer, id);

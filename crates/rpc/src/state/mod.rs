@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused, Span, Time};
-use rackweave_linux::{Endpoint, Event, SendError};
+use rackweave_linux::{AnyEndpoint, Event, SendError};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
@@ -58,7 +58,12 @@ impl Drop for Owner {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoint: Endpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
+    pub(crate) fn new(
+        endpoint: AnyEndpoint,
+        timer: Timer,
+        number: u32,
+        config: NodeConfig,
+    ) -> Self {
         let address = endpoint.local_addr();
         Self {
             state: Mutex::new(State::new(endpoint, timer, number, config)),
@@ -130,6 +135,8 @@ impl Drop for Locked<'_> {
 pub(crate) enum Due {
     /// A call's deadline.
     Call(u64),
+    /// A call that failed and may be made again.
+    Again(u64),
     /// A stream that nobody holds any more should have ended.
     Linger(StreamKey),
     /// The grace of a shutdown is over.
@@ -154,7 +161,7 @@ enum Life {
 #[derive(Debug)]
 pub(crate) struct State {
     /// Until it stops.
-    endpoint: Option<Endpoint>,
+    endpoint: Option<AnyEndpoint>,
     timer: Timer,
     /// The timer fires at this time.
     armed: Time,
@@ -179,13 +186,13 @@ pub(crate) struct State {
 
 /// A node that shuts down listens for so long after its last call, so that its peers learn that it has their
 /// answers: Homa's ask for that after some milliseconds.
-const QUIET: Duration = Duration::from_millis(20);
+const QUIET: Duration = Duration::from_millis(30);
 
 /// As many turns follow each other at once, because events made more to send.
 const TURNS: u32 = 3;
 
 impl State {
-    fn new(endpoint: Endpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
+    fn new(endpoint: AnyEndpoint, timer: Timer, number: u32, config: NodeConfig) -> Self {
         Self {
             endpoint: Some(endpoint),
             timer,
@@ -215,7 +222,7 @@ impl State {
         }
     }
 
-    fn endpoint(&mut self) -> Result<&mut Endpoint, CallError> {
+    fn endpoint(&mut self) -> Result<&mut AnyEndpoint, CallError> {
         match &mut self.endpoint {
             Some(endpoint) => Ok(endpoint),
             None => Err(match &self.life {
@@ -286,7 +293,7 @@ impl State {
                 }
             };
             self.streams.untold = 0;
-            while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::poll_event) {
+            while let Some(event) = self.endpoint.as_mut().and_then(AnyEndpoint::poll_event) {
                 self.on_event(event);
             }
             self.expire();
@@ -346,7 +353,7 @@ impl State {
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
-        self.endpoint.as_ref().is_some_and(Endpoint::is_blocked)
+        self.endpoint.as_ref().is_some_and(AnyEndpoint::is_blocked)
     }
 
     fn on_event(&mut self, event: Event) {
@@ -400,6 +407,7 @@ impl State {
             self.due.pop_first();
             match due {
                 Due::Call(token) => self.call_expired(token),
+                Due::Again(token) => self.begin_anew(token),
                 Due::Linger(key) => self.drop_stream(key),
                 Due::Quiet if !self.is_idle() => self.quiet = false,
                 Due::Quiet | Due::Grace => return self.stop(None),
@@ -461,9 +469,9 @@ impl State {
 
     pub(crate) fn stats(&self) -> Stats {
         let (sending_bytes, arriving_bytes) =
-            self.endpoint.as_ref().map_or((0, 0), Endpoint::memory);
+            self.endpoint.as_ref().map_or((0, 0), AnyEndpoint::memory);
         Stats {
-            datagrams: self.endpoint.as_ref().map(Endpoint::stats).unwrap_or_default(),
+            datagrams: self.endpoint.as_ref().map(AnyEndpoint::stats).unwrap_or_default(),
             sending_bytes,
             arriving_bytes,
             unread_bytes: self.streams.unread(),

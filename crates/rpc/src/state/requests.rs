@@ -33,8 +33,19 @@ pub(crate) struct Requests {
     /// Handles that take what comes.
     servers: usize,
     waiting: VecDeque<Arrived>,
+    /// Bytes of those.
+    waiting_bytes: u64,
     /// Requests that wait or are in the application's hands.
     known: FxHashSet<(HostId, MessageId)>,
+}
+
+impl Arrived {
+    const fn bytes(&self) -> u64 {
+        match self {
+            Self::Request { bytes, .. } | Self::OneWay { bytes, .. } => bytes.len() as u64,
+            Self::Stream(_) => 0,
+        }
+    }
 }
 
 impl Requests {
@@ -51,6 +62,7 @@ impl Requests {
     }
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+        self.waiting_bytes = 0;
         self.known.clear();
     }
 }
@@ -69,13 +81,17 @@ impl State {
         }
     }
 
-    /// Why nothing can be taken now.
-    fn refusal(&self) -> Option<Status> {
+    /// Why nothing of this length can be taken now.
+    fn refusal(&self, bytes: usize) -> Option<Status> {
+        let requests = &self.requests;
+        let held = requests.waiting_bytes.saturating_add(bytes as u64);
         if !matches!(self.life, Life::Running) {
             Some(Status::Stopping)
-        } else if self.requests.servers == 0 {
+        } else if requests.servers == 0 {
             Some(Status::NotServing)
-        } else if self.requests.waiting.len() >= self.config.max_waiting_requests {
+        } else if requests.waiting.len() >= self.config.max_waiting_requests
+            || !requests.waiting.is_empty() && held > self.config.receive_bytes
+        {
             Some(Status::Full)
         } else {
             None
@@ -83,6 +99,7 @@ impl State {
     }
 
     fn arrived(&mut self, arrived: Arrived) {
+        self.requests.waiting_bytes += arrived.bytes();
         self.requests.waiting.push_back(arrived);
         self.wakes.push(Wake::Arrival);
     }
@@ -98,7 +115,7 @@ impl State {
         };
         let until = self.until(left_us);
         self.requests.known.insert((peer, id));
-        match self.refusal() {
+        match self.refusal(bytes.len()) {
             Some(why) => self.refuse(peer, id, why),
             None => self.arrived(Arrived::Request { peer, id, bytes, until }),
         }
@@ -110,7 +127,7 @@ impl State {
             self.counted.malformed += 1;
             return;
         };
-        if self.refusal().is_some() {
+        if self.refusal(bytes.len()).is_some() {
             self.counted.dropped_messages += 1;
         } else {
             self.arrived(Arrived::OneWay { peer, bytes });
@@ -120,7 +137,7 @@ impl State {
     pub(super) fn on_opened(&mut self, peer: HostId, id: MessageId) {
         self.counted.received += 1;
         let key = StreamKey::server(peer, id);
-        if self.refusal().is_some() {
+        if self.refusal(0).is_some() {
             self.counted.refused += 1;
             if let Some(endpoint) = &mut self.endpoint {
                 endpoint.cancel(peer, id);
@@ -137,6 +154,7 @@ impl State {
     pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
         let (mut now, mut found) = (None, None);
         while let Some(arrived) = self.requests.waiting.pop_front() {
+            self.requests.waiting_bytes -= arrived.bytes();
             let peer = match &arrived {
                 Arrived::Request { peer, id, until, .. } => {
                     if !self.requests.known.contains(&(*peer, *id)) {
@@ -208,7 +226,8 @@ impl State {
 
     /// Refuses all that waits.
     pub(super) fn refuse_waiting(&mut self) {
-        let why = self.refusal().unwrap_or(Status::Stopping);
+        let why = self.refusal(0).unwrap_or(Status::Stopping);
+        self.requests.waiting_bytes = 0;
         for arrived in std::mem::take(&mut self.requests.waiting) {
             match arrived {
                 Arrived::Request { peer, id, .. } => self.refuse(peer, id, why),

@@ -1,6 +1,8 @@
 //! What several tests need.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod fabric;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ pub(crate) fn transports() -> Vec<(&'static str, Transport)> {
         ("polo", Transport::polo(link)),
         ("tcp", Transport::tcp(link)),
         ("dctcp", Transport::dctcp(link)),
+        ("kernel", Transport::kernel_tcp(None)),
     ]
 }
 

@@ -30,7 +30,7 @@ use rackweave_core::{
 use rackweave_switch::{Forwarder, PortQueue, SharedBuffer};
 use rackweave_workload::Generator;
 
-use crate::config::{BufferConfig, FabricConfig, Fault, MeasureConfig, StreamConfig};
+use crate::config::{BufferConfig, Fault, MeasureConfig, StreamConfig};
 use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};

@@ -206,6 +206,11 @@ impl Host {
     }
 
     pub(super) fn consume_stream(&mut self, peer: HostId, id: MessageId, bytes: u64) {
+        if bytes == 0 {
+            // An acknowledgement that nothing is behind: before a client's first byte, it would be taken for one
+            // of a connection that is no more.
+            return;
+        }
         let Some((slot, connection)) = self.stream_connection_config(peer, id) else { return };
         let (connection, config) = connection;
         let next = connection.receiver.nxt();

@@ -116,7 +116,9 @@ impl Fates {
                 }
             }
             Event::Sent { peer, id } if !id.is_response() => self.fate(host, peer, id).sent += 1,
-            Event::Failed { peer, id, .. } if self.submitted.contains_key(&(host.0, peer.0, id)) => {
+            Event::Failed { peer, id, .. }
+                if self.submitted.contains_key(&(host.0, peer.0, id)) =>
+            {
                 self.fate(host, peer, id).failed += 1;
             }
             Event::Sent { .. } | Event::Failed { .. } | Event::Stream(_) => {}

@@ -324,6 +324,10 @@ impl Host {
     /// The application has taken `bytes` of the stream with this local id.
     pub(in crate::homa) fn consume_stream(&mut self, now: Time, peer: HostId, id: u64, bytes: u64) {
         let Some(slot) = self.find_stream(peer, id) else { return };
+        if bytes == 0 {
+            // A client that has not heard of its server has no tag for a CREDIT.
+            return;
+        }
         self.change_receiving(slot, |receive| {
             receive.consumed = receive.consumed.saturating_add(bytes).min(receive.received());
         });

@@ -2,89 +2,21 @@
 //! doubles, delays, reorders and damages datagrams, hosts that restart or are cut off. Each message is
 //! delivered once and whole, or fails with a reason.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod relay;
+mod streams;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use common::{PATIENCE, bytes, local, transports};
 use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
-use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::TransportConfig;
 use rackweave_transport::testkit::{Fates, Faults, Schedule};
-use rackweave_wire::overlay;
-
-/// A datagram on its way: when it arrives, in which order, to whom, with what.
-type Flying = Reverse<(Time, u64, u32, u8, Vec<u8>)>;
-
-/// All hosts send to its one socket, and get from there.
-struct Relay {
-    socket: UdpSocket,
-    received: ReceiveBatch,
-    sending: SendBatch,
-    hosts: Vec<SocketAddr>,
-    down: Option<u32>,
-    faults: Faults,
-    damage: f64,
-    rng: Rng,
-    flying: BinaryHeap<Flying>,
-    order: u64,
-}
-
-impl Relay {
-    fn new(seed: u64, faults: Faults) -> Self {
-        Self {
-            socket: UdpSocket::bind(local(), 4 << 20, false).unwrap(),
-            received: ReceiveBatch::default(),
-            sending: SendBatch::default(),
-            hosts: Vec::new(),
-            down: None,
-            faults,
-            damage: 0.01,
-            rng: Rng::stream(seed, 0, 0, "relay"),
-            flying: BinaryHeap::new(),
-            order: 0,
-        }
-    }
-
-    fn turn(&mut self, now: Time) {
-        while self.socket.receive(&mut self.received).unwrap() > 0 {
-            for datagram in self.received.datagrams() {
-                let Ok(glance) = overlay::glance(datagram.bytes) else { panic!("a sender's damage") };
-                let (src, dst) = (glance.envelope.src.0, glance.envelope.dst.0);
-                let rng = &mut self.rng;
-                if [Some(src), Some(dst)].contains(&self.down) || rng.chance(self.faults.loss) {
-                    continue;
-                }
-                let copies = if rng.chance(self.faults.duplication) { 2 } else { 1 };
-                for _ in 0..copies {
-                    let late = rng.chance(self.faults.reordering);
-                    let late = if late { rng.below(self.faults.lateness.0 + 1) } else { 0 };
-                    let mut bytes = datagram.bytes.to_vec();
-                    if rng.chance(self.damage) {
-                        let bit = rng.below(bytes.len() as u64 * 8) as usize;
-                        bytes[bit / 8] ^= 1 << (bit % 8);
-                    }
-                    self.order += 1;
-                    let class = datagram.traffic_class;
-                    self.flying.push(Reverse((now + Span(late), self.order, dst, class, bytes)));
-                }
-            }
-        }
-        while let Some(Reverse((at, ..))) = self.flying.peek()
-            && *at <= now
-        {
-            let Some(Reverse((_, _, dst, class, bytes))) = self.flying.pop() else { break };
-            let Some(to) = self.hosts.get(dst as usize) else { continue };
-            let front = |out: &mut Vec<u8>| out.extend_from_slice(&bytes);
-            self.sending.push(*to, class, front, Default::default());
-        }
-        self.socket.send(&mut self.sending).unwrap();
-    }
-}
+use relay::Relay;
 
 /// One schedule with one transport.
 struct World {

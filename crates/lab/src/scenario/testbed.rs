@@ -1,0 +1,70 @@
+//! `[testbed]`: what only real hosts have. The simulator checks it, and does not look at it.
+
+use rackweave_core::Span;
+use serde::{Deserialize, Serialize};
+
+use super::values::{Count, Unit};
+
+/// How a scenario is run on real hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestbedConfig {
+    /// Who is `tcp` in network namespaces. (In the overlay it is always the machine.)
+    pub tcp: TcpBy,
+    /// Packets times links in a second that the machine's switch can carry; `None`: whatever comes.
+    pub max_packets_per_second: Option<u64>,
+    /// Most hosts: each is a process.
+    pub max_hosts: Option<u64>,
+    /// How far ahead of the link a host hands packets to the kernel.
+    pub run_ahead: Span,
+    /// How long a host or the switch looks again and again before it sleeps.
+    pub busy_poll: Span,
+}
+
+/// Whose TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TcpBy {
+    /// The kernel's.
+    #[default]
+    Kernel,
+    /// Rackweave's, the same as in the simulator.
+    Machine,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TestbedKeys {
+    tcp: TcpBy,
+    max_packets_per_second: Count,
+    max_hosts: Count,
+    run_ahead: Unit<Span>,
+    busy_poll: Unit<Span>,
+}
+
+impl Default for TestbedKeys {
+    fn default() -> Self {
+        Self {
+            tcp: TcpBy::Kernel,
+            max_packets_per_second: Count(Some(300_000)),
+            max_hosts: Count(Some(64)),
+            run_ahead: Unit(Span::from_us(50)),
+            busy_poll: Unit(Span::ZERO),
+        }
+    }
+}
+
+impl TestbedKeys {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn resolve(&self) -> TestbedConfig {
+        TestbedConfig {
+            tcp: self.tcp,
+            max_packets_per_second: self.max_packets_per_second.0,
+            max_hosts: self.max_hosts.0,
+            run_ahead: self.run_ahead.0,
+            busy_poll: self.busy_poll.0,
+        }
+    }
+}

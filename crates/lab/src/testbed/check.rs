@@ -1,0 +1,171 @@
+//! What a machine cannot do is refused before anything is made.
+
+use rackweave_core::{HostId, frame};
+use rackweave_linux::netns::{self, NetnsError};
+use rackweave_sim::{Fabric, mean_gap};
+use rackweave_transport::TransportConfig;
+use rackweave_workload::Pattern;
+
+use super::TestbedError;
+use super::doors::{Doors, kernel_has};
+use super::part::longest;
+use crate::scenario::{PointSpec, Scenario};
+
+/// A message longer than this would have to be held whole in memory, at both ends.
+const LONGEST_MESSAGE: u64 = 128 << 20;
+
+fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
+    TestbedError::Refused { message: message.into(), help: help.into() }
+}
+
+/// Rights, and programs.
+pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
+    if overlay {
+        return Ok(());
+    }
+    netns::check().map_err(|error| match error {
+        NetnsError::NoRights => refused(
+            error.to_string(),
+            "`--overlay` runs the scenario over UDP on loopback without any right",
+        ),
+        other => refused(other.to_string(), "`--overlay` needs no program but this one"),
+    })
+}
+
+/// One point of the sweep.
+pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
+    let fabric = Fabric::new(&point.config.fabric)
+        .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
+    features(point)?;
+    doors(point, overlay)?;
+    let hosts = u64::from(fabric.hosts());
+    if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
+        return Err(refused(
+            format!("{hosts} hosts are {hosts} processes: the testbed takes {most} at most"),
+            "take a smaller fabric, or set testbed.max_hosts",
+        ));
+    }
+    let length = longest(point);
+    if length > LONGEST_MESSAGE {
+        return Err(refused(
+            format!(
+                "messages of up to {length} bytes: the testbed takes {LONGEST_MESSAGE} at most"
+            ),
+            "`workload.truncate` cuts the distribution",
+        ));
+    }
+    let wanted = packets_per_second(point, &fabric)?;
+    if let Some(most) = point.testbed.max_packets_per_second.filter(|most| wanted > *most as f64) {
+        return Err(refused(
+            format!(
+                "this load makes up to {wanted:.0} packets a second on the fabric's links, and {most} is what this \
+                 machine is said to carry"
+            ),
+            "lower `fabric.host_link` or `workload.load`, or set testbed.max_packets_per_second",
+        ));
+    }
+    Ok(())
+}
+
+/// What only the simulator does.
+fn features(point: &PointSpec) -> Result<(), TestbedError> {
+    let in_simulator = "`rackweave run` simulates it";
+    for stream in &point.config.streams {
+        if stream.workload.streaming.is_some() {
+            let message = "the testbed has no workloads on streams (exchange = \"stream\")";
+            return Err(refused(message, in_simulator));
+        }
+        if !stream.workload.application.is_instant() {
+            let message =
+                "[workload.application] is simulated: real applications take the time they take";
+            return Err(refused(message, "leave it out here"));
+        }
+    }
+    if !point.config.measure.capture.is_empty() {
+        let message = "the testbed does not capture packets (measure.capture)";
+        return Err(refused(message, "in namespaces, tcpdump does"));
+    }
+    Ok(())
+}
+
+fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
+    let doors = Doors::of(point, overlay);
+    if overlay && doors.doors.len() > 1 {
+        return Err(refused(
+            "in the overlay all streams must use the same transport, and answer requests alike: a host has one \
+             port of the switch",
+            "without --overlay (as root) a host runs several transports",
+        ));
+    }
+    for congestion in point.kernel_tcp.iter().flatten() {
+        if overlay && *congestion == "bbr" {
+            let message =
+                "BBR is the kernel's, and the overlay carries Rackweave's transports only";
+            return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
+        }
+    }
+    for door in &doors.doors {
+        if let Some(congestion) = door.kernel.filter(|name| !kernel_has(name)) {
+            return Err(refused(
+                format!("this kernel has no congestion control `{congestion}`"),
+                "`testbed.tcp = \"machine\"` takes Rackweave's TCP, the same as in the simulator",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An estimate from above: packets of data and what answers them, on all links but the hosts' own, which the
+/// switch has to carry.
+fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, TestbedError> {
+    let hosts = fabric.hosts();
+    let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
+    let full_per_second =
+        fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
+    let mut sum = 0.0;
+    for stream in &point.config.streams {
+        let workload = &stream.workload;
+        let all = hosts as usize;
+        let of =
+            |range: &Option<std::ops::Range<u32>>| range.as_ref().map_or(all, |range| range.len());
+        let (senders, receivers) = (of(&workload.senders), of(&workload.receivers));
+        let gap = mean_gap(fabric, stream)
+            .map_err(|error| refused(error.to_string(), "see [workload] in the scenario"))?;
+        let both_ways = if workload.exchange.response_bytes(1).is_some() { 2.0 } else { 1.0 };
+        let data = match (gap, workload.pattern.sizes()) {
+            (Some(gap), Some(sizes)) => {
+                let payload = f64::from(stream.transport.framing().max_payload);
+                let packets = sizes.mean_of(|size| (size as f64 / payload).ceil());
+                senders as f64 * packets * both_ways * 1e12 / gap.0 as f64
+            }
+            // As much as the links carry: of an incast, that of its receiver.
+            _ => {
+                let receivers =
+                    if matches!(workload.pattern, Pattern::Incast { .. }) { 1 } else { receivers };
+                senders.min(receivers) as f64 * full_per_second * both_ways
+            }
+        };
+        // Each packet of data causes at most one of grants, pulls or acknowledgements, TCP's every other.
+        let answers = match stream.transport {
+            TransportConfig::Tcp(_) => 0.5,
+            TransportConfig::Datagram(_) => 0.0,
+            _ => 1.0,
+        };
+        sum += data * (1.0 + answers);
+    }
+    Ok(sum * links)
+}
+
+/// What holds for all of a scenario's results.
+pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut tcp = scenario.points.iter().flat_map(|point| point.kernel_tcp.iter().flatten());
+    if overlay && tcp.clone().next().is_some() {
+        notes.push(
+            "tcp and dctcp are Rackweave's machines: the overlay carries no kernel TCP".into(),
+        );
+    } else if tcp.any(|congestion| *congestion == "dctcp") && !kernel_has("dctcp") {
+        notes.push("dctcp is Rackweave's machine: this kernel has no DCTCP".into());
+    }
+    notes
+}

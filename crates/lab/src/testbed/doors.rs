@@ -1,0 +1,73 @@
+//! The transports of a host: which of them a scenario's streams use.
+
+use rackweave_transport::TransportConfig;
+use rackweave_workload::Exchange;
+
+use crate::scenario::{PointSpec, TcpBy};
+
+/// One transport of each host, with sockets of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Door {
+    pub(super) transport: TransportConfig,
+    /// It is the kernel's TCP with this congestion control.
+    pub(super) kernel: Option<&'static str>,
+    /// How requests that come in here are answered.
+    pub(super) exchange: Exchange,
+}
+
+/// The transports of each host, and by stream which one it uses.
+#[derive(Clone, Debug)]
+pub(super) struct Doors {
+    pub(super) doors: Vec<Door>,
+    pub(super) of_stream: Vec<u8>,
+}
+
+impl Doors {
+    /// As in the simulator, streams with equal transports share one. But a message does not say which stream
+    /// it is of: streams whose requests are answered differently need transports of their own.
+    pub(super) fn of(point: &PointSpec, overlay: bool) -> Self {
+        let mut doors: Vec<Door> = Vec::new();
+        let streams = point.config.streams.iter().zip(&point.kernel_tcp);
+        let of_stream = streams.map(|(stream, tcp)| {
+            let kernel = tcp.filter(|congestion| is_kernels(point, overlay, congestion));
+            let exchange = stream.workload.exchange;
+            let fits = |door: &Door| {
+                door.transport == stream.transport
+                    && door.kernel == kernel
+                    && (door.exchange == exchange
+                        || door.exchange == Exchange::OneWay
+                        || exchange == Exchange::OneWay)
+            };
+            match doors.iter().position(fits) {
+                Some(number) => {
+                    if exchange != Exchange::OneWay {
+                        doors[number].exchange = exchange;
+                    }
+                    number as u8
+                }
+                None => {
+                    let transport = stream.transport.clone();
+                    doors.push(Door { transport, kernel, exchange });
+                    (doors.len() - 1) as u8
+                }
+            }
+        });
+        let of_stream = of_stream.collect();
+        Self { doors, of_stream }
+    }
+}
+
+/// Whether a TCP of a scenario is the kernel's here.
+pub(super) fn is_kernels(point: &PointSpec, overlay: bool, congestion: &str) -> bool {
+    if overlay || point.testbed.tcp == TcpBy::Machine {
+        return false;
+    }
+    congestion != "dctcp" || kernel_has(congestion)
+}
+
+/// Whether this kernel has such a congestion control.
+pub(super) fn kernel_has(congestion: &str) -> bool {
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let known = std::fs::read_to_string(path).unwrap_or_default();
+    known.split_whitespace().any(|name| name == congestion)
+}

@@ -1,0 +1,202 @@
+//! What runs make is written down before it is made, so that the next run can remove what a killed one has left.
+//!
+//! Each run has a file in the runtime folder, named after its id: who runs it, and the processes that it has started. A run whose
+//! process is gone is over: its processes are killed, the namespaces with its id in their names are removed, and then the file.
+
+use std::path::{Path, PathBuf};
+
+use rackweave_linux::netns;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::TestbedError;
+use super::space::PREFIX;
+
+/// The folder of running testbeds.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    folder: PathBuf,
+}
+
+/// A process: numbers are given again, but not with the same start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct Process {
+    pid: u32,
+    /// In ticks since the machine began.
+    start: u64,
+}
+
+impl Process {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything: the fields after it begin with the third.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let start = fields.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+
+    fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    fn kill(self) {
+        if self.is_alive()
+            && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// What is written down of a run.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Entry {
+    id: String,
+    coordinator: Process,
+    parts: Vec<Process>,
+}
+
+/// A run that is under way: its file goes when it is dropped.
+#[derive(Debug)]
+pub(super) struct RunEntry {
+    entry: Entry,
+    path: PathBuf,
+}
+
+impl Ledger {
+    /// Opens the folder, and removes what dead runs have left.
+    pub(super) fn open() -> Result<Self, TestbedError> {
+        Self::at(runtime_folder())
+    }
+
+    fn at(folder: PathBuf) -> Result<Self, TestbedError> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(|source| TestbedError::Ledger { path: folder.clone(), source })?;
+        let ledger = Self { folder };
+        ledger.clean();
+        Ok(ledger)
+    }
+
+    fn clean(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let Ok(entry) = serde_json::from_str::<Entry>(&text) else { continue };
+            if entry.coordinator.is_alive() || !is_id(&entry.id) {
+                continue;
+            }
+            for part in &entry.parts {
+                part.kill();
+            }
+            // Without rights nothing was made that needs them; if something stays, so does the file.
+            if netns::remove(&format!("{PREFIX}{}-", entry.id)).is_ok() {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+
+    /// Writes down that a run begins.
+    pub(super) fn begin(&self) -> Result<RunEntry, TestbedError> {
+        let pid = std::process::id();
+        let mut random = [0; 4];
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let id = format!("{pid:x}{:08x}", u32::from_ne_bytes(random));
+        let path = self.folder.join(format!("{id}.json"));
+        let coordinator = Process::of(pid).unwrap_or(Process { pid, start: 0 });
+        let run = RunEntry { entry: Entry { id, coordinator, parts: Vec::new() }, path };
+        run.write()?;
+        Ok(run)
+    }
+}
+
+impl RunEntry {
+    /// Names of all that the run makes begin with it.
+    pub(super) fn prefix(&self) -> String {
+        format!("{PREFIX}{}", self.entry.id)
+    }
+
+    /// Writes down that a process was started.
+    pub(super) fn add_process(&mut self, pid: u32) -> Result<(), TestbedError> {
+        self.entry.parts.extend(Process::of(pid));
+        self.write()
+    }
+
+    /// Written aside and renamed: the file is never partial.
+    fn write(&self) -> Result<(), TestbedError> {
+        let text = serde_json::to_string(&self.entry).unwrap_or_default();
+        let aside = self.path.with_extension("part");
+        let written =
+            std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, &self.path));
+        written.map_err(|source| TestbedError::Ledger { path: self.path.clone(), source })
+    }
+}
+
+impl Drop for RunEntry {
+    fn drop(&mut self) {
+        // As long as namespaces are there, it is known whose they are.
+        if netns::named(&format!("{}-", self.prefix())).is_empty() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Ids become part of names that are removed: nothing else may come from a file.
+fn is_id(id: &str) -> bool {
+    id.len() >= 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Of root, where all of the machine's runs are; else the user's own.
+fn runtime_folder() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/run/rackweave");
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match own.filter(|folder| folder.is_absolute() && folder.is_dir()) {
+        Some(folder) => folder.join("rackweave"),
+        None => {
+            let user = rustix::process::geteuid().as_raw();
+            std::env::temp_dir().join(Path::new(&format!("rackweave-{user}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_dead_runs_processes_are_killed_and_a_living_ones_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::at(folder.path().to_owned()).unwrap();
+        let sleeper = || Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+        let (mut mine, mut orphan) = (sleeper(), sleeper());
+        let mut run = ledger.begin().unwrap();
+        run.add_process(mine.id()).unwrap();
+        let parts = vec![Process::of(orphan.id()).unwrap()];
+        let gone = Process { pid: 1, start: u64::MAX };
+        let entry = Entry { id: "deadbeef99".into(), coordinator: gone, parts };
+        let path = folder.path().join("deadbeef99.json");
+        std::fs::write(&path, serde_json::to_string(&entry).unwrap()).unwrap();
+        // Not ours: it stays, and its names are not used.
+        let foreign = folder.path().join("x.json");
+        let text = serde_json::to_string(&Entry { id: "../x".into(), ..entry }).unwrap();
+        std::fs::write(&foreign, text).unwrap();
+
+        drop(Ledger::at(folder.path().to_owned()).unwrap());
+        assert!(!orphan.wait().unwrap().success(), "killed");
+        assert!(!path.exists() && foreign.exists());
+        assert!(mine.try_wait().unwrap().is_none(), "its run lives");
+        let own = run.path.clone();
+        assert!(own.exists());
+        drop(run);
+        assert!(!own.exists());
+        mine.kill().unwrap();
+        mine.wait().unwrap();
+    }
+}

@@ -1,0 +1,289 @@
+//! A process of a run: a host, or the switch. It is told what it is on its standard input, reads the scenario
+//! itself, and works out by itself what it will send: generators are seeded alike in all processes.
+
+mod host;
+mod payload;
+mod records;
+mod switch;
+
+use std::io::{BufRead, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_linux::{
+    AnyEndpoint, Clock, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint, wait_any,
+};
+use rackweave_sim::{Fabric, mean_gap};
+use rackweave_transport::TransportConfig;
+use rackweave_workload::Generator;
+
+pub(super) use self::host::longest;
+use self::host::{Host, Life, Stream};
+use super::doors::Doors;
+use super::protocol::{Bind, Order, Role, Said, Setup};
+use crate::scenario::{PointSpec, ScenarioText, World};
+
+/// How often a host tells what became of its messages.
+const TELL_EVERY: Span = Span::from_ms(100);
+/// Records that are told before that.
+const MANY_RECORDS: usize = 4096;
+/// How long a part waits at most before it looks for orders.
+const LOOK_EVERY: Span = Span::from_ms(20);
+/// The UDP port of a host's first transport in a namespace; the next one's is one higher.
+pub(super) const FIRST_PORT: u16 = 4700;
+
+/// Runs a part until its coordinator has enough of it. Returns the process' exit code.
+///
+/// For the hidden subcommand of the program only: it reads standard input, and ends with it.
+#[must_use]
+pub fn main() -> u8 {
+    let mut stdin = std::io::stdin().lock();
+    let mut line = String::new();
+    let setup = match stdin.read_line(&mut line) {
+        Ok(0) => return 0,
+        Ok(_) => serde_json::from_str::<Setup>(&line).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    drop(stdin);
+    let ended = setup.and_then(|setup| run(&setup));
+    match ended {
+        Ok(()) => 0,
+        Err(problem) => {
+            tell(&Said::Failed(problem));
+            1
+        }
+    }
+}
+
+/// Writes a line. Without a reader there is no use for this process.
+fn tell(said: &Said) {
+    let mut stdout = std::io::stdout().lock();
+    let written = serde_json::to_writer(&mut stdout, said)
+        .map_err(std::io::Error::from)
+        .and_then(|()| stdout.write_all(b"\n"))
+        .and_then(|()| stdout.flush());
+    if written.is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn run(setup: &Setup) -> Result<(), String> {
+    die_with(setup.parent)?;
+    if setup.version != env!("CARGO_PKG_VERSION") {
+        return Err("the program was replaced while it ran".into());
+    }
+    if let Some(name) = &setup.namespace {
+        rackweave_linux::netns::enter(name).map_err(|error| error.to_string())?;
+    }
+    // Waits end when they are due, not up to 50 microseconds later.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let text = ScenarioText {
+        file: setup.file.clone(),
+        text: setup.text.clone(),
+        folder: PathBuf::from(&setup.folder),
+    };
+    let mut scenario = text
+        .read(World::Testbed, &setup.sets, Some(setup.seed))
+        .map_err(|error| error.message().to_owned())?;
+    let point = match scenario.points.len() {
+        1 => scenario.points.remove(0),
+        many => return Err(format!("there are {many} points in place of one")),
+    };
+    let orders = listen();
+    tell(&Said::Up);
+    let bind = match orders.recv() {
+        Ok(Order::Bind(bind)) => bind,
+        Ok(Order::Greet | Order::Stop) | Err(_) => return Ok(()),
+    };
+    match setup.role {
+        Role::Switch => switch::run(setup, &point, &bind, &orders),
+        Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &orders),
+    }
+}
+
+/// This process ends when the one that has started it does.
+fn die_with(parent: u32) -> Result<(), String> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| error.to_string())?;
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    // It may have gone before.
+    if now == i32::try_from(parent).ok() { Ok(()) } else { Err("the coordinator has gone".into()) }
+}
+
+/// Reads orders as they come. When there is nobody left to give any, the process ends.
+fn listen() -> Receiver<Order> {
+    let (sender, orders): (Sender<Order>, _) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(order) =
+                line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
+            else {
+                break;
+            };
+            if sender.send(order).is_err() {
+                return;
+            }
+        }
+        std::process::exit(0);
+    });
+    orders
+}
+
+/// The next order, if there is one.
+fn next_order(orders: &Receiver<Order>) -> Option<Order> {
+    match orders.try_recv() {
+        Ok(order) => Some(order),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Order::Stop),
+    }
+}
+
+/// CPU time of this process, its kernel part included.
+fn process_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn run_host(
+    this: HostId,
+    setup: &Setup,
+    point: &PointSpec,
+    bind: &Bind,
+    orders: &Receiver<Order>,
+) -> Result<(), String> {
+    let fabric = Fabric::new(&point.config.fabric).map_err(|error| error.to_string())?;
+    let doors = Doors::of(point, setup.overlay);
+    let clock = Clock::with_origin(bind.origin_ns);
+    let start = Span(bind.start_ps);
+    let life = bind.crashed_ps.map(|crashed| Life {
+        crashed: Time(crashed),
+        began: Time(clock.now().0.saturating_sub(start.0)),
+    });
+    let endpoints = endpoints(this, point, &doors, &fabric, bind, clock)?;
+    let streams = streams(this, point, &doors, &fabric, life)?;
+    let bound = endpoints.iter().map(|endpoint| Some(endpoint.local_addr())).collect();
+    let mut host = Host::new(this, (endpoints, &doors), streams, (clock, start, life), point);
+    tell(&Said::Bound(bound));
+    serve(&mut host, clock, fabric.hosts(), orders)?;
+    tell(&Said::HostEnd(Box::new(host.end())));
+    Ok(())
+}
+
+/// Turns until it is told to stop.
+fn serve(
+    host: &mut Host,
+    clock: Clock,
+    hosts: u32,
+    orders: &Receiver<Order>,
+) -> Result<(), String> {
+    let (lines, written) = writer();
+    let mut tell_at = clock.now();
+    loop {
+        match next_order(orders) {
+            Some(Order::Stop) => break,
+            Some(Order::Greet) => host.greet(hosts),
+            Some(Order::Bind(_)) | None => {}
+        }
+        let blocked = host.start_due();
+        let next = host.turn().map_err(|error| format!("its socket failed: {error}"))??;
+        let now = clock.now();
+        if now >= tell_at || host.ledger.len() >= MANY_RECORDS {
+            tell_at = now + TELL_EVERY;
+            if let Some(at) = host.now() {
+                let idle = host.is_idle();
+                // The writer ends only with the process.
+                let _ = lines.send(Said::Records(host.ledger.take(at, idle)));
+            }
+        }
+        let start = host.next_start().filter(|_| !blocked);
+        let until = [next, start, Some(tell_at), Some(now + LOOK_EVERY)];
+        wait_any(&mut host.doors, until.into_iter().flatten().min())
+            .map_err(|error| format!("it cannot wait: {error}"))?;
+    }
+    if let Some(at) = host.now() {
+        let _ = lines.send(Said::Records(host.ledger.take(at, host.is_idle())));
+    }
+    drop(lines);
+    written.join().map_err(|_| "it could not write".to_owned())
+}
+
+/// Writes lines on a thread of its own: a coordinator that is slow to read must not hold up a host.
+fn writer() -> (Sender<Said>, std::thread::JoinHandle<()>) {
+    let (lines, to_write) = channel();
+    let written = std::thread::spawn(move || {
+        for said in to_write {
+            tell(&said);
+        }
+    });
+    (lines, written)
+}
+
+fn endpoints(
+    this: HostId,
+    point: &PointSpec,
+    doors: &Doors,
+    fabric: &Fabric,
+    bind: &Bind,
+    clock: Clock,
+) -> Result<Vec<AnyEndpoint>, String> {
+    let mut endpoints = Vec::with_capacity(doors.doors.len());
+    for (number, (door, at)) in doors.doors.iter().zip(&bind.at).enumerate() {
+        let peers = match bind.switch {
+            Some(port) => Peers::Switch { port, hosts: fabric.hosts() },
+            None => {
+                let others = (0..fabric.hosts()).map(HostId).filter(|host| *host != this);
+                let hosts = others.filter_map(|host| Some((host, address(host, number as u8)?)));
+                Peers::Direct { hosts: hosts.collect(), allow: Vec::new() }
+            }
+        };
+        if let Some(congestion) = door.kernel {
+            let mut config = TcpConfig::new(this, *at, peers);
+            config.congestion = Some(congestion.to_owned());
+            if let TransportConfig::Tcp(tcp) = &door.transport {
+                config.connections_per_peer = tcp.connections_per_peer;
+            }
+            config.busy_poll = point.testbed.busy_poll;
+            config.clock = clock;
+            let endpoint = TcpEndpoint::new(config).map_err(|error| error.to_string())?;
+            endpoints.push(endpoint.into());
+            continue;
+        }
+        let mut config = EndpointConfig::new(this, *at, peers, &door.transport);
+        config.link = fabric.host_rate();
+        config.run_ahead = point.testbed.run_ahead;
+        config.busy_poll = point.testbed.busy_poll;
+        config.clock = clock;
+        endpoints.push(Endpoint::new(config).map_err(|error| error.to_string())?.into());
+    }
+    Ok(endpoints)
+}
+
+/// Where a host's transport is, in its namespace.
+pub(super) fn address(host: HostId, door: u8) -> Option<SocketAddr> {
+    let ip = rackweave_wire::frame::ip_address(host)?;
+    let port = FIRST_PORT + u16::from(door);
+    Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(ip), port)))
+}
+
+fn streams(
+    this: HostId,
+    point: &PointSpec,
+    doors: &Doors,
+    fabric: &Fabric,
+    life: Option<Life>,
+) -> Result<Vec<Stream>, String> {
+    let config = &point.config;
+    let mut streams = Vec::with_capacity(config.streams.len());
+    for (number, (stream, door)) in config.streams.iter().zip(&doors.of_stream).enumerate() {
+        let workload = &stream.workload;
+        let generator = mean_gap(fabric, stream).and_then(|gap| {
+            Generator::new(workload, fabric.hosts(), gap, config.seed, config.run, number as u64)
+        });
+        let generator = generator.map_err(|error| error.to_string())?;
+        let what = (workload.exchange, &workload.pattern);
+        streams.push(Stream::new(*door, what, generator, this, life));
+    }
+    Ok(streams)
+}

@@ -1,0 +1,108 @@
+//! The fabric's switches, in one process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+
+use rackweave_core::{Span, Time};
+use rackweave_linux::Clock;
+use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
+
+use crate::scenario::PointSpec;
+use crate::testbed::protocol::{Bind, LinkEnd, Order, Said, Setup, SwitchEnd};
+
+/// Looks at queues that the switch is asked for at most: each is kept.
+const MOST_SAMPLES: u64 = 100_000;
+
+pub(super) fn run(
+    setup: &Setup,
+    point: &PointSpec,
+    bind: &Bind,
+    orders: &Receiver<Order>,
+) -> Result<(), String> {
+    let start = Span(bind.start_ps);
+    let config = &point.config;
+    let hosts = config.fabric.topology.hosts();
+    let edge = |host: u32| {
+        if setup.overlay {
+            Edge::Udp { bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), host: None }
+        } else {
+            Edge::Interface { name: super::super::space::switch_end(host) }
+        }
+    };
+    let mut wanted = SwitchConfig::new(config.fabric.clone(), (0..hosts).map(edge).collect());
+    wanted.seed = config.seed;
+    wanted.run = config.run;
+    wanted.clock = Clock::with_origin(bind.origin_ns);
+    wanted.sample_every = sample_every(point);
+    wanted.busy_poll = point.testbed.busy_poll > Span::ZERO;
+    wanted.faults = config.faults.clone();
+    for fault in &mut wanted.faults {
+        fault.from = fault.from.saturating_add(start);
+        fault.until = fault.until.saturating_add(start);
+    }
+    let mut switch = Switch::new(wanted).map_err(|error| error.to_string())?;
+    let ports_from = config.measure.ports_from.unwrap_or(config.measure.warmup);
+    switch.measure_from(Time::ZERO + start + ports_from);
+    super::tell(&Said::Bound(switch.udp_ports()));
+    let control = Control::default();
+    let ended = std::thread::scope(|threads| {
+        let control = &control;
+        let running = threads.spawn(|| switch.run(control));
+        // Whatever ends it, the process ends too: this thread then waits in vain, and is killed.
+        while !running.is_finished() {
+            let order = orders.recv_timeout(std::time::Duration::from_millis(50));
+            if matches!(order, Ok(Order::Stop)) {
+                control.stop.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
+        running.join()
+    });
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err("it failed: this is an error in Rackweave".into()),
+    }
+    super::tell(&Said::SwitchEnd(Box::new(told(&switch.report(), start))));
+    Ok(())
+}
+
+/// As the scenario says, unless that would be more than a run can keep.
+fn sample_every(point: &PointSpec) -> Span {
+    let measure = &point.config.measure;
+    match measure.sample_every {
+        Span::ZERO => Span::ZERO,
+        wanted => wanted.max(Span(measure.time_limit.0 / MOST_SAMPLES)),
+    }
+}
+
+/// Times are since load began.
+fn told(report: &Report, start: Span) -> SwitchEnd {
+    let counters = &report.counters;
+    let samples = report.queue_series.iter().filter(|sample| sample.at.0 >= start.0);
+    SwitchEnd {
+        cpu_s: super::process_cpu_s(),
+        packet_hops: report.links.iter().map(|link| link.frames).sum(),
+        drops: counters.drops,
+        ecn_marks: counters.ecn_marks,
+        trims: counters.trims,
+        turned_back: counters.turned_back,
+        peak_packets: 0,
+        queues: samples
+            .map(|sample| (sample.at.0 - start.0, sample.max_bytes, sample.total_bytes))
+            .collect(),
+        links: report
+            .links
+            .iter()
+            .map(|link| LinkEnd {
+                utilisation: link.utilisation,
+                mean_queue_bytes: link.mean_queue_bytes,
+                max_queue_bytes: link.max_queue_bytes,
+                drops: link.drops,
+            })
+            .collect(),
+        late_p99_ps: report.lateness.p99.0,
+        late_max_ps: report.lateness.max.0,
+    }
+}

@@ -1,0 +1,518 @@
+//! One point of the sweep, from the first process to the last.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_linux::Clock;
+use rackweave_sim::config::{FaultKind, FaultPlace};
+use rackweave_sim::result::{
+    Counters, End, LinkReport, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
+};
+use rackweave_sim::{Fabric, mean_gap};
+use rackweave_workload::Generator;
+use rustix::process::Signal;
+
+use super::doors::Doors;
+use super::gather::Gathering;
+use super::leftovers::{Ledger, RunEntry};
+use super::process::{News, PATIENCE, Part, Parts};
+use super::protocol::{Bind, HostEnd, Order, Role, Said, Setup, SwitchEnd};
+use super::{Testbed, TestbedError, part, space};
+use crate::scenario::PointSpec;
+
+/// From the moment when all parts have read the scenario to the start of load: they take their addresses, and
+/// get to know each other.
+const HEAD_START: Span = Span::from_ms(500);
+/// And this much more for each host.
+const HEAD_START_PER_HOST: Span = Span::from_ms(20);
+/// How often the coordinator looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The smallest packet on a link: what answers data in a base round trip.
+const SMALLEST: u32 = frame::wire_bytes(0);
+
+/// What a point has given.
+pub(super) struct Ran {
+    pub(super) result: RunResult,
+    pub(super) cpu_s: f64,
+    /// Why its numbers are not to be trusted, if there are reasons.
+    pub(super) doubts: Vec<String>,
+}
+
+/// What the coordinator does to a host's process.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    Pause,
+    Resume,
+    Kill,
+    Revive,
+}
+
+struct PointRun<'a> {
+    bed: &'a Testbed,
+    point: &'a PointSpec,
+    // Dropped in this order: processes, namespaces, and what is written down of them.
+    parts: Parts,
+    space: Option<space::Space>,
+    entry: RunEntry,
+    fabric: Fabric,
+    doors: Doors,
+    lives: BTreeMap<Role, u32>,
+    sender: Sender<News>,
+    news: Receiver<News>,
+    gathering: Gathering<'a>,
+    clock: Clock,
+    start: Span,
+    /// By host: its port of the switch, and its own addresses.
+    ports: Vec<Option<SocketAddr>>,
+    addresses: BTreeMap<u32, Vec<SocketAddr>>,
+    /// What is still to be done to hosts, last first.
+    blows: Vec<(Time, u32, Blow)>,
+    crashed_at: BTreeMap<u32, u64>,
+    host_ends: BTreeMap<u32, HostEnd>,
+}
+
+/// Runs a point. `None`: it was stopped.
+pub(super) fn run(
+    bed: &Testbed,
+    point: &PointSpec,
+    ledger: &Ledger,
+) -> Result<Option<Ran>, TestbedError> {
+    let fabric =
+        Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Part(error.to_string()))?;
+    let config = &point.config;
+    let stream = &config.streams[0];
+    let total = mean_gap(&fabric, stream)
+        .and_then(|gap| {
+            Generator::new(&stream.workload, fabric.hosts(), gap, config.seed, config.run, 0)
+        })
+        .map_err(|error| TestbedError::Part(error.to_string()))?
+        .total();
+    let entry = ledger.begin()?;
+    let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
+    let (sender, news) = channel();
+    let run = PointRun {
+        bed,
+        point,
+        entry,
+        space,
+        doors: Doors::of(point, bed.overlay),
+        parts: Parts::new(),
+        lives: BTreeMap::new(),
+        sender,
+        news,
+        gathering: Gathering::new(point, total),
+        clock: Clock::start(),
+        start: Span::ZERO,
+        ports: vec![None; fabric.hosts() as usize],
+        fabric,
+        addresses: BTreeMap::new(),
+        blows: blows(point),
+        crashed_at: BTreeMap::new(),
+        host_ends: BTreeMap::new(),
+    };
+    run.run()
+}
+
+/// Pauses and crashes, last first.
+fn blows(point: &PointSpec) -> Vec<(Time, u32, Blow)> {
+    let mut blows = Vec::new();
+    for fault in &point.config.faults {
+        let FaultPlace::Host(HostId(host)) = fault.place else { continue };
+        let (first, last) = match fault.kind {
+            FaultKind::Pause => (Blow::Pause, Blow::Resume),
+            FaultKind::Crash => (Blow::Kill, Blow::Revive),
+            _ => continue,
+        };
+        blows.push((fault.from, host, first));
+        blows.push((fault.until, host, last));
+    }
+    blows.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+    blows
+}
+
+impl PointRun<'_> {
+    fn run(mut self) -> Result<Option<Ran>, TestbedError> {
+        if !self.begin()? {
+            return Ok(None);
+        }
+        let watch = &self.bed.watch;
+        let limit = self.point.config.measure.time_limit;
+        watch.limit_ps.store(limit.0, Ordering::Relaxed);
+        let (end, ended_at) = loop {
+            self.listen(LOOK_EVERY)?;
+            let now = self.now();
+            self.strike(now)?;
+            let (wanted, finished) = self.gathering.progress();
+            watch.wanted.store(wanted, Ordering::Relaxed);
+            watch.finished.store(finished, Ordering::Relaxed);
+            watch.now_ps.store(now.0, Ordering::Relaxed);
+            if self.bed.is_cancelled() {
+                return Ok(None);
+            }
+            if self.gathering.is_done() {
+                break (End::AllDone, now);
+            }
+            if now.0 >= limit.0 {
+                break (End::TimeLimit, Time(limit.0));
+            }
+        };
+        let switch = self.finish()?;
+        Ok(Some(self.result(end, ended_at, &switch)))
+    }
+
+    /// The time since load began; zero before.
+    fn now(&self) -> Time {
+        Time(self.clock.now().0.saturating_sub(self.start.0))
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = u32> + use<> {
+        0..self.fabric.hosts()
+    }
+
+    fn start_part(&mut self, role: Role) -> Result<(), TestbedError> {
+        let life = self.lives.entry(role).and_modify(|life| *life += 1).or_insert(0);
+        let mut sets = self.bed.sets.clone();
+        sets.extend(self.point.arguments.iter().cloned());
+        let setup = Setup {
+            role,
+            parent: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            file: self.bed.text.file.clone(),
+            text: self.bed.text.text.clone(),
+            folder: self.bed.text.folder.to_string_lossy().into_owned(),
+            sets,
+            seed: self.point.config.seed,
+            overlay: self.bed.overlay,
+            namespace: self.space.as_ref().map(|space| space.namespace(role)),
+        };
+        let part = Part::start(&self.bed.command, &setup, *life, self.sender.clone())?;
+        self.entry.add_process(part.id())?;
+        self.parts.insert(role, part);
+        Ok(())
+    }
+
+    /// Starts all parts. `false`: it was stopped meanwhile.
+    fn begin(&mut self) -> Result<bool, TestbedError> {
+        let hosts: Vec<Role> = self.hosts().map(Role::Host).collect();
+        let all: Vec<Role> = std::iter::once(Role::Switch).chain(hosts.iter().copied()).collect();
+        for role in &all {
+            self.start_part(*role)?;
+        }
+        let up = |said: &Said| matches!(said, Said::Up).then_some(());
+        if self.wait_for(&all, up)?.is_none() {
+            return Ok(false);
+        }
+        self.clock = Clock::start();
+        self.start = HEAD_START + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
+        let bound = |said: &Said| match said {
+            Said::Bound(addresses) => Some(addresses.clone()),
+            _ => None,
+        };
+        self.tell(Role::Switch, &Order::Bind(self.bind(Role::Switch, None)));
+        let Some(mut ports) = self.wait_for(&[Role::Switch], bound)? else { return Ok(false) };
+        if self.bed.overlay {
+            self.ports = ports.remove(&Role::Switch).unwrap_or_default();
+        }
+        for role in &hosts {
+            let bind = self.bind(*role, None);
+            self.tell(*role, &Order::Bind(bind));
+        }
+        let Some(bound) = self.wait_for(&hosts, bound)? else { return Ok(false) };
+        for (role, addresses) in bound {
+            if let Role::Host(host) = role {
+                self.addresses.insert(host, addresses.into_iter().flatten().collect());
+            }
+        }
+        for role in &hosts {
+            self.tell(*role, &Order::Greet);
+        }
+        if self.clock.now().0 >= self.start.0 {
+            return Err(TestbedError::Late("the last host".into()));
+        }
+        Ok(true)
+    }
+
+    fn bind(&self, role: Role, crashed_ps: Option<u64>) -> Bind {
+        let mut bind = Bind {
+            origin_ns: self.clock.origin_ns(),
+            start_ps: self.start.0,
+            at: Vec::new(),
+            switch: None,
+            crashed_ps,
+        };
+        if let Role::Host(host) = role {
+            bind.switch = self.ports.get(host as usize).copied().flatten();
+            bind.at = self.addresses.get(&host).cloned().unwrap_or_else(|| {
+                let doors = 0..self.doors.doors.len() as u8;
+                doors.map(|door| self.address(host, door)).collect()
+            });
+        }
+        bind
+    }
+
+    fn address(&self, host: u32, door: u8) -> SocketAddr {
+        let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        if self.bed.overlay {
+            anywhere
+        } else {
+            part::address(HostId(host), door).unwrap_or(anywhere)
+        }
+    }
+
+    fn tell(&mut self, role: Role, order: &Order) {
+        if let Some(part) = self.parts.get_mut(&role) {
+            part.order(order);
+        }
+    }
+
+    /// Waits until all of some parts have said something. `None`: the run was stopped meanwhile.
+    fn wait_for<T>(
+        &mut self,
+        roles: &[Role],
+        what: impl Fn(&Said) -> Option<T>,
+    ) -> Result<Option<BTreeMap<Role, T>>, TestbedError> {
+        let mut said = BTreeMap::new();
+        let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
+        let began = Clock::start();
+        while let Some(missing) = roles.iter().find(|role| !said.contains_key(*role)) {
+            if self.bed.is_cancelled() {
+                return Ok(None);
+            }
+            if began.now().0 > patience.0 {
+                return Err(TestbedError::Late(missing.to_string()));
+            }
+            let Some(news) = self.next_news(LOOK_EVERY)? else { continue };
+            if let Some(told) = what(&news.1) {
+                said.insert(news.0, told);
+            }
+        }
+        Ok(Some(said))
+    }
+
+    /// The next thing that a part says. That it has ended, or cannot go on, is an error.
+    fn next_news(&mut self, patience: Duration) -> Result<Option<(Role, Said)>, TestbedError> {
+        let News { role, life, said } = match self.news.recv_timeout(patience) {
+            Ok(news) => news,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
+        };
+        let Some(part) = self.parts.get_mut(&role).filter(|part| part.life() == life) else {
+            // Of a life that has ended, and was meant to.
+            return Ok(None);
+        };
+        match said {
+            None => {
+                let obituary = part.obituary();
+                Err(TestbedError::Part(format!("{obituary}, in the middle of the run")))
+            }
+            Some(Said::Failed(problem)) => Err(TestbedError::Part(format!("{role}: {problem}"))),
+            Some(said) => Ok(Some((role, said))),
+        }
+    }
+
+    /// Takes in what hosts say of messages.
+    fn listen(&mut self, patience: Duration) -> Result<(), TestbedError> {
+        let mut patience = patience;
+        while let Some(news) = self.next_news(patience)? {
+            patience = Duration::ZERO;
+            match news {
+                (Role::Host(host), Said::Records(records)) => self.gathering.add(host, &records),
+                (role @ Role::Host(_), Said::Bound(_)) => self.tell(role, &Order::Greet),
+                (role @ Role::Host(host), Said::Up) => {
+                    // A host in its next life.
+                    let crashed = self.crashed_at.get(&host).copied();
+                    let bind = self.bind(role, crashed);
+                    self.tell(role, &Order::Bind(bind));
+                    let now = self.now();
+                    self.gathering.revived(host, now.0);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Pauses and kills hosts whose time has come.
+    fn strike(&mut self, now: Time) -> Result<(), TestbedError> {
+        while let Some((_, host, blow)) = self.blows.pop_if(|(at, ..)| *at <= now) {
+            let role = Role::Host(host);
+            match blow {
+                Blow::Pause | Blow::Resume => {
+                    let signal =
+                        if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
+                    if let Some(part) = self.parts.get(&role) {
+                        part.signal(signal);
+                    }
+                }
+                Blow::Kill => {
+                    // Dropped, and killed with it; what it had said before is still heard.
+                    self.listen(Duration::ZERO)?;
+                    self.parts.remove(&role);
+                    self.crashed_at.insert(host, now.0);
+                    self.gathering.crashed(host, now.0);
+                }
+                Blow::Revive => self.start_part(role)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all parts, and takes in what they still say.
+    fn finish(&mut self) -> Result<SwitchEnd, TestbedError> {
+        let roles: Vec<Role> = self.parts.keys().copied().collect();
+        let hosts: Vec<Role> = roles.into_iter().filter(|role| *role != Role::Switch).collect();
+        for role in &hosts {
+            if let Some(part) = self.parts.get(role) {
+                part.signal(Signal::CONT);
+            }
+            self.tell(*role, &Order::Stop);
+        }
+        let mut left = hosts;
+        let began = Clock::start();
+        let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
+        while let Some(first) = left.first().copied() {
+            if began.now().0 > patience.0 {
+                return Err(TestbedError::Part(format!("{first} does not end when it is told to")));
+            }
+            match self.next_news(LOOK_EVERY)? {
+                Some((Role::Host(host), Said::Records(records))) => {
+                    self.gathering.add(host, &records);
+                }
+                Some((role @ Role::Host(host), Said::HostEnd(end))) => {
+                    self.host_ends.insert(host, *end);
+                    left.retain(|other| *other != role);
+                    self.parts.remove(&role);
+                }
+                _ => {}
+            }
+        }
+        self.tell(Role::Switch, &Order::Stop);
+        let end = |said: &Said| match said {
+            Said::SwitchEnd(end) => Some(SwitchEnd::clone(end)),
+            _ => None,
+        };
+        let mut said = self.wait_for(&[Role::Switch], end)?.unwrap_or_default();
+        self.parts.clear();
+        Ok(said.remove(&Role::Switch).unwrap_or_default())
+    }
+
+    fn result(&self, end: End, ended_at: Time, switch: &SwitchEnd) -> Ran {
+        let since = self.point.config.measure.warmup.0.min(ended_at.0);
+        let until = match (end, self.gathering.last_end()) {
+            (End::AllDone, Some(last)) => last.max(since),
+            (End::AllDone, None) => since,
+            _ => ended_at.0,
+        };
+        let mut messages = self.gathering.messages(&self.fabric);
+        for message in &mut messages {
+            // What ended while the parts were being stopped came too late.
+            if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
+            {
+                message.outcome = Outcome::Unfinished;
+            }
+        }
+        let (delivered_bytes, delivered_by_sender) = self.gathering.delivered(until);
+        let ends = self.host_ends.values();
+        let counters = Counters {
+            events: ends.clone().map(|end| end.packets).sum(),
+            packet_hops: switch.packet_hops,
+            drops: switch.drops,
+            ecn_marks: switch.ecn_marks,
+            trims: switch.trims,
+            turned_back: switch.turned_back,
+            refused: ends.clone().map(|end| end.refused).sum(),
+        };
+        let links: Vec<LinkReport> = (switch.links.iter().enumerate())
+            .map(|(number, link)| LinkReport {
+                name: self.fabric.link_name(number as u32),
+                utilisation: link.utilisation,
+                mean_queue_bytes: link.mean_queue_bytes,
+                max_queue_bytes: link.max_queue_bytes,
+                drops: link.drops,
+            })
+            .collect();
+        let ports = links.get(self.fabric.hosts() as usize..).unwrap_or_default();
+        let mean = ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>();
+        let result = RunResult {
+            end,
+            ended_at,
+            measured: Span(until - since),
+            messages,
+            delivered_bytes,
+            delivered_by_sender,
+            round_trips: self.round_trips(),
+            counters,
+            mean_queue_bytes: mean / ports.len().max(1) as f64,
+            max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
+            queue_series: (switch.queues.iter())
+                .map(|&(at, max_bytes, total_bytes)| QueueSample {
+                    at: Time(at),
+                    max_bytes,
+                    total_bytes,
+                })
+                .collect(),
+            links,
+            capture_names: Vec::new(),
+            capture: Vec::new(),
+            peak_packets: switch.peak_packets,
+            verified_messages: ends.clone().map(|end| end.verified).sum(),
+        };
+        let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
+        Ran { result, cpu_s, doubts: self.doubts(switch) }
+    }
+
+    fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
+        let mut measured = Vec::new();
+        for (number, door) in self.doors.doors.iter().enumerate() {
+            let first = self.doors.of_stream.iter().position(|of| usize::from(*of) == number);
+            let framing = door.transport.framing();
+            for (host, end) in &self.host_ends {
+                let src = HostId(*host);
+                let trips = end.round_trips.iter().filter(|trip| usize::from(trip.door) == number);
+                let trips = trips.filter(|trip| trip.peer < self.fabric.hosts());
+                measured.extend(trips.filter(|trip| trip.peer != *host).map(|trip| {
+                    let dst = HostId(trip.peer);
+                    MeasuredRoundTrip {
+                        stream: first.unwrap_or(0) as u16,
+                        src,
+                        dst,
+                        min: Span(trip.min_ps),
+                        recent: Span(trip.recent_ps),
+                        base: self.fabric.base_rtt_between(src, dst, framing, SMALLEST),
+                        samples: trip.samples,
+                    }
+                }));
+            }
+        }
+        measured
+    }
+
+    /// Whether the machine kept up: if it did not, the numbers are those of the machine, not of the transports.
+    fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
+        let framing = self.doors.doors[0].transport.framing();
+        let round_trip = self.fabric.base_rtt(framing, SMALLEST);
+        let mut doubts = Vec::new();
+        let late = Span(switch.late_p99_ps);
+        if late > round_trip {
+            let worst = Span(switch.late_max_ps);
+            doubts.push(format!(
+                "the switch was late: 1 of 100 packets by more than {late} (at most {worst}), and an idle round \
+                 trip of this fabric is {round_trip}"
+            ));
+        }
+        let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag_p99_ps);
+        if let Some((host, end)) = slowest
+            && end.lag_p99_ps > round_trip.0
+        {
+            let (lag, worst) = (Span(end.lag_p99_ps), Span(end.lag_max_ps));
+            doubts.push(format!(
+                "host {host} started messages late: 1 of 100 by more than {lag} (at most {worst}), which counts as \
+                 part of their latency"
+            ));
+        }
+        doubts
+    }
+}

@@ -1,0 +1,224 @@
+//! What the coordinator and the parts say to each other: a JSON document a line. The coordinator writes to a part's
+//! standard input, the part to its standard output.
+
+use std::net::SocketAddr;
+
+use rackweave_core::{DropReason, FailReason};
+use serde::{Deserialize, Serialize};
+
+/// What a process of a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub enum Role {
+    /// The fabric's switches.
+    Switch,
+    /// A host.
+    Host(u32),
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Switch => f.write_str("the switch"),
+            Self::Host(host) => write!(f, "host {host}"),
+        }
+    }
+}
+
+/// The first thing that a part reads: with it alone it can work out what it will send.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Setup {
+    pub(super) role: Role,
+    /// Who has started it: without this process it ends.
+    pub(super) parent: u32,
+    /// Both are the same program, or nothing works.
+    pub(super) version: String,
+    pub(super) file: String,
+    pub(super) text: String,
+    pub(super) folder: String,
+    /// Arguments of `--set` that leave one point.
+    pub(super) sets: Vec<String>,
+    pub(super) seed: u64,
+    pub(super) overlay: bool,
+    /// The network namespace to work in.
+    pub(super) namespace: Option<String>,
+}
+
+/// What a part is told.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) enum Order {
+    /// Take your addresses; load begins at `start_ps` of the clock.
+    Bind(Bind),
+    /// All are there: get to know your peers.
+    Greet,
+    /// That was it: say what is left to say, and end.
+    Stop,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Bind {
+    /// The clock's origin.
+    pub(super) origin_ns: u64,
+    pub(super) start_ps: u64,
+    /// Of a host: where its sockets are to be; port 0: anywhere.
+    pub(super) at: Vec<SocketAddr>,
+    /// Of a host in the overlay: its port of the switch.
+    pub(super) switch: Option<SocketAddr>,
+    /// Of a host that begins a new life: when it lost the one before, since `start_ps`.
+    pub(super) crashed_ps: Option<u64>,
+}
+
+/// What a part says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) enum Said {
+    /// It has read the scenario.
+    Up,
+    /// It has its addresses: a host's sockets, or the switch's ports by host.
+    Bound(Vec<Option<SocketAddr>>),
+    Records(Records),
+    HostEnd(Box<HostEnd>),
+    SwitchEnd(Box<SwitchEnd>),
+    /// It can't go on.
+    Failed(String),
+}
+
+/// What became of messages since the last time. All times are since the start of load, in picoseconds.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Records {
+    /// All that has happened up to here has been told.
+    pub(super) until: u64,
+    /// The first stream has ended here: nothing will start, and nothing is under way.
+    pub(super) idle: bool,
+    pub(super) started: Vec<Started>,
+    pub(super) ended: Vec<Ended>,
+    pub(super) arrived: Vec<Arrived>,
+}
+
+/// A message that this host has started.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Started {
+    #[serde(rename = "i")]
+    pub(super) id: u64,
+    #[serde(rename = "o")]
+    pub(super) door: u8,
+    #[serde(rename = "s")]
+    pub(super) stream: u16,
+    #[serde(rename = "d")]
+    pub(super) dst: u32,
+    #[serde(rename = "b")]
+    pub(super) bytes: u64,
+    #[serde(rename = "t")]
+    pub(super) at: u64,
+}
+
+/// A message that this host had started, and that has been answered or has failed.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Ended {
+    #[serde(rename = "i")]
+    pub(super) id: u64,
+    #[serde(rename = "o")]
+    pub(super) door: u8,
+    #[serde(rename = "t")]
+    pub(super) at: u64,
+    #[serde(rename = "f", skip_serializing_if = "Option::is_none", default)]
+    pub(super) failed: Option<Reason>,
+}
+
+/// A one-way message that this host has received.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Arrived {
+    #[serde(rename = "i")]
+    pub(super) id: u64,
+    #[serde(rename = "o")]
+    pub(super) door: u8,
+    #[serde(rename = "p")]
+    pub(super) peer: u32,
+    #[serde(rename = "t")]
+    pub(super) at: u64,
+}
+
+/// [`FailReason`], as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) enum Reason {
+    PeerSilent,
+    PeerForgot,
+    Cancelled,
+    HostCrashed,
+    Deadline,
+}
+
+impl From<FailReason> for Reason {
+    fn from(reason: FailReason) -> Self {
+        match reason {
+            FailReason::PeerSilent => Self::PeerSilent,
+            FailReason::PeerForgot => Self::PeerForgot,
+            FailReason::Cancelled => Self::Cancelled,
+            FailReason::HostCrashed => Self::HostCrashed,
+            FailReason::Deadline => Self::Deadline,
+        }
+    }
+}
+
+impl From<Reason> for FailReason {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::PeerSilent => Self::PeerSilent,
+            Reason::PeerForgot => Self::PeerForgot,
+            Reason::Cancelled => Self::Cancelled,
+            Reason::HostCrashed => Self::HostCrashed,
+            Reason::Deadline => Self::Deadline,
+        }
+    }
+}
+
+/// What a host says at its end.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct HostEnd {
+    pub(super) cpu_s: f64,
+    /// Datagrams sent and received.
+    pub(super) packets: u64,
+    /// Messages that were refused.
+    pub(super) refused: u64,
+    pub(super) verified: u64,
+    /// Messages that the host started late: how many, and how late the 99th percentile and the last.
+    pub(super) starts: u64,
+    pub(super) lag_p99_ps: u64,
+    pub(super) lag_max_ps: u64,
+    pub(super) round_trips: Vec<Trip>,
+}
+
+/// What a transport measured: see `rackweave_core::RoundTrip`.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Trip {
+    pub(super) door: u8,
+    pub(super) peer: u32,
+    pub(super) min_ps: u64,
+    pub(super) recent_ps: u64,
+    pub(super) samples: u64,
+}
+
+/// What the switch says at its end.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct SwitchEnd {
+    pub(super) cpu_s: f64,
+    pub(super) packet_hops: u64,
+    pub(super) drops: [u64; DropReason::ALL.len()],
+    pub(super) ecn_marks: u64,
+    pub(super) trims: u64,
+    pub(super) turned_back: u64,
+    pub(super) peak_packets: u64,
+    /// Samples of the queues: when, the longest, all together.
+    pub(super) queues: Vec<(u64, u64, u64)>,
+    pub(super) links: Vec<LinkEnd>,
+    /// How late it was: the 99th percentile and the worst.
+    pub(super) late_p99_ps: u64,
+    pub(super) late_max_ps: u64,
+}
+
+/// One link since statistics of ports began.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct LinkEnd {
+    pub(super) utilisation: f64,
+    pub(super) mean_queue_bytes: f64,
+    pub(super) max_queue_bytes: u64,
+    pub(super) drops: u64,
+}

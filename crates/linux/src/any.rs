@@ -1,0 +1,206 @@
+//! Either kind of endpoint.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Kind, MessageId, Span, Time};
+use smallvec::SmallVec;
+
+use crate::endpoint::{Endpoint, Event, SendError, Stats};
+use crate::kernel::TcpEndpoint;
+use crate::{Clock, wait};
+
+/// A transport of this project over UDP, or the kernel's TCP: driven alike.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and they do not move")]
+pub enum AnyEndpoint {
+    /// A transport of this project.
+    Udp(Endpoint),
+    /// The kernel's TCP.
+    Kernel(TcpEndpoint),
+}
+
+impl From<Endpoint> for AnyEndpoint {
+    fn from(endpoint: Endpoint) -> Self {
+        Self::Udp(endpoint)
+    }
+}
+
+impl From<TcpEndpoint> for AnyEndpoint {
+    fn from(endpoint: TcpEndpoint) -> Self {
+        Self::Kernel(endpoint)
+    }
+}
+
+macro_rules! either {
+    ($this:expr, $endpoint:ident => $call:expr) => {
+        match $this {
+            Self::Udp($endpoint) => $call,
+            Self::Kernel($endpoint) => $call,
+        }
+    };
+}
+
+impl AnyEndpoint {
+    /// See [`Endpoint::local_addr`].
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        either!(self, endpoint => endpoint.local_addr())
+    }
+
+    /// See [`Endpoint::host`].
+    #[must_use]
+    pub const fn host(&self) -> HostId {
+        either!(self, endpoint => endpoint.host())
+    }
+
+    /// See [`Endpoint::clock`].
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        either!(self, endpoint => endpoint.clock())
+    }
+
+    /// See [`Endpoint::stats`] and [`TcpEndpoint::stats`].
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        either!(self, endpoint => endpoint.stats())
+    }
+
+    /// See [`Endpoint::memory`].
+    #[must_use]
+    pub const fn memory(&self) -> (u64, u64) {
+        either!(self, endpoint => endpoint.memory())
+    }
+
+    /// See [`Endpoint::add_peer`].
+    pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
+        either!(self, endpoint => endpoint.add_peer(address))
+    }
+
+    /// See [`Endpoint::peer_addr`].
+    #[must_use]
+    pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
+        either!(self, endpoint => endpoint.peer_addr(peer))
+    }
+
+    /// See [`Endpoint::send`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; nothing has changed then.
+    pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
+        either!(self, endpoint => endpoint.send(peer, kind, bytes))
+    }
+
+    /// See [`Endpoint::respond`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; nothing has changed then.
+    pub fn respond(
+        &mut self,
+        peer: HostId,
+        request: MessageId,
+        bytes: Bytes,
+    ) -> Result<(), SendError> {
+        either!(self, endpoint => endpoint.respond(peer, request, bytes))
+    }
+
+    /// See [`Endpoint::cancel`].
+    pub fn cancel(&mut self, peer: HostId, id: MessageId) {
+        either!(self, endpoint => endpoint.cancel(peer, id));
+    }
+
+    /// See [`Endpoint::open`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; nothing has changed then.
+    pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
+        either!(self, endpoint => endpoint.open(peer, deadline))
+    }
+
+    /// See [`Endpoint::write`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; nothing has changed then.
+    pub fn write(
+        &mut self,
+        peer: HostId,
+        id: MessageId,
+        bytes: Bytes,
+        end: bool,
+    ) -> Result<(), SendError> {
+        either!(self, endpoint => endpoint.write(peer, id, bytes, end))
+    }
+
+    /// See [`Endpoint::unacknowledged`] and [`TcpEndpoint::unacknowledged`].
+    #[must_use]
+    pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
+        either!(self, endpoint => endpoint.unacknowledged(peer, id))
+    }
+
+    /// See [`Endpoint::consume`].
+    pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
+        either!(self, endpoint => endpoint.consume(peer, id, bytes));
+    }
+
+    /// See [`Endpoint::poll_event`].
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        either!(self, endpoint => endpoint.poll_event())
+    }
+
+    /// See [`Endpoint::turn`].
+    ///
+    /// # Errors
+    /// If its sockets do not work any more.
+    pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        either!(self, endpoint => endpoint.turn())
+    }
+
+    /// See [`Endpoint::is_blocked`].
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        either!(self, endpoint => endpoint.is_blocked())
+    }
+
+    /// See [`Endpoint::wait`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        either!(self, endpoint => endpoint.wait(until))
+    }
+
+    fn has_events(&self) -> bool {
+        either!(self, endpoint => endpoint.has_events())
+    }
+
+    const fn busy_poll(&self) -> Span {
+        either!(self, endpoint => endpoint.busy_poll())
+    }
+}
+
+impl AsFd for AnyEndpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, endpoint => endpoint.as_fd())
+    }
+}
+
+/// Waits until one of several endpoints, which share a clock, has something to do, or until a time of that
+/// clock (the earliest that their turns have returned). It looks as long as the most patient of them before it
+/// sleeps. Without endpoints it returns at once.
+///
+/// # Errors
+/// What the system says.
+pub fn wait_any(endpoints: &mut [AnyEndpoint], until: Option<Time>) -> io::Result<()> {
+    let Some(first) = endpoints.first() else { return Ok(()) };
+    if endpoints.iter().any(AnyEndpoint::has_events) {
+        return Ok(());
+    }
+    let clock = first.clock();
+    let busy = endpoints.iter().map(AnyEndpoint::busy_poll).max().unwrap_or(Span::ZERO);
+    let fds: SmallVec<[(BorrowedFd<'_>, bool); 8]> =
+        endpoints.iter().map(|endpoint| (endpoint.as_fd(), endpoint.is_blocked())).collect();
+    wait::wait(clock, &fds, until, busy)
+}

@@ -1,0 +1,335 @@
+//! Hosts as network namespaces: each has one interface, whose other end is a port of the switch's namespace.
+//!
+//! ```text
+//!  namespace rw-ID-h0          namespace rw-ID-sw           namespace rw-ID-h1
+//!  eth0 10.0.0.0/32 <──veth──> h0   (the switch)   h1 <──veth──> eth0 10.0.0.1/32
+//! ```
+//! A host's only route leads to a gateway that does not exist, with an address that is known for good: so there
+//! is no ARP, and every frame has the gateway's MAC address until the switch writes the receiver's. Offloads are off:
+//! what is on the pair are whole frames of at most one MTU, with their checksums. A token bucket lets them out at the
+//! link's rate, so that the kernel's TCP feels its NIC. IPv6 is off. All names carry the run's id, so that a
+//! later run can remove them; all that is in a namespace goes with it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rackweave_core::{HostId, Rate, Span, frame};
+use rackweave_wire::frame::{ip_address, mac_address};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::sys::ethtool;
+
+/// A host's interface.
+pub const HOST_INTERFACE: &str = "eth0";
+/// Where `ip` keeps namespaces by name.
+const FOLDER: &str = "/run/netns";
+/// All hosts' gateway: it does not exist.
+const GATEWAY: &str = "169.254.1.1";
+const GATEWAY_MAC: &str = "02:ff:00:00:00:01";
+/// The largest IP packet.
+const MTU: u32 = frame::MTU;
+
+/// Why there is no such network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// Rights are missing.
+    #[error(
+        "network namespaces need the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root"
+    )]
+    NoRights,
+    /// A program is missing.
+    #[error("the program `{0}` is missing: it is part of iproute2")]
+    NoProgram(&'static str),
+    /// A program has failed.
+    #[error("`{program}` failed: {said}")]
+    Failed {
+        /// Which, with its arguments.
+        program: String,
+        /// What it said.
+        said: String,
+    },
+    /// The namespace cannot be entered.
+    #[error("cannot enter the network namespace `{name}`: {source}")]
+    Enter {
+        /// Its name.
+        name: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A setting of a namespace cannot be made.
+    #[error("cannot set {what} in the network namespace `{name}`: {source}")]
+    Set {
+        /// The setting.
+        what: String,
+        /// The namespace.
+        name: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// More hosts than addresses.
+    #[error("host {} has no address: its number is not below 2^24", .0.0)]
+    NoAddress(HostId),
+}
+
+/// A network of hosts around a switch.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// All names begin with it.
+    pub prefix: String,
+    /// How many hosts.
+    pub hosts: u32,
+    /// Rate of their links.
+    pub link: Rate,
+    /// What the kernel's TCP is like in all of them.
+    pub tcp: TcpSettings,
+}
+
+/// What the kernel's TCP is like.
+#[derive(Clone, Debug, Default)]
+pub struct TcpSettings {
+    /// Congestion control of connections that do not name one: by the route, as a namespace may not have every
+    /// default.
+    pub congestion: Option<String>,
+    /// Whether connections use ECN.
+    pub ecn: bool,
+    /// Least retransmission timeout, in whole milliseconds.
+    pub min_rto: Option<Span>,
+}
+
+/// Whether namespaces can be made here at all.
+///
+/// # Errors
+/// Says what is missing.
+pub fn check() -> Result<(), NetnsError> {
+    for program in ["ip", "tc"] {
+        let found = Command::new(program).arg("-Version").stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            return Err(NetnsError::NoProgram(program));
+        }
+    }
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let has = |bit: u32| effective.is_some_and(|bits| bits >> bit & 1 == 1);
+    if has(NET_ADMIN) && has(SYS_ADMIN) { Ok(()) } else { Err(NetnsError::NoRights) }
+}
+
+/// Moves the calling thread, and what it starts from now on, into a namespace.
+///
+/// # Errors
+/// If there is none of this name, or rights are missing.
+pub fn enter(name: &str) -> Result<(), NetnsError> {
+    let failed = |source| NetnsError::Enter { name: name.to_owned(), source };
+    let file = File::open(Path::new(FOLDER).join(name)).map_err(failed)?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| failed(error.into()))
+}
+
+/// The namespaces whose names begin so.
+#[must_use]
+pub fn named(prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Removes the namespaces whose names begin so, and all that is in them.
+///
+/// # Errors
+/// If one of them stays.
+pub fn remove(prefix: &str) -> Result<(), NetnsError> {
+    let names = named(prefix);
+    if names.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = names.iter().map(|name| format!("netns del {name}")).collect();
+    run("ip", &["-force", "-batch", "-"], &lines)
+}
+
+/// The switch's end of a host's pair, in the switch's namespace.
+#[must_use]
+pub fn switch_end(host: HostId) -> String {
+    format!("h{}", host.0)
+}
+
+impl Network {
+    /// The namespace of the switch.
+    #[must_use]
+    pub fn switch(&self) -> String {
+        format!("{}-sw", self.prefix)
+    }
+
+    /// The namespace of a host.
+    #[must_use]
+    pub fn host(&self, host: HostId) -> String {
+        format!("{}-h{}", self.prefix, host.0)
+    }
+
+    /// Makes it. After an error, [`remove`] takes away what was made.
+    ///
+    /// # Errors
+    /// Says what could not be made.
+    pub fn make(&self) -> Result<(), NetnsError> {
+        let hosts: Vec<HostId> = (0..self.hosts).map(HostId).collect();
+        let switch = self.switch();
+        let mut lines = vec![format!("netns add {switch}")];
+        lines.extend(hosts.iter().map(|host| format!("netns add {}", self.host(*host))));
+        run("ip", &["-batch", "-"], &lines)?;
+        // Before any interface is up: not a single packet of IPv6.
+        self.inside(&switch, || quiet(&switch))?;
+        for host in &hosts {
+            let name = self.host(*host);
+            self.inside(&name, || {
+                quiet(&name)?;
+                self.tcp_settings(&name)
+            })?;
+        }
+        let pairs: Vec<String> = hosts.iter().map(|host| self.pair(*host)).collect();
+        run("ip", &["-batch", "-"], &pairs)?;
+        for host in &hosts {
+            let name = self.host(*host);
+            self.inside(&name, || no_offloads(&name, HOST_INTERFACE))?;
+            run("ip", &["-n", &name, "-batch", "-"], &self.addresses(*host)?)?;
+            run("tc", &["-n", &name, "-batch", "-"], &[self.bucket()])?;
+        }
+        self.inside(&switch, || {
+            hosts.iter().try_for_each(|host| no_offloads(&switch, &switch_end(*host)))
+        })?;
+        let up: Vec<String> =
+            hosts.iter().map(|host| format!("link set {} up", switch_end(*host))).collect();
+        run("ip", &["-n", &switch, "-batch", "-"], &up)
+    }
+
+    fn pair(&self, host: HostId) -> String {
+        let (end, switch, name) = (switch_end(host), self.switch(), self.host(host));
+        let mac = mac_address(host).map(|byte| format!("{byte:02x}")).join(":");
+        format!(
+            "link add name {end} mtu {MTU} netns {switch} type veth \
+             peer name {HOST_INTERFACE} mtu {MTU} address {mac} netns {name}"
+        )
+    }
+
+    fn addresses(&self, host: HostId) -> Result<Vec<String>, NetnsError> {
+        let ip = ip_address(host).ok_or(NetnsError::NoAddress(host))?;
+        let ip = std::net::Ipv4Addr::from(ip);
+        let min_rto = self.tcp.min_rto.map_or(String::new(), |rto| {
+            format!(" rto_min {}ms", rto.0.div_ceil(1_000_000_000).max(1))
+        });
+        let congestion = self.tcp.congestion.as_ref();
+        let congestion = congestion.map_or(String::new(), |name| format!(" congctl {name}"));
+        Ok(vec![
+            "link set lo up".into(),
+            format!("addr add {ip}/32 dev {HOST_INTERFACE}"),
+            format!("link set {HOST_INTERFACE} up"),
+            format!(
+                "neigh replace {GATEWAY} lladdr {GATEWAY_MAC} dev {HOST_INTERFACE} nud permanent"
+            ),
+            format!("route add {GATEWAY} dev {HOST_INTERFACE} scope link"),
+            format!(
+                "route add default via {GATEWAY} dev {HOST_INTERFACE} src {ip}{min_rto}{congestion}"
+            ),
+        ])
+    }
+
+    /// Frames leave at the link's rate, counted with checksum, preamble and gap. The burst is what the link
+    /// carries in 100 microseconds: what timers of the kernel take.
+    fn bucket(&self) -> String {
+        let full = u64::from(frame::wire_bytes(MTU));
+        let burst = (self.link.bytes_in(Span::from_us(100))).max(2 * full);
+        let limit = 1000 * full;
+        let rate = self.link.0;
+        format!(
+            "qdisc add dev {HOST_INTERFACE} root tbf rate {rate}bit burst {burst} limit {limit} overhead 24"
+        )
+    }
+
+    fn tcp_settings(&self, name: &str) -> Result<(), NetnsError> {
+        set(name, "net/ipv4/tcp_ecn", if self.tcp.ecn { "1" } else { "0" })?;
+        // What one run has learnt of a path must not help the next.
+        set(name, "net/ipv4/tcp_no_metrics_save", "1")
+    }
+
+    /// Does something inside a namespace, on a thread that never comes back from there.
+    fn inside<T: Send>(
+        &self,
+        name: &str,
+        what: impl FnOnce() -> Result<T, NetnsError> + Send,
+    ) -> Result<T, NetnsError> {
+        std::thread::scope(|threads| {
+            let done = threads.spawn(|| {
+                enter(name)?;
+                what()
+            });
+            done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// No packets but ours.
+fn quiet(name: &str) -> Result<(), NetnsError> {
+    for which in ["all", "default"] {
+        let path = format!("net/ipv6/conf/{which}/disable_ipv6");
+        // A kernel without IPv6 has nothing to be switched off.
+        if Path::new("/proc/sys").join(&path).exists() {
+            set(name, &path, "1")?;
+        }
+    }
+    Ok(())
+}
+
+/// To be called inside the namespace.
+fn set(name: &str, path: &str, value: &str) -> Result<(), NetnsError> {
+    std::fs::write(Path::new("/proc/sys").join(path), value).map_err(|source| NetnsError::Set {
+        what: format!("{} = {value}", path.replace('/', ".")),
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// To be called inside the namespace.
+fn no_offloads(name: &str, interface: &str) -> Result<(), NetnsError> {
+    ethtool::no_offloads(interface).map_err(|source| NetnsError::Set {
+        what: format!("the offloads of {interface}"),
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// Runs a program with lines on its standard input.
+fn run(program: &'static str, arguments: &[&str], lines: &[String]) -> Result<(), NetnsError> {
+    let shown = || {
+        let words = arguments.iter().map(OsStr::new).map(|word| word.to_string_lossy());
+        words.fold(program.to_owned(), |line, word| line + " " + &word)
+    };
+    let failed = |said: String| NetnsError::Failed { program: shown(), said };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => NetnsError::NoProgram(program),
+            _ => failed(error.to_string()),
+        })?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // If it does not read, it says why.
+        let _ = stdin.write_all((lines.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))
+}

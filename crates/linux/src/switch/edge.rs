@@ -1,0 +1,361 @@
+//! How hosts are joined to the fabric: their sockets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rackweave_core::{DropReason, HostId, Packet, Time};
+use smallvec::SmallVec;
+
+use super::config::{Edge, SwitchConfig, SwitchError};
+use super::core::{Core, Departure};
+use super::frame::{self, Carried, Unfit};
+use crate::clock::{Clock, realtime_to_monotonic_ns};
+use crate::endpoint::Network;
+use crate::sys::{self, Frame, FrameBatch, PacketSocket, ReceiveBatch, SendBatch, UdpSocket};
+
+/// Calls to receive from one socket, before others get their turn.
+const RECEIVE_CALLS: usize = 8;
+
+/// Datagrams that wait for room in the kernel; more are dropped.
+const MOST_WAITING: usize = 1024;
+
+/// A host's socket.
+#[derive(Debug)]
+enum Port {
+    Udp(UdpPort),
+    Interface(InterfacePort),
+}
+
+#[derive(Debug)]
+struct UdpPort {
+    socket: UdpSocket,
+    /// The host's address, if known.
+    host: Option<SocketAddr>,
+    /// It was given, and not learnt.
+    fixed: bool,
+    batch: SendBatch,
+}
+
+#[derive(Debug)]
+struct InterfacePort {
+    socket: PacketSocket,
+    /// Slots and lengths of frames that are to be sent.
+    out: Vec<(u32, usize)>,
+    drops: u64,
+}
+
+/// All hosts' sockets.
+#[derive(Debug)]
+pub(super) struct Edges {
+    ports: Vec<Port>,
+    learn_from: Vec<Network>,
+    mtu: usize,
+    datagrams: ReceiveBatch,
+    frames: FrameBatch,
+    /// Ports that have something to send.
+    touched: Vec<u32>,
+    /// When it was due.
+    due: Vec<Time>,
+}
+
+/// When what is read was received.
+#[derive(Clone, Copy, Debug)]
+struct Stamps {
+    clock: Clock,
+    now: Time,
+    to_monotonic: i64,
+}
+
+impl Stamps {
+    fn at(&self, realtime_ns: Option<u64>) -> Time {
+        realtime_ns.map_or(self.now, |realtime| {
+            self.clock.at(realtime.saturating_add_signed(self.to_monotonic)).min(self.now)
+        })
+    }
+}
+
+impl Edges {
+    pub(super) fn open(config: &SwitchConfig) -> Result<Self, SwitchError> {
+        let mut ports = Vec::with_capacity(config.edges.len());
+        for (number, edge) in config.edges.iter().enumerate() {
+            ports.push(match edge {
+                Edge::Udp { bind, host } => {
+                    let socket = UdpSocket::bind(*bind, config.socket_buffer, true);
+                    let socket = socket.map_err(|source| SwitchError::Bind {
+                        host: HostId(number as u32),
+                        address: *bind,
+                        source,
+                    })?;
+                    sys::set_buffers(socket.as_fd(), config.socket_buffer);
+                    let (host, fixed) = (*host, host.is_some());
+                    Port::Udp(UdpPort { socket, host, fixed, batch: SendBatch::default() })
+                }
+                Edge::Interface { name } => {
+                    let socket = PacketSocket::open(name, config.socket_buffer);
+                    let socket = socket.map_err(|source| interface_error(name, source))?;
+                    Port::Interface(InterfacePort { socket, out: Vec::new(), drops: 0 })
+                }
+            });
+        }
+        Ok(Self {
+            ports,
+            learn_from: config.learn_from.clone(),
+            mtu: config.mtu as usize,
+            datagrams: ReceiveBatch::default(),
+            frames: FrameBatch::default(),
+            touched: Vec::new(),
+            due: Vec::new(),
+        })
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// The UDP ports of all hosts that have one.
+    pub(super) fn udp_ports(&self) -> Vec<Option<SocketAddr>> {
+        let address = |port: &Port| match port {
+            Port::Udp(port) => Some(port.socket.local_addr()),
+            Port::Interface(_) => None,
+        };
+        self.ports.iter().map(address).collect()
+    }
+
+    /// All sockets, in the order of their hosts.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().map(|port| match port {
+            Port::Udp(port) => port.socket.as_fd(),
+            Port::Interface(port) => port.socket.as_fd(),
+        })
+    }
+
+    /// Frames that the kernel has lost before they could be read.
+    pub(super) fn kernel_drops(&mut self) -> u64 {
+        let drops = |port: &mut Port| match port {
+            Port::Udp(port) => sys::drops(port.socket.as_fd()),
+            Port::Interface(port) => {
+                port.drops += port.socket.new_drops();
+                port.drops
+            }
+        };
+        self.ports.iter_mut().map(drops).sum()
+    }
+
+    /// Reads the sockets of these hosts. All frames that were received before `now` have been read from
+    /// them then, or else those that were received before the time that is returned.
+    pub(super) fn receive(
+        &mut self,
+        ready: &[u32],
+        clock: Clock,
+        now: Time,
+        core: &mut Core,
+    ) -> Result<Time, SwitchError> {
+        let stamps = Stamps { clock, now, to_monotonic: realtime_to_monotonic_ns() };
+        let mut horizon = now;
+        for &host in ready {
+            let last = match &self.ports[host as usize] {
+                Port::Udp(_) => self.receive_datagrams(host, &stamps, core),
+                Port::Interface(_) => self.receive_frames(host, &stamps, core),
+            };
+            let host = HostId(host);
+            if let Some(last) = last.map_err(|source| SwitchError::Socket { host, source })? {
+                horizon = horizon.min(last);
+            }
+        }
+        Ok(horizon)
+    }
+
+    /// Reads a UDP port; the time of the last datagram, if there may be more.
+    fn receive_datagrams(
+        &mut self,
+        host: u32,
+        stamps: &Stamps,
+        core: &mut Core,
+    ) -> io::Result<Option<Time>> {
+        let Port::Udp(port) = &mut self.ports[host as usize] else { return Ok(None) };
+        let mut last = stamps.now;
+        for _ in 0..RECEIVE_CALLS {
+            let filled = port.socket.receive(&mut self.datagrams)?;
+            for datagram in self.datagrams.datagrams() {
+                last = stamps.at(datagram.realtime_ns);
+                if port.host != Some(datagram.from) {
+                    let from = datagram.from.ip();
+                    if port.fixed || !self.learn_from.iter().any(|net| net.contains(from)) {
+                        core.counters.foreign += 1;
+                        continue;
+                    }
+                }
+                let (bytes, class) = (datagram.bytes, datagram.traffic_class);
+                let read = if bytes.len() + 28 > self.mtu {
+                    Err(Unfit::Oversized)
+                } else {
+                    frame::read_datagram(bytes, class, HostId(host), core.hosts())
+                };
+                if read.is_ok() && port.host != Some(datagram.from) {
+                    port.host = Some(datagram.from);
+                    core.counters.learnt += 1;
+                }
+                // A greeting to itself is for the switch: it says where the host is.
+                if !read.is_ok_and(|packet| packet.dst.0 == host) {
+                    let_in(core, last, HostId(host), read, bytes);
+                }
+            }
+            if !UdpSocket::was_full(filled) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(last))
+    }
+
+    /// Reads an interface; the time of the last frame, if there may be more.
+    fn receive_frames(
+        &mut self,
+        host: u32,
+        stamps: &Stamps,
+        core: &mut Core,
+    ) -> io::Result<Option<Time>> {
+        let Port::Interface(port) = &mut self.ports[host as usize] else { return Ok(None) };
+        let mut last = stamps.now;
+        for _ in 0..RECEIVE_CALLS {
+            let filled = port.socket.receive(&mut self.frames)?;
+            for Frame { realtime_ns, cut, unfinished_checksum, bytes } in self.frames.frames() {
+                last = stamps.at(realtime_ns);
+                let read = match cut {
+                    true => Err(Unfit::Oversized),
+                    false => frame::read_frame(bytes, HostId(host), core.hosts(), self.mtu),
+                };
+                let Some(slot) = let_in(core, last, HostId(host), read, bytes) else { continue };
+                if unfinished_checksum {
+                    core.counters.unfinished_checksums += 1;
+                    frame::finish_checksum(&mut core.frames().get_mut(slot)[..bytes.len()]);
+                }
+            }
+            if !PacketSocket::was_full(filled) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(last))
+    }
+
+    /// Sends what has reached its host. The times at which that was due are in [`Edges::due`] then.
+    pub(super) fn send(&mut self, core: &mut Core) -> Result<(), SwitchError> {
+        self.due.clear();
+        while let Some(Departure { due, host, packet }) = core.departure() {
+            self.push(core, host, &packet);
+            self.due.push(due);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        let mut failed = None;
+        touched.retain(|host| match self.flush(*host, core) {
+            Ok(waits) => waits,
+            Err(source) => {
+                failed = Some(SwitchError::Socket { host: HostId(*host), source });
+                false
+            }
+        });
+        self.touched = touched;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// When what was sent last was due.
+    pub(super) fn due(&self) -> &[Time] {
+        &self.due
+    }
+
+    /// Whether something waits for room in the kernel.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Puts a frame among those that go to a host.
+    fn push(&mut self, core: &mut Core, host: HostId, packet: &Packet<Carried>) {
+        let slot = packet.header.slot;
+        match &mut self.ports[host.0 as usize] {
+            Port::Udp(port) => {
+                let Some(to) = port.host else {
+                    core.counters.no_address += 1;
+                    return core.frames().release(slot);
+                };
+                if port.batch.is_empty() {
+                    self.touched.push(host.0);
+                }
+                let (class, bytes) = frame::finish_datagram(core.frames(), packet);
+                port.batch.push(to, class, |out| out.extend_from_slice(bytes), SmallVec::new());
+                core.frames().release(slot);
+            }
+            Port::Interface(port) => {
+                if port.out.is_empty() {
+                    self.touched.push(host.0);
+                }
+                port.out.push((slot, frame::finish_frame(core.frames(), packet)));
+            }
+        }
+        core.counters.forwarded += 1;
+        core.counters.forwarded_bytes += u64::from(packet.wire_bytes);
+    }
+
+    /// Hands to the kernel what goes to a host. `true`: something is left.
+    fn flush(&mut self, host: u32, core: &mut Core) -> io::Result<bool> {
+        match &mut self.ports[host as usize] {
+            Port::Udp(port) => {
+                core.counters.send_refused += port.socket.send(&mut port.batch)?;
+                if port.batch.len() > MOST_WAITING {
+                    core.counters.send_refused += port.batch.len() as u64;
+                    port.batch = SendBatch::default();
+                }
+                Ok(!port.batch.is_empty())
+            }
+            Port::Interface(port) => {
+                let frames = core.frames();
+                let bytes = port.out.iter().map(|(slot, len)| &frames.get(*slot)[..*len]);
+                let refused = port.socket.send(bytes);
+                for (slot, _) in port.out.drain(..) {
+                    frames.release(slot);
+                }
+                core.counters.send_refused += refused;
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Lets a frame into the fabric, or counts why not; its slot.
+fn let_in(
+    core: &mut Core,
+    at: Time,
+    host: HostId,
+    read: Result<Packet<Carried>, Unfit>,
+    bytes: &[u8],
+) -> Option<u32> {
+    let counters = &mut core.counters;
+    let packet = match read {
+        Ok(packet) => packet,
+        Err(unfit) => {
+            let counter = match unfit {
+                Unfit::Malformed => &mut counters.malformed,
+                Unfit::Foreign => &mut counters.foreign,
+                Unfit::Ignored => &mut counters.ignored,
+                Unfit::Oversized => &mut counters.oversized,
+                Unfit::NoRoute => &mut counters.drops[DropReason::NoRoute as usize],
+            };
+            *counter += 1;
+            return None;
+        }
+    };
+    let slot = core.frames().insert(bytes);
+    match slot {
+        Some(slot) => core.arrive(at, host, packet.map(|carried| carried.at(slot))),
+        None => core.counters.no_memory += 1,
+    }
+    slot
+}
+
+fn interface_error(name: &str, source: io::Error) -> SwitchError {
+    let name = name.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => SwitchError::NoInterface { name },
+        io::ErrorKind::PermissionDenied => SwitchError::NotPermitted { name },
+        _ => SwitchError::Interface { name, source },
+    }
+}

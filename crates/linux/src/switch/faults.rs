@@ -1,0 +1,189 @@
+//! What goes wrong: links that lose, damage, repeat and delay frames, and links that fail. As in the simulator,
+//! but that damaged frames go on, with flipped bits, for the receiver to find out.
+
+use rackweave_core::{DropReason, PacketRef, Rng, Span, Time};
+use rackweave_switch::config::{Fault, FaultKind, FaultPlace};
+
+use super::core::{Core, What};
+
+/// The faults that are on one link now.
+#[derive(Clone, Copy, Debug, Default)]
+struct LinkFaults {
+    loss: f64,
+    corruption: f64,
+    duplication: f64,
+    reordering: f64,
+    reorder_delay: Span,
+    /// Frames that arrive until then were on the link when it went down.
+    lost_until: Option<Time>,
+}
+
+/// All faults.
+#[derive(Debug)]
+pub(super) struct Faults {
+    list: Vec<Fault>,
+    on_links: Vec<LinkFaults>,
+    pub(super) rng: Rng,
+}
+
+impl Faults {
+    pub(super) fn new(mut list: Vec<Fault>, links: usize, seed: u64, run: u64) -> Self {
+        // Pauses and crashes are the hosts' own business.
+        list.retain(|fault| !matches!(fault.place, FaultPlace::Host(_)));
+        let on_links = vec![LinkFaults::default(); if list.is_empty() { 0 } else { links }];
+        Self { list, on_links, rng: Rng::stream(seed, run, 0, "faults") }
+    }
+}
+
+impl Core {
+    pub(super) fn start_faults(&mut self) {
+        for fault in self.faults.list.clone() {
+            self.at(fault.from, What::Fault);
+            if fault.until < Time::MAX {
+                self.at(fault.until, What::Fault);
+            }
+        }
+    }
+
+    /// Some fault begins or ends: works out anew what is wrong.
+    pub(super) fn on_fault(&mut self) {
+        let now = self.now;
+        let mut faults = vec![LinkFaults::default(); self.links.len()];
+        let mut down = vec![false; self.links.len()];
+        for fault in self.faults.list.iter().filter(|fault| fault.from <= now && now < fault.until)
+        {
+            for link in self.links_at(fault.place) {
+                let on_link = &mut faults[link as usize];
+                match fault.kind {
+                    FaultKind::Loss(p) => either(&mut on_link.loss, p),
+                    FaultKind::Corruption(p) => either(&mut on_link.corruption, p),
+                    FaultKind::Duplication(p) => either(&mut on_link.duplication, p),
+                    FaultKind::Reordering { probability, delay } => {
+                        either(&mut on_link.reordering, probability);
+                        on_link.reorder_delay = on_link.reorder_delay.max(delay);
+                    }
+                    FaultKind::Down => down[link as usize] = true,
+                    FaultKind::Pause | FaultKind::Crash => {}
+                }
+            }
+        }
+        for (fault, before) in faults.iter_mut().zip(&self.faults.on_links) {
+            fault.lost_until = before.lost_until.filter(|until| *until >= now);
+        }
+        self.faults.on_links = faults;
+        let rerouted = self.take_links_down_and_up(&down);
+        for (link, fault) in self.links.iter_mut().zip(&self.faults.on_links) {
+            link.special = !fault.is_none();
+        }
+        if rerouted {
+            self.reroute();
+        }
+    }
+
+    fn links_at(&self, place: FaultPlace) -> Vec<u32> {
+        match place {
+            FaultPlace::AllLinks => (0..self.links.len() as u32).collect(),
+            FaultPlace::CoreLinks => {
+                self.fabric.core_links().into_iter().flat_map(|(up, down)| [up, down]).collect()
+            }
+            FaultPlace::HostLink(host) => vec![host.0, self.fabric.downlink(host)],
+            FaultPlace::CoreLink(cable) => {
+                let (up, down) = self.fabric.core_links()[cable as usize];
+                vec![up, down]
+            }
+            FaultPlace::Host(_) => Vec::new(),
+        }
+    }
+
+    /// Applies which links are down; says whether any switch's port changed.
+    fn take_links_down_and_up(&mut self, down: &[bool]) -> bool {
+        let mut rerouted = false;
+        for (number, &down) in down.iter().enumerate() {
+            if self.links[number].down == down {
+                continue;
+            }
+            let is_uplink = number < self.fabric.hosts() as usize;
+            rerouted |= !is_uplink;
+            if down {
+                if !is_uplink {
+                    self.catch_up(number as u32, self.now);
+                    self.drop_queue(number as u32);
+                }
+                // What is on the way is lost; it is thrown away as it arrives.
+                let last = self.links[number].in_flight.back();
+                self.faults.on_links[number].lost_until = last.map(|packet| self.pool.at(packet));
+            }
+            self.links[number].down = down;
+        }
+        rerouted
+    }
+
+    /// All switches learn at once which links between them work.
+    fn reroute(&mut self) {
+        let hosts = self.fabric.hosts() as usize;
+        if self.links[hosts..].iter().all(|link| !link.down) {
+            for switch in &mut self.switches {
+                switch.forwarder.clear_detours();
+            }
+            return;
+        }
+        let (hosts_per_group, tables) = self.fabric.detours(|link| !self.links[link as usize].down);
+        for (switch, table) in self.switches.iter_mut().zip(tables) {
+            switch.forwarder.detour(hosts_per_group, table);
+        }
+    }
+
+    /// Whether a frame that arrives over a link with faults goes on. If not, it is dealt with.
+    #[cold]
+    pub(super) fn survives(&mut self, link: u32, packet: PacketRef) -> bool {
+        let Some(faults) = self.faults.on_links.get(link as usize).copied() else { return true };
+        if faults.is_none() {
+            return true;
+        }
+        let rng = &mut self.faults.rng;
+        let reason = if faults.lost_until.is_some_and(|until| self.pool.at(packet) <= until) {
+            Some(DropReason::LinkDown)
+        } else if rng.chance(faults.loss) {
+            Some(DropReason::FaultLoss)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.links[link as usize].stats.drops += 1;
+            self.discard(packet, reason);
+            return false;
+        }
+        if self.faults.rng.chance(faults.corruption) {
+            self.counters.corrupted += 1;
+            self.damage(packet);
+        }
+        if self.faults.rng.chance(faults.duplication)
+            && let Some(copy) = self.duplicate(packet)
+        {
+            self.counters.duplicated += 1;
+            self.at(self.now, What::Stray { link, packet: copy });
+        }
+        if self.faults.rng.chance(faults.reordering) {
+            let late = Span(1 + self.faults.rng.below(faults.reorder_delay.0.max(1)));
+            self.counters.reordered += 1;
+            self.at(self.now + late, What::Stray { link, packet });
+            return false;
+        }
+        true
+    }
+}
+
+/// Adds an independent cause with this probability.
+fn either(known: &mut f64, p: f64) {
+    *known = 1.0 - (1.0 - *known) * (1.0 - p);
+}
+
+impl LinkFaults {
+    fn is_none(&self) -> bool {
+        self.loss == 0.0
+            && self.corruption == 0.0
+            && self.duplication == 0.0
+            && self.reordering == 0.0
+            && self.lost_until.is_none()
+    }
+}

@@ -1,0 +1,282 @@
+//! The user-space switch: the simulator's fabric at real rates, in one thread.
+//!
+//! Hosts hand their frames to UDP ports (`wire::overlay`) or to interfaces. The kernel says when it received each;
+//! from then on a frame's way is that of the simulator: its host's link, the switches with their queues and
+//! faults, the link to the receiver. It is handed to the receiver's socket when its last bit would have
+//! arrived there, or a little later ([`Report::lateness`] says how much); what is late never makes what follows later.
+//! See [`Core`].
+//!
+//! # What is protected
+//! A host's port takes only what the host itself has sent: by its address, and by the source that its packets
+//! name. An address that is learnt ([`SwitchConfig::learn_from`]) is that of the last one who has called itself
+//! this host: on loopback, any process of the machine can. Nothing is encrypted or signed.
+
+mod config;
+mod core;
+mod edge;
+mod faults;
+mod frame;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use rackweave_core::{Span, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+
+pub use self::config::{Edge, SwitchConfig, SwitchError};
+pub use self::core::{Core, CoreConfig, Departure};
+pub use self::frame::{Carried, Frames, MAX_FRAME};
+pub use self::stats::{Counters, Lateness, LinkStats, QueueSample, Report};
+
+use self::edge::Edges;
+use self::stats::Late;
+use crate::clock::Clock;
+
+/// The longest sleep of [`Switch::run`]: that long it takes to stop at most.
+const LONGEST_SLEEP: Span = Span::from_ms(20);
+
+/// Readable sockets that one call tells of.
+const EVENTS: usize = 64;
+
+/// While the kernel has no room for a datagram, it is tried again after this.
+const TRY_AGAIN: Span = Span::from_us(200);
+
+/// The user-space switch. Nothing blocks but [`Switch::wait`] and [`Switch::run`].
+#[derive(Debug)]
+pub struct Switch {
+    core: Core,
+    edges: Edges,
+    epoll: OwnedFd,
+    /// Readable sockets, by their hosts.
+    ready: Vec<u32>,
+    clock: Clock,
+    batch_window: Span,
+    busy_poll: bool,
+    late: Late,
+    /// Lateness is measured from then on.
+    late_since: Time,
+    /// Whether the last turn had something to do.
+    busy: bool,
+}
+
+/// What others tell a switch that runs, and are told.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// Set it to end [`Switch::run`].
+    pub stop: AtomicBool,
+    /// A report is wanted.
+    wanted: AtomicBool,
+    report: Mutex<Option<Report>>,
+    told: Condvar,
+}
+
+impl Control {
+    /// Asks the switch for a report. `None`: it does not run, or did not answer within a second.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        *report = None;
+        self.wanted.store(true, Ordering::Release);
+        let patience = Duration::from_secs(1);
+        let answered = self.told.wait_timeout_while(report, patience, |report| report.is_none());
+        let (mut report, _) = answered.unwrap_or_else(PoisonError::into_inner);
+        report.take()
+    }
+}
+
+impl Switch {
+    /// Opens all sockets.
+    ///
+    /// # Errors
+    /// If the configuration has no sense, or a socket can't be had.
+    pub fn new(config: SwitchConfig) -> Result<Self, SwitchError> {
+        let fabric = config.check()?;
+        let edges = Edges::open(&config)?;
+        let wait = |error: Errno| SwitchError::Wait(error.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wait)?;
+        for (host, socket) in edges.sockets().enumerate() {
+            let data = epoll::EventData::new_u64(host as u64);
+            epoll::add(&epoll, socket, data, epoll::EventFlags::IN).map_err(wait)?;
+        }
+        let core = Core::new(CoreConfig {
+            fabric,
+            faults: config.faults,
+            seed: config.seed,
+            run: config.run,
+            frames: config.frames,
+            nic_queue_bytes: config.nic_queue_bytes,
+            sample_every: config.sample_every,
+        });
+        Ok(Self {
+            ready: Vec::new(),
+            core,
+            edges,
+            epoll,
+            clock: config.clock,
+            batch_window: config.batch_window,
+            busy_poll: config.busy_poll,
+            late: Late::new(),
+            late_since: Time::ZERO,
+            busy: false,
+        })
+    }
+
+    /// The UDP port of each host: where its endpoint sends to. `None`: it has an interface.
+    #[must_use]
+    pub fn udp_ports(&self) -> Vec<Option<SocketAddr>> {
+        self.edges.udp_ports()
+    }
+
+    /// The clock that all its times are of.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Links and lateness are measured from this time on, or from now if it has passed.
+    pub fn measure_from(&mut self, at: Time) {
+        self.core.measure_from(at);
+        self.late_since = at;
+        self.late.clear();
+    }
+
+    /// Reads what hosts have sent, and sends what is due. When to call it again, if no socket becomes
+    /// readable before.
+    ///
+    /// # Errors
+    /// If a socket does not work any more.
+    pub fn turn(&mut self) -> Result<Option<Time>, SwitchError> {
+        // The clock first: what is stamped before is in the sockets when they are looked at.
+        let now = self.clock.now();
+        self.look()?;
+        let horizon = self.edges.receive(&self.ready, self.clock, now, &mut self.core)?;
+        self.core.run(horizon);
+        self.edges.send(&mut self.core)?;
+        let due = self.edges.due();
+        self.busy = !self.ready.is_empty() || !due.is_empty();
+        if !due.is_empty() {
+            let now = self.clock.now();
+            for due in due.iter().filter(|due| **due >= self.late_since) {
+                self.late.record(now.since(*due));
+            }
+        }
+        let mut next = self.core.next_due();
+        if self.edges.is_blocked() {
+            next = Some(next.unwrap_or(Time::MAX).min(now + TRY_AGAIN));
+        }
+        if horizon < now {
+            next = Some(now);
+        }
+        Ok(next)
+    }
+
+    /// Finds out which sockets are readable.
+    fn look(&mut self) -> Result<(), SwitchError> {
+        self.ready.clear();
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // What is readable goes round: the next call tells of others.
+        for _ in 0..=self.edges.len() / EVENTS {
+            let mut room = [MaybeUninit::uninit(); EVENTS];
+            let events = match epoll::wait(&self.epoll, &mut room, Some(&zero)) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(SwitchError::Wait(error.into())),
+            };
+            self.ready.extend(events.iter().map(|event| event.data.u64() as u32));
+            if events.len() < EVENTS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a socket is readable, at most until this time.
+    ///
+    /// # Errors
+    /// If waiting itself fails.
+    pub fn wait(&self, until: Time) -> Result<(), SwitchError> {
+        let left = until.since(self.clock.now()).0.div_ceil(1000);
+        let timeout = Timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as _,
+        };
+        let mut sockets = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut sockets, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(SwitchError::Wait(error.into())),
+        }
+    }
+
+    /// Switches until it is told to stop.
+    ///
+    /// # Errors
+    /// If a socket does not work any more.
+    pub fn run(&mut self, control: &Control) -> Result<(), SwitchError> {
+        // The kernel would else let timers be 50 us late to save power.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        while !control.stop.load(Ordering::Relaxed) {
+            let began = self.clock.now();
+            let next = self.turn()?;
+            if control.wanted.swap(false, Ordering::AcqRel) {
+                let report = self.report();
+                *control.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+                control.told.notify_all();
+            }
+            if self.busy_poll {
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.busy {
+                // What comes meanwhile is handled together; it is on its host's link for a while anyway.
+                self.sleep_until(began + self.batch_window);
+            }
+            let now = self.clock.now();
+            let next = next.unwrap_or(Time::MAX).min(now + LONGEST_SLEEP);
+            if next > now {
+                self.wait(next)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep_until(&self, at: Time) {
+        let at = self.clock.monotonic_ns(at);
+        let request =
+            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as _ };
+        // A signal ends it early, which does no harm.
+        let monotonic = rustix::thread::ClockId::Monotonic;
+        let _ = rustix::thread::clock_nanosleep_absolute(monotonic, &request);
+    }
+
+    /// All that it has to tell. Reading it does not disturb frames that are under way.
+    pub fn report(&mut self) -> Report {
+        let mut counters = *self.core.counters();
+        counters.kernel_drops = self.edges.kernel_drops();
+        let links = self.core.link_stats();
+        Report {
+            at: self.clock.now(),
+            since: self.core.since(),
+            counters,
+            links,
+            queue_series: self.core.series().to_vec(),
+            lateness: self.late.told(),
+            frames_inside: self.core.frames().live(),
+        }
+    }
+}
+
+impl AsFd for Switch {
+    /// Readable when [`Switch::turn`] has something to read.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

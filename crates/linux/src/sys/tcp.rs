@@ -1,0 +1,43 @@
+//! What the kernel knows of a TCP connection.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// How long it is since the other end acknowledged anything, if something waits for that.
+///
+/// # Errors
+/// What the system says.
+pub fn unanswered_for(socket: &impl AsFd) -> io::Result<Option<Duration>> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` is as long as `bytes` says, and both live through the call. The kernel writes at most that
+    // much; all fields are integers, for which the zeros of what it does not write are good.
+    let info = unsafe {
+        let fd = socket.as_fd().as_raw_fd();
+        let to = info.as_mut_ptr().cast();
+        if libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut bytes) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        info.assume_init()
+    };
+    let waits = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+    Ok(waits.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into())))
+}
+
+/// Has the system choose the port of a bound socket only when it connects (`IP_BIND_ADDRESS_NO_PORT`): ports that
+/// are in use with other destinations are good then.
+///
+/// # Errors
+/// What the system says.
+pub fn bind_late(socket: &impl AsFd) -> io::Result<()> {
+    let (on, bytes): (libc::c_int, _) = (1, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the value is an int that lives through the call, as its length says.
+    let result = unsafe {
+        let fd = socket.as_fd().as_raw_fd();
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+        libc::setsockopt(fd, level, name, (&raw const on).cast(), bytes)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,353 @@
+//! Endpoints on loopback through the user-space switch.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use rackweave_core::{DropReason, HostId, Kind, Rate, Span, Time};
+use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig, SwitchError};
+use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
+use rackweave_switch::config::{
+    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
+    Topology, TrimConfig,
+};
+use rackweave_transport::{TransportConfig, homa, ndp, tcp};
+use rackweave_wire::overlay;
+
+const PATIENCE: Span = Span::from_secs(20);
+const LINK: Rate = Rate(200_000_000);
+
+fn fabric(topology: Topology, trim: bool) -> FabricConfig {
+    let packets = |n: u64| n * 1538;
+    FabricConfig {
+        topology,
+        host_link_delay: Span::from_us(1),
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::from_us(1),
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: OneSwitch {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: packets(200) },
+            ecn_threshold_bytes: Some(packets(20)),
+            priorities: true,
+            trim: trim.then_some(TrimConfig {
+                data_queue_bytes: packets(8),
+                header_queue_bytes: packets(8),
+                return_to_sender: true,
+            }),
+            routing: Routing::Transport,
+        },
+    }
+}
+
+fn single(hosts: u32) -> Topology {
+    Topology::SingleSwitch { hosts, host_link: LINK }
+}
+
+fn leaf_spine() -> Topology {
+    Topology::LeafSpine {
+        leaves: 2,
+        hosts_per_leaf: 2,
+        spines: 2,
+        host_link: LINK,
+        core_link: LINK,
+    }
+}
+
+fn homa() -> TransportConfig {
+    // On a machine that is busy with other things, peers are silent for a while.
+    let config = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
+    TransportConfig::Homa(Arc::new(config))
+}
+
+/// A switch in a thread of its own, which ends with the test.
+struct Running {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<Result<(), SwitchError>>>,
+    ports: Vec<SocketAddr>,
+    config: SwitchConfig,
+}
+
+impl Running {
+    fn start(fabric: FabricConfig, faults: Vec<Fault>) -> Self {
+        let hosts = fabric.topology.hosts() as usize;
+        let bind = "127.0.0.1:0".parse().unwrap();
+        let edges = vec![Edge::Udp { bind, host: None }; hosts];
+        let config = SwitchConfig { faults, ..SwitchConfig::new(fabric, edges) };
+        let mut switch = Switch::new(config.clone()).unwrap();
+        let ports = switch.udp_ports().into_iter().map(Option::unwrap).collect();
+        let control = Arc::new(Control::default());
+        let shared = Arc::clone(&control);
+        let thread = std::thread::spawn(move || switch.run(&shared));
+        Self { control, thread: Some(thread), ports, config }
+    }
+
+    fn endpoint(&self, host: u32, transport: &TransportConfig) -> Endpoint {
+        let hosts = self.ports.len() as u32;
+        let peers = Peers::Switch { port: self.ports[host as usize], hosts };
+        let bind = "127.0.0.1:0".parse().unwrap();
+        let config = EndpointConfig::new(HostId(host), bind, peers, transport);
+        let clock = self.config.clock;
+        Endpoint::new(EndpointConfig { clock, link: LINK, ..config }).unwrap()
+    }
+
+    fn endpoints(&self, transport: &TransportConfig) -> Vec<Endpoint> {
+        (0..self.ports.len() as u32).map(|host| self.endpoint(host, transport)).collect()
+    }
+
+    fn report(&self) -> Report {
+        self.control.report().expect("the switch runs")
+    }
+
+    fn stop(mut self) -> Report {
+        let report = self.report();
+        self.control.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap().unwrap();
+        report
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Bytes {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+/// Turns all endpoints until `done` says so.
+fn drive(ends: &mut [Endpoint], mut done: impl FnMut(&mut [Endpoint]) -> bool) {
+    let clock = ends[0].clock();
+    let until = clock.now() + PATIENCE;
+    loop {
+        let mut next = clock.now() + Span::from_us(200);
+        for end in ends.iter_mut() {
+            next = next.min(end.turn().unwrap().unwrap_or(Time::MAX));
+        }
+        if done(ends) {
+            return;
+        }
+        let stats: Vec<_> = ends.iter().map(Endpoint::stats).collect();
+        assert!(clock.now() < until, "{stats:?}");
+        ends[0].wait(Some(next)).unwrap();
+    }
+}
+
+/// All but host 0 send messages of this length to host 0; each arrives once, byte for byte.
+fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
+    let senders = ends.len() - 1;
+    for (sender, end) in ends.iter_mut().enumerate().skip(1) {
+        for message in 0..messages {
+            let body = bytes(len, sender * 1000 + message);
+            end.send(HostId(0), Kind::OneWay, body).unwrap();
+        }
+    }
+    let mut seen = std::collections::BTreeMap::new();
+    drive(ends, |ends| {
+        for (host, end) in ends.iter_mut().enumerate() {
+            while let Some(event) = end.poll_event() {
+                match event {
+                    Event::Message { peer, id, bytes: body, .. } => {
+                        assert_eq!((host, body.len()), (0, len));
+                        let known = (0..messages)
+                            .any(|message| body == bytes(len, peer.0 as usize * 1000 + message));
+                        assert!(known, "damaged");
+                        assert!(seen.insert((peer, id), ()).is_none(), "twice");
+                    }
+                    Event::Failed { peer, reason, .. } => panic!("{host} to {peer}: {reason}"),
+                    _ => {}
+                }
+            }
+        }
+        seen.len() == senders * messages
+    });
+}
+
+#[test]
+fn an_incast_over_homa_arrives_through_queues_of_priorities() {
+    let running = Running::start(fabric(single(4), false), Vec::new());
+    let mut ends = running.endpoints(&homa());
+    incast(&mut ends, 40_000, 5);
+    let report = running.stop();
+    let counters = report.counters;
+    assert_eq!((counters.malformed, counters.foreign), (0, 0));
+    assert!(counters.learnt >= 4, "{counters:?}");
+    let down = report.links.iter().find(|link| link.name == "switch0->h0").unwrap();
+    assert!(down.bytes > 600_000 && down.max_queue_bytes > 1538, "{down:?}");
+}
+
+#[test]
+fn an_incast_over_ndp_is_trimmed_and_arrives() {
+    let running = Running::start(fabric(single(6), true), Vec::new());
+    let mut ends = running.endpoints(&TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK))));
+    incast(&mut ends, 100_000, 2);
+    let malformed: u64 = ends.iter().map(|end| end.stats().malformed).sum();
+    let counters = running.stop().counters;
+    assert!(counters.trims > 20, "{counters:?}");
+    assert_eq!(malformed, 0, "what a switch has cut can be read: {counters:?}");
+}
+
+#[test]
+fn everything_arrives_across_a_bad_fabric_of_several_switches() {
+    let always = |kind| {
+        let place = FaultPlace::AllLinks;
+        Fault { from: Time::ZERO, until: Time::MAX, place, kind }
+    };
+    let faults = vec![
+        always(FaultKind::Loss(0.002)),
+        always(FaultKind::Corruption(0.002)),
+        always(FaultKind::Duplication(0.002)),
+        always(FaultKind::Reordering { probability: 0.002, delay: Span::from_ms(1) }),
+    ];
+    for transport in [homa(), TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))] {
+        let running = Running::start(fabric(leaf_spine(), false), faults.clone());
+        let mut ends = running.endpoints(&transport);
+        incast(&mut ends, 100_000, 10);
+        let malformed: u64 = ends.iter().map(|end| end.stats().malformed).sum();
+        let counters = running.stop().counters;
+        assert!(counters.drops[DropReason::FaultLoss as usize] > 0, "{counters:?}");
+        assert!(counters.corrupted > 0 && counters.duplicated > 0 && counters.reordered > 0);
+        // What is damaged on its first links may be lost, or damaged again, on later ones.
+        assert!(malformed > 0 && malformed <= counters.corrupted + counters.duplicated);
+    }
+}
+
+/// Datagrams of 1400 bytes from a plain socket, for what endpoints do not do.
+fn greeting(src: u32, dst: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    overlay::encode_hello(HostId(src), HostId(dst), 1, 2, &mut bytes);
+    bytes
+}
+
+fn socket() -> std::net::UdpSocket {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    socket
+}
+
+fn receive(socket: &std::net::UdpSocket) -> HostId {
+    let mut bytes = [0; 2048];
+    let len = socket.recv(&mut bytes).expect("something comes");
+    overlay::decode(&bytes[..len], 0).unwrap().envelope.src
+}
+
+#[test]
+fn hosts_are_known_by_their_addresses_and_found_again() {
+    let running = Running::start(fabric(single(3), false), Vec::new());
+    let [zero, one, other] = [socket(), socket(), socket()];
+    zero.send_to(&greeting(0, 0), running.ports[0]).unwrap();
+    // Host 1 is not known yet, then it is.
+    one.send_to(&greeting(1, 0), running.ports[1]).unwrap();
+    assert_eq!(receive(&zero), HostId(1));
+    zero.send_to(&greeting(0, 1), running.ports[0]).unwrap();
+    assert_eq!(receive(&one), HostId(0));
+    // Not of this port, no datagram at all, and a host that does not exist.
+    other.send_to(&greeting(2, 0), running.ports[1]).unwrap();
+    other.send_to(b"hello", running.ports[2]).unwrap();
+    other.send_to(&greeting(2, 77), running.ports[2]).unwrap();
+    // Host 1 is back at another port.
+    other.send_to(&greeting(1, 0), running.ports[1]).unwrap();
+    assert_eq!(receive(&zero), HostId(1));
+    zero.send_to(&greeting(0, 1), running.ports[0]).unwrap();
+    assert_eq!(receive(&other), HostId(0));
+    let counters = running.stop().counters;
+    assert_eq!((counters.foreign, counters.malformed), (1, 1), "{counters:?}");
+    assert_eq!(counters.drops[DropReason::NoRoute as usize], 1);
+    assert!(counters.learnt == 3, "{counters:?}");
+}
+
+#[test]
+fn a_fixed_address_is_not_learnt() {
+    let [zero, one] = [socket(), socket()];
+    let bind = "127.0.0.1:0".parse().unwrap();
+    let of = |socket: &std::net::UdpSocket| Some(socket.local_addr().unwrap());
+    let edges = vec![Edge::Udp { bind, host: of(&zero) }, Edge::Udp { bind, host: of(&one) }];
+    let config = SwitchConfig::new(fabric(single(2), false), edges);
+    let mut switch = Switch::new(config).unwrap();
+    let ports: Vec<_> = switch.udp_ports().into_iter().map(Option::unwrap).collect();
+    socket().send_to(&greeting(1, 0), ports[1]).unwrap();
+    one.send_to(&greeting(1, 0), ports[1]).unwrap();
+    let until = switch.clock().now() + PATIENCE;
+    while switch.report().counters.forwarded == 0 && switch.clock().now() < until {
+        let next = switch.turn().unwrap();
+        switch.wait(next.unwrap_or(until).min(switch.clock().now() + Span::from_ms(5))).unwrap();
+    }
+    assert_eq!(receive(&zero), HostId(1));
+    let counters = switch.report().counters;
+    assert_eq!((counters.forwarded, counters.foreign, counters.learnt), (1, 1, 0));
+}
+
+#[test]
+fn a_backlog_passes_at_the_rate_of_the_link() {
+    const RATE: Rate = Rate(20_000_000);
+    const DATAGRAMS: u64 = 2000;
+    let topology = Topology::SingleSwitch { hosts: 3, host_link: RATE };
+    let mut fabric = fabric(topology, false);
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: u64::MAX };
+    let running = Running::start(fabric, Vec::new());
+    let [zero, one, two] = [socket(), socket(), socket()];
+    zero.send_to(&greeting(0, 0), running.ports[0]).unwrap();
+    one.send_to(&greeting(1, 0), running.ports[1]).unwrap();
+    assert_eq!(receive(&zero), HostId(1));
+    let clock = running.config.clock;
+    let receiver = std::thread::spawn(move || {
+        receive(&zero);
+        let began = clock.now();
+        for _ in 1..DATAGRAMS {
+            receive(&zero);
+        }
+        clock.now().since(began).as_secs_f64()
+    });
+    let greetings = [greeting(1, 0), greeting(2, 0)];
+    for n in 0..DATAGRAMS / 2 {
+        one.send_to(&greetings[0], running.ports[1]).unwrap();
+        two.send_to(&greetings[1], running.ports[2]).unwrap();
+        if n % 50 == 0 {
+            // No more at a time than a socket's buffer holds.
+            let _ = running.report();
+        }
+    }
+    let took = receiver.join().unwrap();
+    let wire = (DATAGRAMS - 1) as f64 * f64::from(rackweave_core::frame::wire_bytes(60)) * 8.0;
+    // It can be late, but not much over all, unless the machine stood still; it is never early.
+    let due = wire / RATE.0 as f64;
+    let report = running.stop();
+    let late = report.lateness.max.as_secs_f64();
+    assert!(took > due - late - 0.001, "{took} s, due {due} s, {report:?}");
+    assert!(took < due + 2.0, "{took} s, due {due} s, {report:?}");
+    assert_eq!(report.counters.forwarded, DATAGRAMS + 1, "{report:?}");
+    assert!(report.lateness.frames >= DATAGRAMS);
+}
+
+#[test]
+fn what_cannot_be_is_said_in_a_sentence() {
+    let udp = |bind: SocketAddr| Edge::Udp { bind, host: None };
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let taken = socket();
+    let error = |edges, faults| {
+        let config = SwitchConfig::new(fabric(single(2), false), edges);
+        Switch::new(SwitchConfig { faults, ..config }).unwrap_err().to_string()
+    };
+    let said = error(vec![udp(local)], Vec::new());
+    assert_eq!(said, "the fabric has 2 hosts, but 1 edges are given");
+    let address = taken.local_addr().unwrap();
+    let said = error(vec![udp(local), udp(address)], Vec::new());
+    assert!(said.starts_with(&format!("cannot bind UDP port {address} of h1: ")), "{said}");
+    let interface = Edge::Interface { name: "rwt-no-such".into() };
+    let said = error(vec![udp(local), interface.clone()], Vec::new());
+    assert!(said.starts_with("all hosts must be joined in the same way"), "{said}");
+    let said = error(vec![interface.clone(), interface], Vec::new());
+    assert_eq!(said, "there is no interface `rwt-no-such` in this network namespace");
+    let fault = |place, kind| Fault { from: Time::ZERO, until: Time::MAX, place, kind };
+    let place = FaultPlace::HostLink(HostId(9));
+    let said = error(vec![udp(local), udp(local)], vec![fault(place, FaultKind::Down)]);
+    assert_eq!(said, "host 9 of a fault does not exist: the fabric has 2");
+    let wrong = fault(FaultPlace::AllLinks, FaultKind::Loss(2.0));
+    let said = error(vec![udp(local), udp(local)], vec![wrong]);
+    assert_eq!(said, "a fault's probability must be between 0 and 1, not 2");
+}

@@ -1,0 +1,264 @@
+//! The user-space switch between interfaces of network namespaces that the test makes and removes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Kind, Rate, Span, Time};
+use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
+use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
+use rackweave_switch::config::{
+    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology, TrimConfig,
+};
+use rackweave_transport::{TransportConfig, homa, ndp};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const PATIENCE: Span = Span::from_secs(20);
+const LINK: Rate = Rate(200_000_000);
+const PORT: u16 = 4000;
+
+/// Namespaces with an interface each, whose other ends are here; removed when dropped.
+struct Spaces {
+    names: Vec<String>,
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.map_err(|error| format!("ip: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
+}
+
+fn address(host: u32) -> Ipv4Addr {
+    Ipv4Addr::from(10 << 24 | host)
+}
+
+impl Spaces {
+    /// `None`: it may not be done here.
+    fn make(test: &str, hosts: u32) -> Option<Self> {
+        let prefix = format!("rwt-{}-{test}", std::process::id());
+        let mut spaces = Self { names: Vec::new() };
+        for host in 0..hosts {
+            let name = format!("{prefix}{host}");
+            if host == 0 && ip(&format!("netns add {name}")).is_err() {
+                println!("skipped: needs CAP_NET_ADMIN");
+                return None;
+            } else if host > 0 {
+                ip(&format!("netns add {name}")).unwrap();
+            }
+            spaces.names.push(name.clone());
+            let end = spaces.end(host);
+            if ip(&format!("link add {end} type veth peer name eth0 netns {name}")).is_err() {
+                println!("skipped: needs CAP_NET_ADMIN");
+                return None;
+            }
+            ip(&format!("link set {end} up")).unwrap();
+            // Frames as they are on a link: the kernel cuts trains itself.
+            let mac = format!("02:00:00:00:00:{host:02x}");
+            ip(&format!("-n {name} link set eth0 address {mac} gso_max_segs 1 up")).unwrap();
+            ip(&format!("-n {name} addr add {}/32 dev eth0", address(host))).unwrap();
+            ip(&format!("-n {name} route add 10.0.0.0/8 dev eth0 scope link")).unwrap();
+            for peer in (0..hosts).filter(|peer| *peer != host) {
+                let to = address(peer);
+                let mac = format!("02:00:00:00:00:{peer:02x}");
+                ip(&format!("-n {name} neigh add {to} lladdr {mac} dev eth0 nud permanent"))
+                    .unwrap();
+            }
+        }
+        Some(spaces)
+    }
+
+    /// The switch's end of a host's link: at most 15 letters.
+    fn end(&self, host: u32) -> String {
+        let test = self.names[0].rsplit('-').next().unwrap();
+        format!("rw{}{}{host}", std::process::id(), &test[..1])
+    }
+
+    /// Runs something in a host's namespace; sockets that it makes stay there.
+    fn inside<T: Send + 'static>(
+        &self,
+        host: u32,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let path = format!("/run/netns/{}", self.names[host as usize]);
+        std::thread::spawn(move || {
+            let space = File::open(path).unwrap();
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(space.as_fd(), kind).unwrap();
+            run()
+        })
+    }
+
+    fn config(&self, trim: bool) -> SwitchConfig {
+        let packets = |n: u64| n * 1538;
+        let hosts = self.names.len() as u32;
+        let fabric = FabricConfig {
+            topology: Topology::SingleSwitch { hosts, host_link: LINK },
+            host_link_delay: Span::from_us(1),
+            host_link_delays: Vec::new(),
+            core_link_delay: Span::from_us(1),
+            host_send_delay: Span::ZERO,
+            host_receive_delay: Span::ZERO,
+            switch: OneSwitch {
+                latency: Span::from_ns(250),
+                buffer: BufferConfig::PerPort { bytes: packets(200) },
+                ecn_threshold_bytes: Some(packets(20)),
+                priorities: true,
+                trim: trim.then_some(TrimConfig {
+                    data_queue_bytes: packets(8),
+                    header_queue_bytes: packets(4),
+                    return_to_sender: true,
+                }),
+                routing: Routing::Transport,
+            },
+        };
+        let edges = (0..hosts).map(|host| Edge::Interface { name: self.end(host) });
+        SwitchConfig::new(fabric, edges.collect())
+    }
+
+    /// Runs something while a switch does its work.
+    fn with_switch<T>(&self, config: SwitchConfig, run: impl FnOnce() -> T) -> (T, Report) {
+        let mut switch = Switch::new(config).unwrap();
+        let control = Arc::new(Control::default());
+        let shared = Arc::clone(&control);
+        let thread = std::thread::spawn(move || switch.run(&shared));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        let report = control.report();
+        control.stop.store(true, Ordering::Relaxed);
+        thread.join().unwrap().unwrap();
+        match result {
+            Ok(result) => (result, report.unwrap()),
+            Err(panic) => {
+                eprintln!("{:?}", report.map(|report| report.counters));
+                std::panic::resume_unwind(panic)
+            }
+        }
+    }
+
+    fn endpoints(&self, config: &SwitchConfig, transport: &TransportConfig) -> Vec<Endpoint> {
+        let hosts = self.names.len() as u32;
+        let ends = (0..hosts).map(|host| {
+            let known = (0..hosts).filter(|peer| *peer != host);
+            let known: BTreeMap<HostId, SocketAddr> =
+                known.map(|peer| (HostId(peer), (address(peer), PORT).into())).collect();
+            let peers = Peers::Direct { hosts: known, allow: Vec::new() };
+            let bind = (address(host), PORT).into();
+            let mut end = EndpointConfig::new(HostId(host), bind, peers, transport);
+            (end.clock, end.link) = (config.clock, LINK);
+            self.inside(host, move || Endpoint::new(end).unwrap()).join().unwrap()
+        });
+        ends.collect()
+    }
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if let Err(error) = ip(&format!("netns del {name}")) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+/// All but host 0 send messages to host 0.
+fn incast(ends: &mut [Endpoint], len: usize, messages: usize) {
+    let clock = ends[0].clock();
+    let until = clock.now() + PATIENCE;
+    let mut left = (ends.len() - 1) * messages;
+    for (sender, end) in ends.iter_mut().enumerate().skip(1) {
+        for _ in 0..messages {
+            end.send(HostId(0), Kind::OneWay, Bytes::from(bytes(len, sender))).unwrap();
+        }
+    }
+    while left > 0 {
+        let mut next = clock.now() + Span::from_us(200);
+        for end in ends.iter_mut() {
+            next = next.min(end.turn().unwrap().unwrap_or(Time::MAX));
+            while let Some(event) = end.poll_event() {
+                match event {
+                    Event::Message { peer, bytes: body, .. } => {
+                        assert!(body[..] == bytes(len, peer.0 as usize)[..]);
+                        left -= 1;
+                    }
+                    Event::Failed { peer, reason, .. } => panic!("{peer}: {reason}"),
+                    _ => {}
+                }
+            }
+        }
+        assert!(clock.now() < until, "{left} are missing");
+        ends[0].wait(Some(next)).unwrap();
+    }
+}
+
+#[test]
+fn our_transports_between_interfaces() {
+    let Some(spaces) = Spaces::make("a", 4) else { return };
+    let homa = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
+    let config = spaces.config(false);
+    let mut ends = spaces.endpoints(&config, &TransportConfig::Homa(Arc::new(homa)));
+    let ((), report) = spaces.with_switch(config, || incast(&mut ends, 50_000, 5));
+    let counters = report.counters;
+    assert_eq!((counters.foreign, counters.malformed, counters.oversized), (0, 0, 0));
+    assert!(counters.forwarded_bytes > 750_000, "{counters:?}");
+    drop(ends);
+
+    let config = spaces.config(true);
+    let ndp = TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)));
+    let mut ends = spaces.endpoints(&config, &ndp);
+    let ((), report) = spaces.with_switch(config, || incast(&mut ends, 100_000, 2));
+    assert!(report.counters.trims > 10, "{:?}", report.counters);
+    let malformed: u64 = ends.iter().map(|end| end.stats().malformed).sum();
+    assert_eq!(malformed, 0, "{:?}", report.counters);
+}
+
+#[test]
+fn the_kernels_tcp_between_interfaces() {
+    const LEN: usize = 3_000_000;
+    let Some(spaces) = Spaces::make("k", 3) else { return };
+    let config = spaces.config(false);
+    let (took, report) = spaces.with_switch(config.clone(), || {
+        let listener = spaces.inside(0, || TcpListener::bind((address(0), PORT)).unwrap());
+        let listener = listener.join().unwrap();
+        let server = std::thread::spawn(move || {
+            let connections = (0..2).map(|_| listener.accept().unwrap().0);
+            let readers = connections.map(|mut connection| {
+                std::thread::spawn(move || {
+                    let mut all = Vec::new();
+                    connection.read_to_end(&mut all).unwrap();
+                    assert!(all == bytes(LEN, 5));
+                })
+            });
+            let readers: Vec<_> = readers.collect();
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+        let began = config.clock.now();
+        let clients = [1, 2].map(|host| {
+            spaces.inside(host, || {
+                let until = std::time::Duration::from_secs(10);
+                let to = (address(0), PORT).into();
+                let mut connection = TcpStream::connect_timeout(&to, until).unwrap();
+                connection.write_all(&bytes(LEN, 5)).unwrap();
+            })
+        });
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        server.join().unwrap();
+        config.clock.now().since(began)
+    });
+    let counters = report.counters;
+    assert_eq!((counters.oversized, counters.malformed, counters.foreign), (0, 0, 0));
+    // Six megabytes through one link: no faster than it is.
+    let due = LINK.span_of(2 * LEN as u64);
+    assert!(took > due, "{took} for {due}: {counters:?}");
+    assert!(counters.forwarded_bytes > 2 * LEN as u64);
+}
