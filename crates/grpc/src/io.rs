@@ -16,6 +16,19 @@ pub trait Dial: Clone + Send + Sync + 'static {
 
     /// Opens one.
     fn dial(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// What carries single messages to the same server and back, if there is such a thing: see
+    /// [`direct`](crate::direct).
+    fn messages(&self) -> Option<Messages> {
+        None
+    }
+}
+
+/// Calls of a node, from one message to one answer.
+#[derive(Clone, Debug)]
+pub struct Messages {
+    pub(crate) client: rackweave_rpc::Client,
+    pub(crate) peer: rackweave_rpc::Peer,
 }
 
 /// A stream that came, and from whom.

@@ -5,7 +5,7 @@ mod services;
 mod support;
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use services::echo_client::EchoClient;
@@ -119,7 +119,7 @@ fn a_deadline_ends_a_call_at_both_ends() {
         let mut echo = EchoClient::new(served.channel());
         let mut request = slow(600_000);
         request.set_timeout(Duration::from_millis(300));
-        let began = Instant::now();
+        let began = tokio::time::Instant::now();
         let code = echo.once(request).await.unwrap_err().code();
         // tonic's own transport says CANCELLED where the specification says DEADLINE_EXCEEDED.
         let expected =
@@ -186,6 +186,29 @@ fn megabytes_through_both_directions() {
             assert!(got == piece(i), "piece {i} came as it was sent");
         }
         assert!(chat.message().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_long_answer_to_a_short_question() {
+    each_way(|served| async move {
+        let mut store = KeyValueClient::new(served.channel());
+        for i in 0..10 {
+            let value = Bytes::from(vec![i; 1 << 20]);
+            store.put(Entry { key: format!("long{i}"), value }).await.unwrap();
+        }
+        let mut listed = store.list(key("long")).await.unwrap().into_inner();
+        for i in 0..10 {
+            let entry = listed.message().await.unwrap().expect("an entry");
+            assert!(entry.value.len() == 1 << 20 && entry.value[77] == i, "entry {i}");
+        }
+        assert!(listed.message().await.unwrap().is_none());
+
+        // Given up in its middle: the next call is served as ever.
+        let mut listed = store.list(key("long")).await.unwrap().into_inner();
+        listed.message().await.unwrap().expect("an entry");
+        drop(listed);
+        assert!(store.get(key("long3")).await.is_ok());
     });
 }
 

@@ -1,6 +1,6 @@
 //! An ordinary tonic service: nothing in it knows what carries it.
 
-#![allow(dead_code, reason = "examples, tests and the bench each use a part")]
+#![allow(dead_code, unreachable_pub, reason = "examples, tests and the bench each use a part")]
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -15,6 +15,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 #[allow(
     clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
     clippy::use_self,
     unreachable_pub,
     unused_qualifications,

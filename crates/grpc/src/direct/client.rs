@@ -1,15 +1,20 @@
 //! A call made over a stream of its own.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture as _, poll_fn};
+#[expect(clippy::disallowed_types, reason = "for its randomness")]
+use std::hash::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::{Request, Response};
-use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
@@ -18,10 +23,10 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::Limits;
-use super::frame::{Frame, FrameReader, Malformed, RequestHead, ResponseHead};
+use super::frame::{Frame, FrameReader, Malformed, RequestHead, ResponseHead, encode_call};
 use super::timeout::grpc_timeout;
-use super::write::{FrameWriter, WriteError};
-use crate::Dial;
+use super::write::{FrameWriter, Next, WriteError, whole};
+use crate::{Dial, Messages};
 
 /// What generated clients take. Clones share the limit of calls.
 #[derive(Clone)]
@@ -29,13 +34,19 @@ pub struct Channel<D> {
     dial: D,
     limits: Limits,
     calls: Arc<Semaphore>,
+    /// The next call's number.
+    number: Arc<AtomicU64>,
 }
 
 impl<D: Dial> Channel<D> {
     /// Nothing is opened before the first call.
     #[must_use]
     pub fn new(dial: D, limits: Limits) -> Self {
-        Self { dial, limits, calls: Arc::new(Semaphore::new(limits.calls)) }
+        // Channels of one node must not share numbers: a random start keeps them apart.
+        #[expect(clippy::disallowed_types, reason = "for its randomness")]
+        let start = RandomState::new().build_hasher().finish();
+        let number = Arc::new(AtomicU64::new(start));
+        Self { dial, limits, calls: Arc::new(Semaphore::new(limits.calls)), number }
     }
 }
 
@@ -57,14 +68,14 @@ impl<D: Dial> Service<Request<Body>> for Channel<D> {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (dial, limits, calls) = (self.dial.clone(), self.limits, Arc::clone(&self.calls));
-        let mut deadline = grpc_timeout(request.headers()).map(|timeout| Box::pin(sleep(timeout)));
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let timeout = grpc_timeout(request.headers());
+        let mut deadline = timeout.map(|timeout| Box::pin(sleep(timeout)));
         Box::pin(async move {
             let mut call = pin!(async {
                 let permit = calls.acquire_owned().await;
                 let permit = permit.map_err(|_| Status::unavailable("the channel is closed"))?;
-                let stream = dial.dial().await;
-                let stream = stream.map_err(|error| lost(&error))?;
-                exchange(stream, request, limits, permit).await
+                begin(dial, request, number, timeout, limits, permit).await
             });
             let (response, reading) = poll_fn(|cx| {
                 if let Poll::Ready(response) = call.as_mut().poll(cx) {
@@ -90,27 +101,157 @@ fn poll_deadline(deadline: &mut Deadline, cx: &mut Context<'_>) -> Poll<Status> 
     }
 }
 
-/// Sends the request until the response begins; what is left of it goes on beside the response.
+/// Sends the request as one message, if it is whole at once and there are messages; otherwise over a stream.
+async fn begin<D: Dial>(
+    dial: D,
+    request: Request<Body>,
+    number: u64,
+    timeout: Option<Duration>,
+    limits: Limits,
+    permit: OwnedSemaphorePermit,
+) -> Result<(Response<()>, Reading<D::Stream>), Status> {
+    let (parts, mut body) = request.into_parts();
+    let mut out = BytesMut::with_capacity(512);
+    encode_call(number, &mut out);
+    let before = out.len();
+    RequestHead::encode(parts.uri.path(), &parts.headers, &mut out)?;
+    if out.len() - before > limits.head_bytes as usize {
+        let message = format!("{} bytes of metadata are more than is allowed", out.len() - before);
+        return Err(Status::resource_exhausted(message));
+    }
+    if let Some(messages) = dial.messages() {
+        match whole(&mut out, Pin::new(&mut body)).await {
+            Ok(Next::End) => {
+                let call = Call { messages, number, over: false };
+                return call.exchange(dial, out.freeze(), timeout, limits, permit).await;
+            }
+            Ok(Next::More) => {}
+            Err(WriteError::Body(status)) => return Err(status),
+            Err(WriteError::Io) => return Err(given_up()),
+        }
+    }
+    out.advance(before);
+    let stream = dial.dial().await.map_err(|error| lost(&error))?;
+    exchange(stream, out, body, limits, permit).await
+}
+
+/// A call made by a message. Dropped before its end, it tells the server so.
+struct Call {
+    messages: Messages,
+    number: u64,
+    over: bool,
+}
+
+impl Call {
+    async fn exchange<D: Dial>(
+        mut self,
+        dial: D,
+        request: Bytes,
+        timeout: Option<Duration>,
+        limits: Limits,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Response<()>, Reading<D::Stream>), Status> {
+        let Messages { client, peer } = &self.messages;
+        let call = client.call(*peer, request).deadline(timeout.unwrap_or(Duration::MAX));
+        let answer = call.await;
+        self.over = true;
+        let answer = answer.map_err(|error| lost(&error.into()))?;
+        let mut reader = FrameReader::behind(answer, Source::Message, limits.head_bytes);
+        let response = response(reader.frame().await.map_err(|error| lost(&error))?)?;
+        let number = self.number;
+        let resume: Resume<D::Stream> =
+            Box::new(move || Box::pin(async move { resume(&dial, number).await }));
+        let reading = Reading {
+            reader,
+            writer: Writer::None,
+            resume: Resumption::Possible(resume),
+            _permit: permit,
+        };
+        Ok((response, reading))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.over
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let mut out = BytesMut::new();
+            encode_call(self.number, &mut out);
+            let Messages { client, peer } = &self.messages;
+            let give_up = client.send(*peer, out.freeze()).into_future();
+            runtime.spawn(give_up);
+        }
+    }
+}
+
+/// Opens the stream over which an answer goes on.
+async fn resume<D: Dial>(dial: &D, number: u64) -> io::Result<D::Stream> {
+    let mut stream = dial.dial().await?;
+    let mut out = BytesMut::new();
+    encode_call(number, &mut out);
+    stream.write_all(&out).await?;
+    stream.flush().await?;
+    Ok(stream)
+}
+
+type Resuming<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
+type Resume<S> = Box<dyn FnOnce() -> Resuming<S> + Send>;
+
+/// An answer's going on over a stream.
+enum Resumption<S> {
+    Impossible,
+    Possible(Resume<S>),
+    UnderWay(Resuming<S>),
+}
+
+/// Where an answer comes from.
+enum Source<S> {
+    /// It came whole.
+    Message,
+    Stream(ReadHalf<S>),
+}
+
+impl<S: AsyncRead> AsyncRead for Source<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Message => Poll::Ready(Ok(())),
+            Self::Stream(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+fn response(head: Option<Frame>) -> Result<Response<()>, Status> {
+    let head = match head {
+        Some(Frame::Head(bytes)) => ResponseHead::decode(bytes).map_err(|error| wrong(&error))?,
+        Some(_) => return Err(wrong(&Malformed::Unexpected("anything before a head"))),
+        None => return Err(given_up()),
+    };
+    let mut response = Response::new(());
+    *response.status_mut() = head.status;
+    *response.version_mut() = http::Version::HTTP_2;
+    *response.headers_mut() = head.fields;
+    Ok(response)
+}
+
+/// Sends the request (`out`, then the body) until the response begins; what is left of it goes on beside the response.
 async fn exchange<S>(
     stream: S,
-    request: Request<Body>,
+    out: BytesMut,
+    body: Body,
     limits: Limits,
     permit: OwnedSemaphorePermit,
 ) -> Result<(Response<()>, Reading<S>), Status>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (parts, body) = request.into_parts();
-    let mut out = BytesMut::with_capacity(512);
-    let path = parts.uri.path();
-    RequestHead::encode(path, &parts.headers, &mut out)?;
-    if out.len() > limits.head_bytes as usize {
-        let message = format!("{} bytes of metadata are more than is allowed", out.len());
-        return Err(Status::resource_exhausted(message));
-    }
     let (read, write) = tokio::io::split(stream);
     let mut write = FrameWriter::new(write);
-    let mut reader = FrameReader::new(read, limits.head_bytes);
+    let mut reader = FrameReader::new(Source::Stream(read), limits.head_bytes);
     let mut writing = Box::pin(async move {
         let mut body = pin!(body);
         let written = write.body(out, body.as_mut()).await;
@@ -129,24 +270,18 @@ where
         reader.poll_frame(cx).map_err(|error| lost(&error))
     })
     .await?;
-    let head = match head {
-        Some(Frame::Head(bytes)) => ResponseHead::decode(bytes).map_err(|error| wrong(&error))?,
-        Some(_) => return Err(wrong(&Malformed::Unexpected("anything before a head"))),
-        None => return Err(given_up()),
-    };
-    let mut response = Response::new(());
-    *response.status_mut() = head.status;
-    *response.version_mut() = http::Version::HTTP_2;
-    *response.headers_mut() = head.fields;
+    let response = response(head)?;
     let writer = match written {
         Some(write) => Writer::Done { _write: write },
         None => Writer::Task(tokio::spawn(async move { writing.await.1 })),
     };
-    Ok((response, Reading { reader, _writer: writer, _permit: permit }))
+    Ok((response, Reading { reader, writer, resume: Resumption::Impossible, _permit: permit }))
 }
 
 /// The request's side, while the response is read.
 enum Writer<S> {
+    /// There is none (yet).
+    None,
     /// Kept: dropped before the response's end, it says that the call was given up.
     Done {
         _write: FrameWriter<WriteHalf<S>>,
@@ -163,8 +298,9 @@ impl<S> Drop for Writer<S> {
 }
 
 struct Reading<S> {
-    reader: FrameReader<ReadHalf<S>>,
-    _writer: Writer<S>,
+    reader: FrameReader<Source<S>>,
+    writer: Writer<S>,
+    resume: Resumption<S>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -173,6 +309,41 @@ struct ResponseBody<S> {
     /// Gone once the end has come: the stream with it.
     reading: Option<Reading<S>>,
     deadline: Deadline,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Reading<S> {
+    /// The next piece; `None` after the last.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<http_body::Frame<Bytes>>, Status>> {
+        loop {
+            if let Resumption::UnderWay(resuming) = &mut self.resume {
+                let stream = ready!(resuming.as_mut().poll(cx)).map_err(|error| lost(&error))?;
+                let (read, write) = tokio::io::split(stream);
+                self.reader = FrameReader::new(Source::Stream(read), self.reader.max_head());
+                self.writer = Writer::Done { _write: FrameWriter::new(write) };
+                self.resume = Resumption::Impossible;
+            }
+            let frame = ready!(self.reader.poll_frame(cx)).map_err(|error| lost(&error))?;
+            return Poll::Ready(match frame {
+                Some(Frame::Data(bytes)) => Ok(Some(http_body::Frame::data(bytes))),
+                Some(Frame::Trailers(fields)) => Ok(Some(http_body::Frame::trailers(fields))),
+                Some(Frame::End) => Ok(None),
+                Some(Frame::Head(_)) => Err(wrong(&Malformed::Unexpected("a second head"))),
+                Some(Frame::Call(_)) => {
+                    match std::mem::replace(&mut self.resume, Resumption::Impossible) {
+                        Resumption::Possible(resume) => {
+                            self.resume = Resumption::UnderWay(resume());
+                            continue;
+                        }
+                        _ => Err(wrong(&Malformed::Unexpected("another call"))),
+                    }
+                }
+                None => Err(given_up()),
+            });
+        }
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> http_body::Body for ResponseBody<S> {
@@ -185,26 +356,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> http_body::Body for ResponseBody<S> {
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
         let this = &mut *self;
         let Some(reading) = &mut this.reading else { return Poll::Ready(None) };
-        let result = match reading.reader.poll_frame(cx) {
-            Poll::Ready(Ok(Some(Frame::Data(bytes)))) => {
-                return Poll::Ready(Some(Ok(http_body::Frame::data(bytes))));
-            }
-            Poll::Ready(Ok(Some(Frame::Trailers(fields)))) => {
-                Some(Ok(http_body::Frame::trailers(fields)))
-            }
-            Poll::Ready(Ok(Some(Frame::End))) => None,
-            Poll::Ready(Ok(Some(Frame::Head(_)))) => {
-                Some(Err(wrong(&Malformed::Unexpected("a second head"))))
-            }
-            Poll::Ready(Ok(None)) => Some(Err(given_up())),
-            Poll::Ready(Err(error)) => Some(Err(lost(&error))),
+        let piece = match reading.poll_piece(cx) {
+            Poll::Ready(piece) => piece.transpose(),
             Poll::Pending => match poll_deadline(&mut this.deadline, cx) {
                 Poll::Ready(status) => Some(Err(status)),
                 Poll::Pending => return Poll::Pending,
             },
         };
-        this.reading = None;
-        Poll::Ready(result)
+        if !matches!(&piece, Some(Ok(piece)) if piece.is_data()) {
+            // The end, one way or the other.
+            this.reading = None;
+        }
+        Poll::Ready(piece)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -216,7 +379,7 @@ fn lost(error: &io::Error) -> Status {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Malformed>()) {
         Some(Malformed::Truncated) => given_up(),
         Some(malformed) => wrong(malformed),
-        None => Status::unavailable(format!("the server is lost: {error}")),
+        None => crate::node::failed(error),
     }
 }
 

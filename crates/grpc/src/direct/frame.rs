@@ -4,6 +4,14 @@
 //! client: HEAD (version, flags, path, fields)    DATA* END
 //! server: HEAD (version, flags, status, fields)  DATA* TRAILERS (flags, fields) | END
 //! ```
+//! A call whose request is whole at once goes as one message, and is answered by one:
+//!
+//! ```text
+//! client: CALL (number) HEAD DATA* END           server: HEAD DATA* (TRAILERS | END | CALL (number))
+//! ```
+//! An answer that ends with `CALL` goes on, over a stream that the client opens and begins with the same `CALL`. A
+//! one-way message of nothing but `CALL` gives the call up.
+//!
 //! `DATA` holds gRPC's length-prefixed messages as tonic makes them, cut anywhere. A stream that ends without
 //! `END` or `TRAILERS` was given up. Numbers are big-endian.
 
@@ -24,9 +32,13 @@ const HEAD: u8 = 1;
 const DATA: u8 = 2;
 const TRAILERS: u8 = 3;
 const END: u8 = 4;
+const CALL: u8 = 5;
 
 /// Kind and length.
 pub(super) const FRAME_HEADER: usize = 5;
+
+/// The number in a `CALL`.
+pub(super) const CALL_BYTES: usize = 8;
 
 /// Most fields of a head.
 const MAX_FIELDS: usize = 1024;
@@ -88,6 +100,8 @@ pub(super) enum Frame {
     Data(Bytes),
     Trailers(HeaderMap),
     End,
+    /// A call's number.
+    Call(u64),
 }
 
 impl RequestHead {
@@ -141,6 +155,12 @@ pub(super) fn encode_trailers(fields: &HeaderMap, out: &mut BytesMut) -> Result<
 pub(super) fn encode_end(out: &mut BytesMut) {
     out.put_u8(END);
     out.put_u32(0);
+}
+
+pub(super) fn encode_call(number: u64, out: &mut BytesMut) {
+    out.put_u8(CALL);
+    out.put_u32(CALL_BYTES as u32);
+    out.put_u64(number);
 }
 
 /// The header of a `DATA` frame whose bytes are written after it. A longer piece must be cut before.
@@ -263,6 +283,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
     }
 
+    /// What has come already, and is to be read before `io`.
+    pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
+        let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        Self { io, buffer, data_left: 0, max_head }
+    }
+
+    pub(super) const fn max_head(&self) -> u32 {
+        self.max_head
+    }
+
     /// The next frame; `None` if the stream ends before one.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
         loop {
@@ -320,7 +350,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                     self.buffer.advance(FRAME_HEADER);
                     return Ok(Some(Frame::End));
                 }
-                END => return Err(Malformed::Head),
+                CALL if length as usize == CALL_BYTES => {
+                    if self.buffer.len() < FRAME_HEADER + CALL_BYTES {
+                        return Ok(None);
+                    }
+                    self.buffer.advance(FRAME_HEADER);
+                    return Ok(Some(Frame::Call(self.buffer.get_u64())));
+                }
+                END | CALL => return Err(Malformed::Head),
                 other => return Err(Malformed::Kind(other)),
             }
         }
@@ -330,5 +367,144 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         // As much as the frame says, within limits: its length is only believed for what has come.
         self.buffer.reserve(self.data_left.saturating_add(FRAME_HEADER).clamp(READ.0, READ.1));
         poll_read_buf(Pin::new(&mut self.io), cx, &mut self.buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAX_HEAD: u32 = 1 << 10;
+
+    /// Everything in these bytes, as far as it is understood.
+    fn read(bytes: &[u8]) -> (Vec<Frame>, io::Result<()>) {
+        let bytes = Bytes::copy_from_slice(bytes);
+        let mut reader = FrameReader::behind(bytes, tokio::io::empty(), MAX_HEAD);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut frames = Vec::new();
+        loop {
+            match reader.poll_frame(&mut cx) {
+                Poll::Ready(Ok(Some(frame))) => frames.push(frame),
+                Poll::Ready(Ok(None)) => return (frames, Ok(())),
+                Poll::Ready(Err(error)) => return (frames, Err(error)),
+                Poll::Pending => unreachable!("all is there"),
+            }
+        }
+    }
+
+    fn fields(pairs: &[(&'static str, &'static [u8])]) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for (name, value) in pairs {
+            fields.append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        fields
+    }
+
+    fn typical() -> BytesMut {
+        let mut out = BytesMut::new();
+        encode_call(7, &mut out);
+        let head = fields(&[
+            ("te", b"trailers"),
+            ("content-type", b"application/grpc"),
+            ("x-twice", b"1"),
+            ("x-twice", b"\xe4\xf6"),
+        ]);
+        RequestHead::encode("/a.B/C", &head, &mut out).unwrap();
+        encode_data(3, &mut out);
+        out.extend_from_slice(b"abc");
+        let details = fields(&[("grpc-status", b"5"), ("grpc-status-details-bin", b"AAE")]);
+        encode_trailers(&details, &mut out).unwrap();
+        encode_end(&mut out);
+        out
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (frames, end) = read(&typical());
+        end.unwrap();
+        let [
+            Frame::Call(7),
+            Frame::Head(head),
+            Frame::Data(data),
+            Frame::Trailers(trailers),
+            Frame::End,
+        ] = &frames[..]
+        else {
+            panic!("{frames:?}")
+        };
+        let head = RequestHead::decode(head.clone()).unwrap();
+        assert_eq!(head.path, "/a.B/C");
+        let twice: Vec<_> =
+            head.fields.get_all("x-twice").iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(twice, [&b"1"[..], b"\xe4\xf6"]);
+        assert_eq!(head.fields[TE], "trailers");
+        assert_eq!(head.fields[CONTENT_TYPE], "application/grpc");
+        assert_eq!(head.fields.len(), 4);
+        assert_eq!(&data[..], b"abc");
+        assert_eq!(trailers["grpc-status"], "5");
+        // Those that nearly every call has take no room.
+        assert!(typical().len() < 120, "{}", typical().len());
+    }
+
+    #[test]
+    fn a_response_head_round_trips() {
+        let mut out = BytesMut::new();
+        let sent = fields(&[("grpc-status", b"0")]);
+        ResponseHead::encode(StatusCode::OK, &sent, &mut out).unwrap();
+        let (frames, _) = read(&out);
+        let Some(Frame::Head(bytes)) = frames.into_iter().next() else { panic!("a head") };
+        let head = ResponseHead::decode(bytes).unwrap();
+        assert_eq!(head, ResponseHead { status: StatusCode::OK, fields: sent });
+    }
+
+    #[test]
+    fn lengths_are_not_trusted() {
+        let reason = |bytes: &[u8]| read(bytes).1.unwrap_err().to_string();
+        assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("no more than 1024"));
+        assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("no more than 1024"));
+        assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
+        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("do not add up"));
+        assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));
+        // A field that is longer than the frame, and one that tonic would panic at.
+        assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("add up"));
+        let mut out = BytesMut::new();
+        let details = fields(&[("grpc-status-details-bin", b"!")]);
+        encode_trailers(&details, &mut out).unwrap();
+        assert!(reason(&out).contains("add up"));
+        assert!(RequestHead::decode(Bytes::from_static(&[2, 0, 0, 0])).is_err());
+        assert!(RequestHead::decode(Bytes::from_static(&[1, 0, 2, b'x', b'y', 0])).is_err());
+    }
+
+    #[test]
+    fn many_fields_are_refused() {
+        let mut out = BytesMut::new();
+        let mut many = HeaderMap::new();
+        for _ in 0..=MAX_FIELDS {
+            many.append("x", HeaderValue::from_static(""));
+        }
+        encode_fields(&many, &mut out).unwrap();
+        assert!(matches!(decode_fields(out.freeze()), Err(Malformed::TooManyFields)));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in vec(any::<u8>(), 0..300), at in any::<usize>(), to in any::<u8>()) {
+            let mut flipped = typical();
+            let at = at % flipped.len();
+            flipped[at] = to;
+            for input in [&bytes[..], &flipped] {
+                for frame in read(input).0 {
+                    if let Frame::Head(bytes) = frame {
+                        let _ = RequestHead::decode(bytes.clone());
+                        let _ = ResponseHead::decode(bytes);
+                    }
+                }
+            }
+        }
     }
 }

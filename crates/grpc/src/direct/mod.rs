@@ -1,8 +1,12 @@
-//! The direct way: one call, one stream, and no HTTP/2 in between.
+//! The direct way: one call, one message each way or one stream, and no HTTP/2 in between.
 //!
 //! [`Channel`] is what generated clients take (`GreeterClient::new(channel)`), [`Server`] drives what generated
-//! servers are (`GreeterServer::new(...)`, or several in `tonic::service::Routes`). Both work over any stream of
-//! bytes. What an HTTP/2 connection does, the transport below does here: multiplexing, flow control, deciding
+//! servers are (`GreeterServer::new(...)`, or several in `tonic::service::Routes`).
+//!
+//! Over a node, a call whose request is whole at once (up to 4 MiB) goes as one message, and its answer comes as one, if
+//! it is whole as soon as it begins; every unary call is so. All else goes over a stream of its own. Over other
+//! streams of bytes ([`Dial`](crate::Dial)), each call has one.
+//! What an HTTP/2 connection does, the transport below does here: multiplexing, flow control, deciding
 //! whose bytes go next. So a short call waits for no long one.
 //!
 //! All four kinds of calls, metadata both ways, status with details, `grpc-timeout` at both ends, and cancellation:
@@ -12,6 +16,7 @@
 
 mod client;
 mod frame;
+mod messages;
 mod server;
 mod timeout;
 mod write;

@@ -35,8 +35,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.
 #[derive(Clone)]
 pub struct Server<S> {
-    service: S,
-    limits: Limits,
+    pub(super) service: S,
+    pub(super) limits: Limits,
 }
 
 impl<S> fmt::Debug for Server<S> {
@@ -58,7 +58,7 @@ where
         Self { service, limits }
     }
 
-    /// Serves what comes until nothing more comes. Then, and once `shutdown` is ready, calls that are under way are
+    /// Serves the streams that come, until nothing more comes. Then, and once `shutdown` is ready, calls that are under way are
     /// still served to their end, and no more are taken. Dropped, it gives them up at once.
     ///
     /// # Errors
@@ -94,7 +94,11 @@ where
             };
             let (service, limits) = (self.service.clone(), self.limits);
             calls.spawn(async move {
-                serve_call(accepted, service, limits).await;
+                // Answers go on over streams only where there are messages: in `serve_node`.
+                if let Some(Came::Call(head, reader, write)) = first(accepted.stream, limits).await
+                {
+                    serve_call(head, reader, write, accepted.info, service).await;
+                }
                 drop(permit);
             });
         };
@@ -103,39 +107,76 @@ where
     }
 }
 
-/// One call, from its head to its end.
-async fn serve_call<T, S, B>(accepted: Accepted<T>, mut service: S, limits: Limits)
+/// What came by a stream: a call, or the client that takes the rest of an answer.
+pub(super) enum Came<T> {
+    Call(RequestHead, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
+    Resumes(u64, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
+}
+
+/// Reads a stream's first frame; who sends another is told.
+pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<Came<T>>
 where
+    T: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (read, write) = tokio::io::split(stream);
+    let write = FrameWriter::new(write);
+    let mut reader = FrameReader::new(read, limits.head_bytes);
+    let reason = match timeout(HEAD_WITHIN, reader.frame()).await {
+        Ok(Ok(Some(Frame::Head(bytes)))) => match RequestHead::decode(bytes) {
+            Ok(head) => return Some(Came::Call(head, reader, write)),
+            Err(error) => error.to_string(),
+        },
+        Ok(Ok(Some(Frame::Call(number)))) => return Some(Came::Resumes(number, reader, write)),
+        Ok(Ok(Some(_))) => "the call has no head".to_owned(),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+        // Nobody is there any more.
+        _ => return None,
+    };
+    refuse(&not_understood(&reason), reader, write).await;
+    None
+}
+
+pub(super) fn not_understood(reason: &str) -> Status {
+    Status::internal(format!("the request is not understood: {reason}"))
+}
+
+/// Ends a call that was not begun.
+pub(super) async fn refuse<T: AsyncRead + AsyncWrite>(
+    status: &Status,
+    reader: FrameReader<ReadHalf<T>>,
+    mut write: FrameWriter<WriteHalf<T>>,
+) {
+    if write.fail(status).await.is_ok() {
+        linger(&mut write, &mut Rest::of(reader)).await;
+    }
+}
+
+/// Waits until the time that a call has got is over, and says so.
+pub(super) async fn expiry(given: Option<Duration>) -> WriteError {
+    match given {
+        Some(given) => sleep(given).await,
+        None => std::future::pending().await,
+    }
+    WriteError::Body(Status::deadline_exceeded("the call's deadline passed at the server"))
+}
+
+/// One call, from its head to its end.
+pub(super) async fn serve_call<T, S, B>(
+    head: RequestHead,
+    reader: FrameReader<ReadHalf<T>>,
+    mut write: FrameWriter<WriteHalf<T>>,
+    info: TcpConnectInfo,
+    mut service: S,
+) where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let (read, write) = tokio::io::split(accepted.stream);
-    let mut write = FrameWriter::new(write);
-    let mut reader = FrameReader::new(read, limits.head_bytes);
-    let head = match timeout(HEAD_WITHIN, reader.frame()).await {
-        Ok(Ok(Some(Frame::Head(bytes)))) => RequestHead::decode(bytes).map_err(|e| e.to_string()),
-        Ok(Ok(Some(_))) => Err("the call has no head".to_owned()),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(error.to_string()),
-        // Nobody is there any more.
-        _ => return,
-    };
-    let head = match head {
-        Ok(head) => head,
-        Err(reason) => {
-            let status = Status::internal(format!("the request is not understood: {reason}"));
-            if write.fail(&status).await.is_ok() {
-                let (_, back) = oneshot::channel();
-                linger(&mut write, &mut Rest { back, reader: Some(reader) }).await;
-            }
-            return;
-        }
-    };
     let deadline = grpc_timeout(&head.fields);
     let (give_back, back) = oneshot::channel();
     let body = RequestBody { reader: Some(reader), give_back: Some(give_back) };
-    let request = request(head, accepted.info, Body::new(body));
+    let request = request(head, info, Body::new(body));
     let mut rest = Rest { back, reader: None };
     let served = {
         let respond = async {
@@ -144,27 +185,29 @@ where
             let Ok(response) = service.call(request).await;
             respond(&mut write, response).await
         };
-        let expired = async {
-            match deadline {
-                Some(after) => sleep(after).await,
-                None => std::future::pending().await,
-            }
-            WriteError::Body(Status::deadline_exceeded("the call's deadline passed at the server"))
-        };
         tokio::select! {
             biased;
             served = respond => served,
             () = rest.gone() => Err(WriteError::Io),
-            expired = expired => Err(expired),
+            expired = expiry(deadline) => Err(expired),
         }
     };
+    end(served, &mut write, &mut rest).await;
+}
+
+/// Ends a stream according to how its call went.
+pub(super) async fn end<T: AsyncRead + AsyncWrite>(
+    served: Result<(), WriteError>,
+    write: &mut FrameWriter<WriteHalf<T>>,
+    rest: &mut Rest<T>,
+) {
     let ended = match served {
         Ok(()) => true,
         Err(WriteError::Io) => false,
         Err(WriteError::Body(status)) => write.fail(&status).await.is_ok(),
     };
     if ended {
-        linger(&mut write, &mut rest).await;
+        linger(write, rest).await;
     }
 }
 
@@ -182,7 +225,7 @@ async fn linger<T: AsyncRead + AsyncWrite>(
     let _ = timeout(LINGER, closed).await;
 }
 
-fn request(head: RequestHead, info: TcpConnectInfo, body: Body) -> Request<Body> {
+pub(super) fn request(head: RequestHead, info: TcpConnectInfo, body: Body) -> Request<Body> {
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.version_mut() = http::Version::HTTP_2;
@@ -205,13 +248,13 @@ where
 }
 
 /// The request's messages as the service asks for them.
-struct RequestBody<T> {
-    reader: Option<FrameReader<ReadHalf<T>>>,
+pub(super) struct RequestBody<R> {
+    pub(super) reader: Option<FrameReader<R>>,
     /// Dropped without having been used: the client is gone.
-    give_back: Option<oneshot::Sender<FrameReader<ReadHalf<T>>>>,
+    pub(super) give_back: Option<oneshot::Sender<FrameReader<R>>>,
 }
 
-impl<T> RequestBody<T> {
+impl<R> RequestBody<R> {
     fn give_back(&mut self) {
         if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
             // If nobody takes it, the call is over.
@@ -220,13 +263,13 @@ impl<T> RequestBody<T> {
     }
 }
 
-impl<T> Drop for RequestBody<T> {
+impl<R> Drop for RequestBody<R> {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-impl<T: AsyncRead> http_body::Body for RequestBody<T> {
+impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
     type Data = Bytes;
     type Error = Status;
 
@@ -261,14 +304,19 @@ impl<T: AsyncRead> http_body::Body for RequestBody<T> {
 }
 
 /// What the client sends after the request's end, or after the service has lost interest: nothing but that it is gone.
-struct Rest<T> {
+pub(super) struct Rest<T> {
     back: oneshot::Receiver<FrameReader<ReadHalf<T>>>,
     reader: Option<FrameReader<ReadHalf<T>>>,
 }
 
 impl<T: AsyncRead> Rest<T> {
+    pub(super) fn of(reader: FrameReader<ReadHalf<T>>) -> Self {
+        let (_, back) = oneshot::channel();
+        Self { back, reader: Some(reader) }
+    }
+
     /// Ready once the client has closed its stream. May be dropped and asked again.
-    async fn gone(&mut self) {
+    pub(super) async fn gone(&mut self) {
         loop {
             match &mut self.reader {
                 Some(reader) => {

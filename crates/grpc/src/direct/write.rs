@@ -29,6 +29,9 @@ pub(super) enum WriteError {
     Io,
 }
 
+/// More of a request or an answer than this goes over a stream.
+const MESSAGE: usize = 4 << 20;
+
 /// Where a stream of frames stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -51,6 +54,11 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Self { io, state: State::Fresh }
     }
 
+    /// Behind frames that went another way.
+    pub(super) const fn resumes(&mut self) {
+        self.state = State::Whole;
+    }
+
     async fn write(&mut self, mut bytes: impl Buf) -> Result<(), WriteError> {
         self.state = State::Cut;
         self.io.write_all_buf(&mut bytes).await.map_err(|_| WriteError::Io)?;
@@ -71,7 +79,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     {
         loop {
             let mut large = Bytes::new();
-            let next = gather(&mut out, &mut large, body.as_mut()).await;
+            let next = gather(&mut out, &mut large, body.as_mut(), BATCH).await;
             // What came before an error is written all the same.
             self.write(out.split().freeze().chain(large)).await?;
             if next? == Next::End {
@@ -82,18 +90,10 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
     /// Ends a response with a status, if it can be ended.
     pub(super) async fn fail(&mut self, status: &Status) -> Result<(), WriteError> {
-        let mut out = BytesMut::new();
-        match self.state {
-            State::Fresh => {
-                ResponseHead::encode(StatusCode::OK, &HeaderMap::new(), &mut out)
-                    .map_err(WriteError::Body)?;
-            }
-            State::Whole => {}
-            State::Cut => return Err(WriteError::Io),
+        if self.state == State::Cut {
+            return Err(WriteError::Io);
         }
-        let mut fields = HeaderMap::new();
-        status.add_header(&mut fields).map_err(WriteError::Body)?;
-        frame::encode_trailers(&fields, &mut out).map_err(WriteError::Body)?;
+        let out = failure(status, self.state == State::Fresh).map_err(WriteError::Body)?;
         self.write(out).await
     }
 
@@ -102,8 +102,37 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Next {
+/// The end of a response that has failed, with or without its head.
+pub(super) fn failure(status: &Status, head: bool) -> Result<BytesMut, Status> {
+    let mut out = BytesMut::new();
+    if head {
+        ResponseHead::encode(StatusCode::OK, &HeaderMap::new(), &mut out)?;
+    }
+    let mut fields = HeaderMap::new();
+    status.add_header(&mut fields)?;
+    frame::encode_trailers(&fields, &mut out)?;
+    Ok(out)
+}
+
+/// Takes a body while its pieces come at once, up to [`MESSAGE`]: [`Next::End`] if that is all of it.
+pub(super) async fn whole<B>(out: &mut BytesMut, mut body: Pin<&mut B>) -> Result<Next, WriteError>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    loop {
+        let before = out.len();
+        let mut large = Bytes::new();
+        let next = gather(out, &mut large, body.as_mut(), MESSAGE).await?;
+        out.extend_from_slice(&large);
+        if next == Next::End || out.len() == before || out.len() >= MESSAGE {
+            return Ok(next);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
     More,
     End,
 }
@@ -114,12 +143,13 @@ async fn gather<B>(
     out: &mut BytesMut,
     large: &mut Bytes,
     mut body: Pin<&mut B>,
+    room: usize,
 ) -> Result<Next, WriteError>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    while out.len() < BATCH && large.is_empty() {
+    while out.len() < room && large.is_empty() {
         let wait = out.is_empty();
         let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
             Poll::Pending if !wait => Poll::Ready(None),

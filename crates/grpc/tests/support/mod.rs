@@ -3,16 +3,17 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http::{Request, Response};
 use rackweave_grpc::direct::{self, Limits};
-use rackweave_grpc::{Accepted, Dial, http2};
+use rackweave_grpc::{Accepted, Dial, DialPeer, http2};
+use rackweave_rpc::{Node, NodeConfig, Rate, Transport};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 use tonic::body::Body;
@@ -33,13 +34,18 @@ pub(crate) enum Way {
     Http2OverTcp,
     /// The direct way, over TCP.
     DirectOverTcp,
+    /// HTTP/2 over one stream of Homa.
+    Http2OverHoma,
+    /// A stream of Homa for each call.
+    DirectOverHoma,
 }
 
-pub(crate) const ALL: [Way; 3] = [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp];
+pub(crate) const ALL: [Way; 5] =
+    [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp, Way::Http2OverHoma, Way::DirectOverHoma];
 
 impl Way {
     pub(crate) const fn is_direct(self) -> bool {
-        matches!(self, Self::DirectOverTcp)
+        matches!(self, Self::DirectOverTcp | Self::DirectOverHoma)
     }
 }
 
@@ -59,13 +65,19 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     panic!("{what}: not within 20 s");
 }
 
-/// A server in this process.
+/// A server in this process, on a thread with a runtime of its own: what is killed is gone with all its tasks.
 pub(crate) struct Served {
     pub(crate) way: Way,
     pub(crate) parrot: Parrot,
     store: Store,
     address: SocketAddr,
-    server: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
+    server: Option<(JoinHandle<()>, oneshot::Sender<End>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Kill,
+    ShutDown,
 }
 
 impl Served {
@@ -80,44 +92,42 @@ impl Served {
     /// At the address that it had.
     pub(crate) async fn restart(&mut self) {
         assert!(self.server.is_none());
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (end, mut ended) = oneshot::channel();
+        let (bound, address) = oneshot::channel();
+        let (way, bind) = (self.way, self.address);
         let routes = Routes::new(KeyValueServer::new(self.store.clone()))
             .add_service(EchoServer::new(self.parrot.clone()));
-        let stopped = async { drop(stopped.await) };
-        let listener = TcpListener::bind(self.address).await.unwrap();
-        self.address = listener.local_addr().unwrap();
-        let incoming = incoming(listener);
-        let server: Pin<Box<dyn Future<Output = ()> + Send>> = match self.way {
-            Way::Tonic => {
-                let server = tonic::transport::Server::builder();
-                Box::pin(async move {
-                    server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
-                })
-            }
-            Way::Http2OverTcp => Box::pin(async move {
-                let server = http2::server();
-                server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
-            }),
-            Way::DirectOverTcp => Box::pin(async move {
-                let server = direct::Server::new(routes, Limits::default());
-                server.serve(incoming, stopped).await.unwrap();
-            }),
-        };
-        self.server = Some((tokio::spawn(server), stop));
+        let thread = std::thread::spawn(move || {
+            runtime().block_on(async {
+                let (stop, stopped) = oneshot::channel::<()>();
+                let stopped = async { drop(stopped.await) };
+                let mut server = pin!(serve(way, bind, routes, bound, stopped));
+                tokio::select! {
+                    () = &mut server => return,
+                    end = &mut ended => if end != Ok(End::ShutDown) { return },
+                }
+                drop(stop);
+                server.await;
+            });
+        });
+        self.address = address.await.unwrap();
+        self.server = Some((thread, end));
+    }
+
+    async fn end(&mut self, how: End) {
+        let (thread, end) = self.server.take().expect("it runs");
+        end.send(how).unwrap();
+        tokio::task::spawn_blocking(|| thread.join()).await.unwrap().unwrap();
     }
 
     /// Drops it with all that it was doing.
     pub(crate) async fn kill(&mut self) {
-        let (server, _stop) = self.server.take().expect("it runs");
-        server.abort();
-        let _ = server.await;
+        self.end(End::Kill).await;
     }
 
     /// Waits until it has ended by itself.
     pub(crate) async fn shut_down(&mut self) {
-        let (server, stop) = self.server.take().expect("it runs");
-        stop.send(()).unwrap();
-        server.await.unwrap();
+        self.end(End::ShutDown).await;
     }
 
     pub(crate) fn channel(&self) -> AnyChannel {
@@ -132,6 +142,60 @@ impl Served {
             Way::DirectOverTcp => {
                 AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
             }
+            Way::Http2OverHoma => {
+                let node = node("127.0.0.1:0".parse().unwrap());
+                AnyChannel::Http2(rackweave_grpc::connect(&node, self.address))
+            }
+            Way::DirectOverHoma => {
+                let node = node("127.0.0.1:0".parse().unwrap());
+                let channel = rackweave_grpc::connect_directly(&node, self.address);
+                AnyChannel::DirectOverHoma(channel)
+            }
+        }
+    }
+}
+
+fn node(bind: SocketAddr) -> Node {
+    let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), bind);
+    Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
+}
+
+async fn serve(
+    way: Way,
+    bind: SocketAddr,
+    routes: Routes,
+    bound: oneshot::Sender<SocketAddr>,
+    stopped: impl Future<Output = ()> + Send,
+) {
+    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma) {
+        let node = node(bind);
+        bound.send(node.local_addr()).unwrap();
+        if way.is_direct() {
+            let server = direct::Server::new(routes, Limits::default());
+            server.serve_node(node.server(), stopped).await;
+        } else {
+            let incoming = rackweave_grpc::incoming(node.server());
+            let server = http2::server();
+            server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+        }
+        node.shutdown().await;
+        return;
+    }
+    let listener = TcpListener::bind(bind).await.unwrap();
+    bound.send(listener.local_addr().unwrap()).unwrap();
+    let incoming = incoming(listener);
+    match way {
+        Way::Tonic => {
+            let server = tonic::transport::Server::builder();
+            server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+        }
+        Way::Http2OverTcp => {
+            let server = http2::server();
+            server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
+        }
+        _ => {
+            let server = direct::Server::new(routes, Limits::default());
+            server.serve(incoming, stopped).await.unwrap();
         }
     }
 }
@@ -141,6 +205,7 @@ impl Served {
 pub(crate) enum AnyChannel {
     Http2(tonic::transport::Channel),
     DirectOverTcp(direct::Channel<DialTcp>),
+    DirectOverHoma(direct::Channel<DialPeer>),
 }
 
 impl Service<Request<Body>> for AnyChannel {
@@ -154,6 +219,7 @@ impl Service<Request<Body>> for AnyChannel {
                 channel.poll_ready(cx).map_err(|error| Status::from_error(error.into()))
             }
             Self::DirectOverTcp(channel) => channel.poll_ready(cx),
+            Self::DirectOverHoma(channel) => channel.poll_ready(cx),
         }
     }
 
@@ -164,6 +230,7 @@ impl Service<Request<Body>> for AnyChannel {
                 Box::pin(async { response.await.map_err(|e| Status::from_error(e.into())) })
             }
             Self::DirectOverTcp(channel) => channel.call(request),
+            Self::DirectOverHoma(channel) => channel.call(request),
         }
     }
 }
