@@ -91,7 +91,7 @@ pub fn crc32c(before: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(before, bytes)
 }
 
-/// Appends a packet's datagram without its payload, whose [`crc32c`] is `payload_check`.
+/// Appends a packet's datagram without its payload, whose [`crc32c()`] is `payload_check`.
 /// Source and destination are the packet's, `envelope`'s are not looked at.
 pub fn encode(
     packet: &Packet<Header>,
