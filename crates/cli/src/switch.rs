@@ -144,8 +144,12 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     let config = config(args)?;
     let metrics = args.metrics.as_deref().map(metrics::listen).transpose()?;
     let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
-    say_where(args, &switch);
     let control = Arc::new(Control::default());
+    let shared = Arc::clone(&control);
+    ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
+        .into_diagnostic()
+        .wrap_err("cannot listen for Ctrl-C")?;
+    say_where(args, &switch);
     let (tell, told) = channel();
     let shared = Arc::clone(&control);
     let running = std::thread::spawn(move || {
@@ -154,10 +158,6 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         let _ = tell.send(());
         (result, switch.report())
     });
-    let shared = Arc::clone(&control);
-    ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
-        .into_diagnostic()
-        .wrap_err("cannot listen for Ctrl-C")?;
     if let Some(listener) = metrics {
         let shared = Arc::clone(&control);
         std::thread::spawn(move || metrics::serve(&listener, &shared));

@@ -118,6 +118,8 @@ fn compare(text: &str) -> [u64; 5] {
     ]
 }
 
+/// Losses between switches only: what is lost on a receiver's own link has left the last switch all the same. And on one
+/// cable only: two frames that arrive at the same picosecond over two links may draw their lots in either order.
 #[test]
 fn homa_with_priorities_spraying_and_losses() {
     let [.., dropped] = compare(
@@ -129,7 +131,7 @@ arrivals = "poisson"
 sizes = "W4"
 load = 0.7
 [[faults]]
-place = "link of host 3"
+place = "core link 0"
 from = "0.5 ms"
 until = "2 ms"
 kind = "loss"

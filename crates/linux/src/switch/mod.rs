@@ -75,21 +75,28 @@ pub struct Control {
     pub stop: AtomicBool,
     /// A report is wanted.
     wanted: AtomicBool,
-    report: Mutex<Option<Report>>,
+    /// The last one, and how many there were.
+    report: Mutex<(u64, Option<Report>)>,
     told: Condvar,
 }
 
 impl Control {
-    /// Asks the switch for a report. `None`: it does not run, or did not answer within a second.
+    /// Asks the switch for a report. `None`: it does not run, or did not answer within two seconds.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        *report = None;
+        let last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.0;
         self.wanted.store(true, Ordering::Release);
-        let patience = Duration::from_secs(1);
-        let answered = self.told.wait_timeout_while(report, patience, |report| report.is_none());
-        let (mut report, _) = answered.unwrap_or_else(PoisonError::into_inner);
-        report.take()
+        let patience = Duration::from_secs(2);
+        let answered = self.told.wait_timeout_while(last, patience, |last| last.0 == before);
+        let (last, waited) = answered.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() { None } else { last.1.clone() }
+    }
+
+    fn tell(&self, report: Report) {
+        let mut last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = (last.0 + 1, Some(report));
+        self.told.notify_all();
     }
 }
 
@@ -227,9 +234,7 @@ impl Switch {
             let began = self.clock.now();
             let next = self.turn()?;
             if control.wanted.swap(false, Ordering::AcqRel) {
-                let report = self.report();
-                *control.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
-                control.told.notify_all();
+                control.tell(self.report());
             }
             if self.busy_poll {
                 std::hint::spin_loop();

@@ -1,0 +1,110 @@
+//! `rackweave switch` as a process.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    command.arg("switch").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A switch that is killed if the test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let Output { status, stderr, .. } = command(arguments).output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{said}");
+    // Lines may be broken anywhere.
+    said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn it_runs_shows_and_ends_with_a_summary() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free.to_string();
+    let arguments = ["--listen", "127.0.0.1:0", "--hosts", "3", "--stats", "--metrics", &metrics];
+    let mut running = Running(command(&arguments).spawn().unwrap());
+    let mut said = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let port: SocketAddr = said
+        .next()
+        .and_then(Result::ok)
+        .and_then(|line| line.strip_prefix("host 0: ")?.parse().ok())
+        .expect("it says where its ports are");
+    let host = UdpSocket::bind("127.0.0.1:0").unwrap();
+    host.send_to(b"nonsense", port).unwrap();
+
+    let mut shown = BufReader::new(running.0.stdout.take().unwrap());
+    let mut line = String::new();
+    shown.read_line(&mut line).unwrap();
+    assert!(line.contains("frames/s") && !line.contains('\x1b'), "{line}");
+
+    let mut asked = TcpStream::connect(free).unwrap();
+    asked.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let has = |text: &str| assert!(answer.contains(text), "{text} is missing in {answer}");
+    has("\nrackweave_switch_edge_drops_total{reason=\"malformed\"} 1\n");
+    has("\nrackweave_switch_link_bytes_total{link=\"switch0->h2\"} 0\n");
+    let mut asked = TcpStream::connect(free).unwrap();
+    asked.write_all(b"GET /secrets HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+
+    interrupt(&running.0);
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("0 frames in, 0 out"), "{rest}");
+    assert!(rest.contains("dropped at the edge: 1 (unreadable or damaged)"), "{rest}");
+}
+
+#[test]
+fn a_scenarios_fabric_and_json() {
+    let arguments = ["--listen", "127.0.0.1:0", "--fabric", "quickstart", "--json"];
+    let mut running = Running(command(&arguments).spawn().unwrap());
+    let mut said = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().starts_with("host 0: 127.0.0.1:"));
+    interrupt(&running.0);
+    let mut json = String::new();
+    running.0.stdout.take().unwrap().read_to_string(&mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["counters"]["received"], 0);
+    assert!(json["links"].as_array().unwrap().len() > 4);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = refused(&["--listen", &address, "--hosts", "2"]);
+    assert!(said.contains(&format!("cannot bind UDP port {address} of h0")), "{said}");
+    let said = refused(&["--interface", "rwt-none0", "--interface", "rwt-none1"]);
+    assert!(said.contains("there is no interface `rwt-none0`"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:0"]);
+    assert!(said.contains("--listen needs --hosts N"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:65535", "--hosts", "2"]);
+    assert!(said.contains("need ports up to 65536"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--loss", "1.5"]);
+    assert!(said.contains("must be between 0 and 1, not 1.5"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--host", "7=127.0.0.1:1"]);
+    assert!(said.contains("h7 does not exist, there are 2 hosts"), "{said}");
+    let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--buffer", "7 pounds"]);
+    assert!(said.contains("the unit must be one of"), "{said}");
+}
