@@ -13,6 +13,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::state::Shared;
@@ -58,13 +59,26 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The socket and the timer.
     files: Option<(AsyncFd<OwnedFd>, AsyncFd<Timer>)>,
+    /// The socket again, while its buffer is full. It is not watched for that always: the kernel would wake us
+    /// for each datagram that has left.
+    writable: Option<AsyncFd<OwnedFd>>,
+}
+
+/// Has tokio watch a file.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, and asks for what holds here: files own \
+    their descriptors and never change them"
+)]
+pub(crate) fn watch<T: AsRawFd>(file: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(file, interest)
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.lock().stop(None);
         // The port is free when shutdown returns.
-        self.files = None;
+        (self.files, self.writable) = (None, None);
         self.shared.lock().set_ended();
         self.shared.ended.notify_waiters();
     }
@@ -76,14 +90,14 @@ impl Driver {
         socket: AsyncFd<OwnedFd>,
         timer: AsyncFd<Timer>,
     ) -> Self {
-        Self { shared, files: Some((socket, timer)) }
+        Self { shared, files: Some((socket, timer)), writable: None }
     }
 
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         poll_fn(|cx| self.poll(cx)).await;
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some((socket, timer)) = &self.files else { return Poll::Ready(()) };
         for _ in 0..TURNS {
             let mut state = self.shared.lock();
@@ -105,12 +119,14 @@ impl Driver {
                 state.timer_fired();
                 due = true;
             }
-            if state.is_blocked()
-                && let Poll::Ready(Ok(mut guard)) = socket.poll_write_ready(cx)
-            {
-                // If it blocks again, the next event says when not any more.
-                guard.clear_ready();
-                due = true;
+            if !state.is_blocked() {
+                self.writable = None;
+            } else {
+                match is_writable(&mut self.writable, socket, cx) {
+                    Ok(writable) => due |= writable,
+                    // Without a descriptor to spare, the next turn tries again.
+                    Err(_) => state.retry_soon(),
+                }
             }
             if readable.is_none() && !due {
                 return Poll::Pending;
@@ -124,5 +140,25 @@ impl Driver {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// Whether the socket takes more, as far as is known; if not, the task is woken when it does.
+fn is_writable(
+    writable: &mut Option<AsyncFd<OwnedFd>>,
+    socket: &AsyncFd<OwnedFd>,
+    cx: &mut Context<'_>,
+) -> io::Result<bool> {
+    let file = match writable {
+        Some(file) => file,
+        None => writable.insert(watch(socket.get_ref().try_clone()?, Interest::WRITABLE)?),
+    };
+    match file.poll_write_ready(cx) {
+        Poll::Ready(guard) => {
+            // If it is full again, the next event says when not any more.
+            guard?.clear_ready();
+            Ok(true)
+        }
+        Poll::Pending => Ok(false),
     }
 }

@@ -1,19 +1,17 @@
 //! A node: an endpoint, and the task that drives it.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rackweave_core::HostId;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use crate::client::Client;
 use crate::config::NodeConfig;
-use crate::driver::{Driver, Timer};
+use crate::driver::{Driver, Timer, watch};
 use crate::error::BindError;
 use crate::server::Server;
 use crate::state::{Owner, Shared};
@@ -91,16 +89,6 @@ pub struct Stats {
 /// Numbers of the nodes of this process.
 static NODES: AtomicU32 = AtomicU32::new(0);
 
-/// Has tokio watch a file.
-#[expect(
-    deprecated,
-    reason = "what replaces it is unsafe, and asks for what holds here: both files own \
-    their descriptors and never change them"
-)]
-fn watch<T: AsRawFd>(file: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(file, interest)
-}
-
 impl Node {
     /// Binds a node's socket, and starts its task in the current tokio runtime, which needs I/O
     /// enabled.
@@ -112,8 +100,7 @@ impl Node {
         let endpoint = config.endpoint()?;
         let timer = Timer::new(endpoint.clock()).map_err(BindError::Timer)?;
         let socket = endpoint.as_fd().try_clone_to_owned().map_err(BindError::Timer)?;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        let socket = watch(socket, both).map_err(BindError::Timer)?;
+        let socket = watch(socket, Interest::READABLE).map_err(BindError::Timer)?;
         let watched = watch(timer.clone(), Interest::READABLE).map_err(BindError::Timer)?;
         let number = NODES.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared::new(endpoint, timer, number, config));

@@ -374,3 +374,25 @@ async fn shutdown_lets_streams_end_and_fails_those_that_do_not() {
     assert!(matches!(error, CallError::NodeStopped(None)), "{error}");
     drop(far);
 }
+
+#[tokio::test]
+async fn a_full_socket_is_waited_for() {
+    for (name, transport) in streaming() {
+        let here = Node::bind(config(&transport).socket_buffer(1)).unwrap();
+        let there = node(&transport);
+        let (mut near, mut far) = connected(&here, &there).await;
+        let writes = tokio::spawn(async move {
+            for _ in 0..100 {
+                near.write_chunk(bytes(100_000)).await?;
+            }
+            near.shutdown().await?;
+            Ok::<_, std::io::Error>(near)
+        });
+        let mut got = Vec::new();
+        let reads = timeout(PATIENCE, far.read_to_end(&mut got)).await.unwrap();
+        assert_eq!(reads.unwrap_or_else(|e| panic!("{name}: {e}")), 10_000_000);
+        assert!(got.chunks(100_000).all(|chunk| chunk == bytes(100_000)), "{name}");
+        drop((writes.await.unwrap().unwrap(), far));
+        drained(&here).await;
+    }
+}

@@ -331,6 +331,10 @@ impl State {
         }
     }
 
+    pub(crate) fn retry_soon(&mut self) {
+        self.arm(self.after(Duration::from_millis(1)));
+    }
+
     pub(crate) const fn timer_fired(&mut self) {
         self.armed = Time::MAX;
     }
