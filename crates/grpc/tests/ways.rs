@@ -11,7 +11,7 @@ use bytes::Bytes;
 use services::echo_client::EchoClient;
 use services::key_value_client::KeyValueClient;
 use services::{Blob, Entry, Key};
-use support::{ALL, Served, eventually, runtime};
+use support::{ALL, Served, Way, eventually, runtime};
 use tokio_stream::StreamExt as _;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
@@ -186,6 +186,21 @@ fn megabytes_through_both_directions() {
             assert!(got == piece(i), "piece {i} came as it was sent");
         }
         assert!(chat.message().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn unary_calls_need_no_streams() {
+    runtime().block_on(async {
+        let served = Served::start(Way::DirectOverPolo).await;
+        let mut store = KeyValueClient::new(served.channel());
+        store.put(entry("k", "v")).await.unwrap();
+        assert_eq!(store.get(key("k")).await.unwrap().into_inner(), entry("k", "v"));
+        // What cannot be whole at once would need one.
+        let asked = tokio_stream::pending();
+        let status = store.follow(asked).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+        assert!(status.message().contains("no streams"), "{status:?}");
     });
 }
 

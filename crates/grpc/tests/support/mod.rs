@@ -38,6 +38,8 @@ pub(crate) enum Way {
     Http2OverHoma,
     /// A stream of Homa for each call.
     DirectOverHoma,
+    /// Which has no streams: short unary calls only.
+    DirectOverPolo,
 }
 
 pub(crate) const ALL: [Way; 5] =
@@ -45,7 +47,7 @@ pub(crate) const ALL: [Way; 5] =
 
 impl Way {
     pub(crate) const fn is_direct(self) -> bool {
-        matches!(self, Self::DirectOverTcp | Self::DirectOverHoma)
+        matches!(self, Self::DirectOverTcp | Self::DirectOverHoma | Self::DirectOverPolo)
     }
 }
 
@@ -143,11 +145,11 @@ impl Served {
                 AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
             }
             Way::Http2OverHoma => {
-                let node = node("127.0.0.1:0".parse().unwrap());
+                let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 AnyChannel::Http2(rackweave_grpc::connect(&node, self.address))
             }
-            Way::DirectOverHoma => {
-                let node = node("127.0.0.1:0".parse().unwrap());
+            Way::DirectOverHoma | Way::DirectOverPolo => {
+                let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 let channel = rackweave_grpc::connect_directly(&node, self.address);
                 AnyChannel::DirectOverHoma(channel)
             }
@@ -155,8 +157,11 @@ impl Served {
     }
 }
 
-fn node(bind: SocketAddr) -> Node {
-    let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), bind);
+fn node(way: Way, bind: SocketAddr) -> Node {
+    let link = Rate::from_gbps(10);
+    let polo = way == Way::DirectOverPolo;
+    let transport = if polo { Transport::polo(link) } else { Transport::homa(link) };
+    let config = NodeConfig::new(transport, bind);
     Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
 }
 
@@ -167,8 +172,8 @@ async fn serve(
     bound: oneshot::Sender<SocketAddr>,
     stopped: impl Future<Output = ()> + Send,
 ) {
-    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma) {
-        let node = node(bind);
+    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma | Way::DirectOverPolo) {
+        let node = node(way, bind);
         bound.send(node.local_addr()).unwrap();
         if way.is_direct() {
             let server = direct::Server::new(routes, Limits::default());
