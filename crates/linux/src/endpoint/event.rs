@@ -75,7 +75,7 @@ pub enum Event {
         /// Its name.
         id: MessageId,
     },
-    /// The next bytes of a stream. [`Endpoint::consume`] makes room for more.
+    /// The next bytes of a stream. [`Endpoint::consume`](crate::Endpoint::consume) makes room for more.
     Readable {
         /// Who sent them.
         peer: HostId,
