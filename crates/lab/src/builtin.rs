@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 22] = [
+pub const SCENARIOS: [Builtin; 25] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -123,10 +123,25 @@ pub const SCENARIOS: [Builtin; 22] = [
         file: "scenarios/papers/receiver-driven-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
     },
+    Builtin {
+        name: "two-worlds-incast",
+        file: "scenarios/papers/two-worlds/two-worlds-incast.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-incast.toml"),
+    },
+    Builtin {
+        name: "two-worlds-load",
+        file: "scenarios/papers/two-worlds/two-worlds-load.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-load.toml"),
+    },
+    Builtin {
+        name: "two-worlds-split",
+        file: "scenarios/papers/two-worlds/two-worlds-split.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-split.toml"),
+    },
 ];
 
 /// Files of claims, as [`Builtin`]s.
-pub const CLAIMS: [Builtin; 2] = [
+pub const CLAIMS: [Builtin; 3] = [
     Builtin {
         name: "homa",
         file: "scenarios/papers/homa/claims.toml",
@@ -136,6 +151,11 @@ pub const CLAIMS: [Builtin; 2] = [
         name: "polo",
         file: "scenarios/papers/polo/claims.toml",
         text: include_str!("../../../scenarios/papers/polo/claims.toml"),
+    },
+    Builtin {
+        name: "two-worlds",
+        file: "scenarios/papers/two-worlds/claims.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/claims.toml"),
     },
 ];
 

@@ -242,10 +242,11 @@ impl Network {
     }
 
     /// Frames leave at the link's rate, counted with checksum, preamble and gap. The burst is what the link
-    /// carries in 100 microseconds: what timers of the kernel take.
+    /// carries in half a millisecond: a timer for each frame would cost more than the frame, and the switch knows the
+    /// host's link too.
     fn bucket(&self) -> String {
         let full = u64::from(frame::wire_bytes(MTU));
-        let burst = (self.link.bytes_in(Span::from_us(100))).max(2 * full);
+        let burst = self.link.bytes_in(Span::from_us(500)).max(8 * full);
         let limit = 1000 * full;
         let rate = self.link.0;
         format!(

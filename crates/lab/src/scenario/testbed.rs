@@ -16,6 +16,8 @@ pub struct TestbedConfig {
     pub max_hosts: Option<u64>,
     /// How far ahead of the link a host hands packets to the kernel.
     pub run_ahead: Span,
+    /// What comes to the switch within this time is handled together.
+    pub switch_window: Span,
     /// How long a host or the switch looks again and again before it sleeps.
     pub busy_poll: Span,
 }
@@ -38,6 +40,7 @@ pub(super) struct TestbedKeys {
     max_packets_per_second: Count,
     max_hosts: Count,
     run_ahead: Unit<Span>,
+    switch_window: Unit<Span>,
     busy_poll: Unit<Span>,
 }
 
@@ -47,7 +50,8 @@ impl Default for TestbedKeys {
             tcp: TcpBy::Kernel,
             max_packets_per_second: Count(Some(300_000)),
             max_hosts: Count(Some(64)),
-            run_ahead: Unit(Span::from_us(50)),
+            run_ahead: Unit(Span::from_us(200)),
+            switch_window: Unit(Span::from_us(50)),
             busy_poll: Unit(Span::ZERO),
         }
     }
@@ -64,6 +68,7 @@ impl TestbedKeys {
             max_packets_per_second: self.max_packets_per_second.0,
             max_hosts: self.max_hosts.0,
             run_ahead: self.run_ahead.0,
+            switch_window: self.switch_window.0,
             busy_poll: self.busy_poll.0,
         }
     }

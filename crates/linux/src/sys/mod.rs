@@ -14,5 +14,5 @@ mod udp;
 
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, unanswered_for};
-pub use timers::tighten_timers;
+pub use timers::{go_first, tighten_timers};
 pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};

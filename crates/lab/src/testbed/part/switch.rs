@@ -36,6 +36,7 @@ pub(super) fn run(
     wanted.clock = Clock::with_origin(bind.origin_ns);
     wanted.sample_every = sample_every(point);
     wanted.busy_poll = point.testbed.busy_poll > Span::ZERO;
+    wanted.batch_window = point.testbed.switch_window;
     wanted.faults = config.faults.clone();
     for fault in &mut wanted.faults {
         fault.from = fault.from.saturating_add(start);
