@@ -48,6 +48,28 @@ fn a_short_request() {
 }
 
 #[test]
+fn a_short_request_between_processes() {
+    let mut network = network(&small().for_hosts(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(30)));
+    // The response says that the request has arrived.
+    assert_eq!(
+        trace(&mut network),
+        ["h0>h1 p0 DATA 1 0 +100", "h1>h0 p0 DATA 1r 0 +100", "h0>h1 p7 COMPLETE 1r"]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 100 bytes from h0",
+            "h0: 1 sent to h1",
+            "h0: Response 1r of 100 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
+    assert!(network.hosts[0].is_idle() && network.hosts[1].is_idle());
+}
+
+#[test]
 fn a_driven_message() {
     let mut network = network(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 8 * 1_460, Kind::OneWay);
