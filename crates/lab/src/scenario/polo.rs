@@ -124,6 +124,10 @@ impl PoloKeys {
                 let delay = config.complete_delay;
                 chosen.bad("rto", format!("`rto` must be above {delay}, for which answers wait"))
             }
+            E::MinEpoch => {
+                let epoch = config.min_epoch;
+                chosen.bad("rto", format!("`rto` must be above {epoch}, the shortest epoch"))
+            }
             E::Patience => {
                 let key = match (self.pause_probe, self.max_rto) {
                     (Some(_), _) => "pause_probe",

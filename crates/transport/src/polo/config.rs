@@ -59,6 +59,10 @@ pub struct Config {
     /// For how long the server keeps back the answer to a request's last packet: a response that begins
     /// meanwhile says the same (ours). Shorter than `rto`.
     pub complete_delay: Span,
+    /// Epochs after the first last at least so long (ours; slide 9: as long as the adjoint packet is on its way). The
+    /// ping-pong of short round trips takes a host more time than its data, and a sender that waits for a
+    /// processor is silent for many of them.
+    pub min_epoch: Span,
     /// Slide 11, recovery 3: after so long without a word from its receiver a sender repeats the adjoint
     /// packet; a receiver that hears nothing of a flow that it drove asks for packets by name
     /// (ours).
@@ -111,6 +115,9 @@ pub enum InvalidConfig {
     /// The least is above the most.
     #[error("rto is above max_rto")]
     Rto,
+    /// The adjoint packet would count as lost before the epoch may end.
+    #[error("min_epoch must be below rto")]
+    MinEpoch,
     /// A request's sender would ask before it is answered.
     #[error("complete_delay must be below rto")]
     CompleteDelay,
@@ -144,6 +151,7 @@ impl Config {
             wake_in_quiet_epochs: true,
             adjoint_from: 1,
             complete_delay: Span::ZERO,
+            min_epoch: Span::ZERO,
             rto: Span::from_ms(1),
             max_rto: Span::from_ms(8),
             pause_probe: Span::from_ms(32),
@@ -192,6 +200,7 @@ impl Config {
         }
         self.adjoint_from = 2;
         self.complete_delay = Span::from_ms(1);
+        self.min_epoch = Span::from_ms(2);
         self
     }
 
@@ -230,6 +239,9 @@ impl Config {
         }
         if self.rto > self.max_rto {
             return Err(InvalidConfig::Rto);
+        }
+        if self.min_epoch >= self.rto {
+            return Err(InvalidConfig::MinEpoch);
         }
         if self.complete_delay >= self.rto {
             return Err(InvalidConfig::CompleteDelay);
@@ -308,6 +320,7 @@ mod tests {
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
         assert_eq!(wrong(|c| c.min_drives = 49), "min_drives is above max_drives");
         assert_eq!(wrong(|c| c.max_rto = Span::from_us(999)), "rto is above max_rto");
+        assert_eq!(wrong(|c| c.min_epoch = c.rto), "min_epoch must be below rto");
         assert_eq!(wrong(|c| c.complete_delay = c.rto), "complete_delay must be below rto");
         assert_eq!(
             wrong(|c| c.pause_probe = c.patience),

@@ -93,6 +93,9 @@ pub struct Host {
     clock: Option<u32>,
     epoch: u32,
     clock_until: Time,
+    /// When the epoch began; its adjoint packet has come back (or its flow has ended), and `clock_until` is its end.
+    epoch_began: Time,
+    clock_back: bool,
     /// Whether data of an active flow came in this epoch, and in how many before none did.
     active_data: bool,
     quiet_epochs: u32,
@@ -127,6 +130,8 @@ impl Host {
             clock: None,
             epoch: 1,
             clock_until: NO_CLOCK,
+            epoch_began: Time::ZERO,
+            clock_back: false,
             active_data: false,
             quiet_epochs: 0,
         }

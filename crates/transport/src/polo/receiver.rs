@@ -190,7 +190,7 @@ impl Host {
         self.arm(now, slot);
         let is_clock = self.clock == Some(slot);
         if is_clock && epoch == self.epoch && !timeout {
-            self.end_epoch(now);
+            self.clock_came_back(now);
         } else if is_active && self.clock.is_none() {
             self.set_clock(now, slot);
         } else if timeout || new || epoch == 0 {

@@ -1,6 +1,6 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Span};
+use rackweave_core::{Kind, Span, Time};
 
 use super::{Body, Config, Host, HostId, at, events, id, network, submit, trace};
 use crate::testkit::Network;
@@ -67,6 +67,27 @@ fn a_short_request_between_processes() {
         ]
     );
     assert!(network.hosts[0].is_idle() && network.hosts[1].is_idle());
+}
+
+/// Between processes the ping-pong is no busier than `min_epoch` says, and everything still arrives.
+#[test]
+fn epochs_between_processes_are_long() {
+    let config = small().for_hosts();
+    let ticks = |config: &Config| {
+        let mut network = network(config, 3, US(1));
+        for from in [1, 2] {
+            submit(&mut network, from, 0, u64::from(from), 20_000_000, Kind::OneWay);
+        }
+        assert!(network.run_until(at(MS(500))), "all of it arrives");
+        let finished = network.events.iter().map(|(at, ..)| *at).max().unwrap_or_default();
+        let ticks = trace(&mut network).iter().filter(|line| line.ends_with("tick")).count() as u64;
+        (ticks, finished.since(Time::ZERO))
+    };
+    let (often, slides_took) = ticks(&small());
+    let (rarely, took) = ticks(&config);
+    assert!(often > 1_000, "{often}");
+    assert!((2..=took.0 / config.min_epoch.0 + 3).contains(&rarely), "{rarely} in {took}");
+    assert!(took < slides_took * 2, "{took}, {slides_took}");
 }
 
 #[test]
