@@ -94,7 +94,7 @@ fn transports() -> Vec<Item> {
         Item::new(
             "polo",
             "receiver-driven: driving packets by ECN marks, most of many concurrent flows paused",
-            &json!({ "profiles": ["fabric", "polo-slides"], "sources": ["ICPP 2020"] }),
+            &json!({ "profiles": ["fabric", "polo-slides", "hosts"], "sources": ["ICPP 2020"] }),
         ),
         Item::new(
             "datagram",

@@ -83,6 +83,9 @@ const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 /// Bytes in flight on the way and back that Homa's simulator profile reckons with.
 const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 
+/// The way to a process and back that Polo's first window covers (ours).
+const HOST_RTT: Span = Span::from_us(100);
+
 /// RESENDs without an answer until a peer is taken for dead (ours): half a second and more instead of the module's
 /// 75 ms, since processes wait for a processor longer than a kernel does.
 const PATIENT_RESENDS: u16 = 50;
@@ -128,7 +131,8 @@ impl Setup {
                 Some(TransportConfig::Homa(Arc::new(config)))
             }
             Transport::Polo => {
-                let config = polo::Config { max_message_bytes: longest, ..polo::Config::slides() };
+                let fitted = polo::Config::slides().for_path(self.link, HOST_RTT).for_hosts();
+                let config = polo::Config { max_message_bytes: longest, ..fitted };
                 Some(TransportConfig::Polo(Arc::new(config)))
             }
             Transport::Tcp => None,

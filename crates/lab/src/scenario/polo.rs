@@ -54,6 +54,8 @@ enum Profile {
     #[default]
     Fabric,
     PoloSlides,
+    /// As `fabric`, for processes on hosts.
+    Hosts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -74,6 +76,10 @@ impl PoloKeys {
             Profile::Fabric => {
                 let link = super::host_link(fabric.topology);
                 slides.for_path(link, Path::longest(fabric).base_rtt())
+            }
+            Profile::Hosts => {
+                let link = super::host_link(fabric.topology);
+                slides.for_path(link, Path::longest(fabric).base_rtt()).for_hosts()
             }
             Profile::PoloSlides => slides,
         };
@@ -114,6 +120,14 @@ impl PoloKeys {
             E::Zero(key) => chosen.bad(key, format!("`{key}` must be above 0")),
             E::Drives => chosen.bad("max_drives", "`max_drives` must not be below `min_drives`"),
             E::Rto => chosen.bad("max_rto", "`max_rto` must not be below `rto`"),
+            E::CompleteDelay => {
+                let delay = config.complete_delay;
+                chosen.bad("rto", format!("`rto` must be above {delay}, for which answers wait"))
+            }
+            E::MinEpoch => {
+                let epoch = config.min_epoch;
+                chosen.bad("rto", format!("`rto` must be above {epoch}, the shortest epoch"))
+            }
             E::Patience => {
                 let key = match (self.pause_probe, self.max_rto) {
                     (Some(_), _) => "pause_probe",

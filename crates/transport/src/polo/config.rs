@@ -52,6 +52,17 @@ pub struct Config {
     /// An epoch without marks wakes an inactive flow, if there are fewer active ones than D
     /// (ours). Slide 12 has only: a finished flow is replaced.
     pub wake_in_quiet_epochs: bool,
+    /// Packets of the shortest message whose first window an adjoint packet follows (slide 8: of all, 1).
+    /// On hosts the adjoint packet of a message of one packet costs as much as the message, and tells the receiver
+    /// what it knows (ours: 2). If the message is lost, its sender's timeout finds out.
+    pub adjoint_from: u32,
+    /// For how long the server keeps back the answer to a request's last packet: a response that begins
+    /// meanwhile says the same (ours). Shorter than `rto`.
+    pub complete_delay: Span,
+    /// Epochs after the first last at least so long (ours; slide 9: as long as the adjoint packet is on its way). The
+    /// ping-pong of short round trips takes a host more time than its data, and a sender that waits for a
+    /// processor is silent for many of them.
+    pub min_epoch: Span,
     /// Slide 11, recovery 3: after so long without a word from its receiver a sender repeats the adjoint
     /// packet; a receiver that hears nothing of a flow that it drove asks for packets by name
     /// (ours).
@@ -104,6 +115,12 @@ pub enum InvalidConfig {
     /// The least is above the most.
     #[error("rto is above max_rto")]
     Rto,
+    /// The adjoint packet would count as lost before the epoch may end.
+    #[error("min_epoch must be below rto")]
+    MinEpoch,
+    /// A request's sender would ask before it is answered.
+    #[error("complete_delay must be below rto")]
+    CompleteDelay,
     /// A peer would count as silent before it is asked again.
     #[error("patience must be above four times max_rto and pause_probe")]
     Patience,
@@ -132,6 +149,9 @@ impl Config {
             recovery_2: true,
             wasted_driving_rule: true,
             wake_in_quiet_epochs: true,
+            adjoint_from: 1,
+            complete_delay: Span::ZERO,
+            min_epoch: Span::ZERO,
             rto: Span::from_ms(1),
             max_rto: Span::from_ms(8),
             pause_probe: Span::from_ms(32),
@@ -163,6 +183,24 @@ impl Config {
                 self.max_rto = self.rto;
             }
         }
+        self
+    }
+
+    /// For processes on hosts (ours): they wait for a processor longer than any packet waits in a switch, so
+    /// that 1 ms is no sign of loss; and each packet costs them some microseconds, so that those go that say
+    /// something.
+    #[must_use]
+    pub const fn for_hosts(mut self) -> Self {
+        let rto = Span::from_ms(10);
+        if self.rto.0 < rto.0 {
+            self.rto = rto;
+        }
+        if self.max_rto.0 < 4 * rto.0 {
+            self.max_rto = Span(4 * rto.0);
+        }
+        self.adjoint_from = 2;
+        self.complete_delay = Span::from_ms(1);
+        self.min_epoch = Span::from_ms(2);
         self
     }
 
@@ -201,6 +239,12 @@ impl Config {
         }
         if self.rto > self.max_rto {
             return Err(InvalidConfig::Rto);
+        }
+        if self.min_epoch >= self.rto {
+            return Err(InvalidConfig::MinEpoch);
+        }
+        if self.complete_delay >= self.rto {
+            return Err(InvalidConfig::CompleteDelay);
         }
         if self.patience.0 / 4 <= self.max_rto.max(self.pause_probe).0 {
             return Err(InvalidConfig::Patience);
@@ -255,6 +299,10 @@ mod tests {
         let far = slides.for_path(Rate::from_gbps(10), Span::from_ms(3));
         assert_eq!((far.rto, far.max_rto), (Span::from_ms(12), Span::from_ms(12)));
         assert_eq!(far.check(), Ok(()));
+        let hosts = fast.for_hosts();
+        assert_eq!((hosts.first_window, hosts.rto), (18, Span::from_ms(10)));
+        assert_eq!(hosts.check(), Ok(()));
+        assert_eq!(far.for_hosts().rto, Span::from_ms(12));
     }
 
     #[test]
@@ -272,6 +320,8 @@ mod tests {
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
         assert_eq!(wrong(|c| c.min_drives = 49), "min_drives is above max_drives");
         assert_eq!(wrong(|c| c.max_rto = Span::from_us(999)), "rto is above max_rto");
+        assert_eq!(wrong(|c| c.min_epoch = c.rto), "min_epoch must be below rto");
+        assert_eq!(wrong(|c| c.complete_delay = c.rto), "complete_delay must be below rto");
         assert_eq!(
             wrong(|c| c.pause_probe = c.patience),
             "patience must be above four times max_rto and pause_probe"

@@ -27,6 +27,11 @@ impl Drives {
         self.d.max(config.min_drives)
     }
 
+    /// Whether no epoch has ended yet.
+    pub(super) const fn in_first_epoch(&self) -> bool {
+        self.first_epoch
+    }
+
     /// D.
     pub(super) const fn d(&self) -> u32 {
         self.d

@@ -80,11 +80,18 @@ impl Host {
             // Nothing is known of the network any more: the next flow begins anew (ours).
             (self.drives, self.pausing) = (Drives::new(), false);
             (self.clock, self.clock_until, self.quiet_epochs) = (None, NO_CLOCK, 0);
+            self.clock_back = false;
             return;
         }
         if self.clock == Some(slot) {
             // Another flow goes on with the ping-pong.
-            self.next_clock(now);
+            let end = self.epoch_began.saturating_add(self.config.min_epoch);
+            if end > now && !self.drives.in_first_epoch() {
+                self.clock = self.random_active();
+                (self.clock_back, self.clock_until) = (true, end);
+            } else {
+                self.next_clock(now);
+            }
         }
         if woken.is_none() && !self.config.wasted_driving_rule {
             // Nobody takes what the last packet would have brought.
@@ -230,6 +237,7 @@ impl Host {
     pub(super) fn set_clock(&mut self, now: Time, slot: u32) {
         self.clock = Some(slot);
         self.clock_until = now.saturating_add(self.config.rto);
+        (self.epoch_began, self.clock_back) = (now, false);
         self.send_standing(slot, true);
     }
 
@@ -248,9 +256,21 @@ impl Host {
         self.active.get(at as usize).copied()
     }
 
-    /// The adjoint packet or its acknowledgement was lost.
+    /// The adjoint packet has come back (slide 9): the epoch ends, or as soon as it has lasted long enough (ours).
+    pub(super) fn clock_came_back(&mut self, now: Time) {
+        let end = self.epoch_began.saturating_add(self.config.min_epoch);
+        if end > now && !self.drives.in_first_epoch() {
+            (self.clock_back, self.clock_until) = (true, end);
+        } else {
+            self.end_epoch(now);
+        }
+    }
+
+    /// The epoch has lasted long enough; or the adjoint packet or its acknowledgement was lost.
     pub(super) fn clock_due(&mut self, now: Time) {
-        if self.clock_until <= now {
+        if self.clock_until <= now && self.clock_back {
+            self.end_epoch(now);
+        } else if self.clock_until <= now {
             self.advance_epoch();
             self.next_clock(now);
         }
@@ -261,7 +281,7 @@ impl Host {
         self.epoch = if self.epoch == u32::MAX { 1 } else { self.epoch + 1 };
     }
 
-    /// The adjoint packet has come back (slide 9).
+    /// An epoch ends (slide 10).
     pub(super) fn end_epoch(&mut self, now: Time) {
         let epoch = self.drives.end_epoch(&self.config);
         self.advance_epoch();

@@ -20,7 +20,8 @@
 //!
 //! # Completion
 //! The answer to a message's last missing packet says so, as does every answer after it: only that
-//! ends the message at its sender (for a request, the first packet of the response does too). A client that
+//! ends the message at its sender (for a request, the first packet of the response does too, which
+//! [`Config::complete_delay`] waits for). A client that
 //! waits for its response asks now and then whether the server still knows of it (ours).
 //!
 //! # At most once
@@ -92,6 +93,9 @@ pub struct Host {
     clock: Option<u32>,
     epoch: u32,
     clock_until: Time,
+    /// When the epoch began; its adjoint packet has come back (or its flow has ended), and `clock_until` is its end.
+    epoch_began: Time,
+    clock_back: bool,
     /// Whether data of an active flow came in this epoch, and in how many before none did.
     active_data: bool,
     quiet_epochs: u32,
@@ -126,6 +130,8 @@ impl Host {
             clock: None,
             epoch: 1,
             clock_until: NO_CLOCK,
+            epoch_began: Time::ZERO,
+            clock_back: false,
             active_data: false,
             quiet_epochs: 0,
         }
@@ -221,6 +227,9 @@ impl Host {
 
     /// A deadline of this exchange may have come.
     fn due(&mut self, now: Time, slot: u32) {
+        if let State::InService = self.exchanges.get(slot).state {
+            return self.complete_due(slot);
+        }
         let (deadline, forget_at) = match &self.exchanges.get(slot).state {
             State::Sending(outgoing) => (outgoing.deadline(&self.config), Time::MAX),
             State::Awaiting(awaiting) => (awaiting.ask_at, Time::MAX),
@@ -255,6 +264,8 @@ impl Transport for Host {
         let outgoing = Outgoing::new(now, message.bytes as u32, scatter, &self.config);
         let state = State::Sending(outgoing);
         let slot = if let Some(slot) = response_in {
+            // The response says that the request has arrived.
+            self.timers.remove(slot);
             self.exchanges.get_mut(slot).state = state;
             slot
         } else {

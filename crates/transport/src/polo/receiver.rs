@@ -1,6 +1,6 @@
 //! The receiver's half of a message: arriving packets, what is missing, and its answers.
 
-use rackweave_core::{Ecn, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
+use rackweave_core::{Ecn, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, ExchangeState, Host, after};
@@ -190,7 +190,7 @@ impl Host {
         self.arm(now, slot);
         let is_clock = self.clock == Some(slot);
         if is_clock && epoch == self.epoch && !timeout {
-            self.end_epoch(now);
+            self.clock_came_back(now);
         } else if is_active && self.clock.is_none() {
             self.set_clock(now, slot);
         } else if timeout || new || epoch == 0 {
@@ -307,14 +307,28 @@ impl Host {
         let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
         let (bytes, one_way) = (u64::from(incoming.length), exchange.one_way);
         self.events.push_back(Event::Delivered { peer, id, bytes, kind });
-        self.send_control(peer, id.0, one_way, Body::Complete);
+        let later = kind == Kind::Request && self.config.complete_delay > Span::ZERO;
+        if !later {
+            self.send_control(peer, id.0, one_way, Body::Complete);
+        }
         if kind == Kind::Request {
             self.leave_lists(slot);
             self.end_flow(now, slot);
             self.exchanges.get_mut(slot).state = State::InService;
+            if later {
+                self.timers.set(slot, now.saturating_add(self.config.complete_delay));
+            }
         } else {
             self.remove(now, slot, true);
         }
+    }
+
+    /// The response to a request has not begun: its client is told now that the request has arrived.
+    pub(super) fn complete_due(&mut self, slot: u32) {
+        self.timers.remove(slot);
+        let exchange = self.exchanges.get(slot);
+        let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
+        self.send_control(peer, id.0, one_way, Body::Complete);
     }
 
     /// ASK: is there still a response to come?

@@ -53,7 +53,7 @@ impl Outgoing {
             limit: window,
             driven_from: window,
             again: VecDeque::new(),
-            adjoint_sent: false,
+            adjoint_sent: packets < config.adjoint_from,
             paused: false,
             driven: false,
             heard_at: now,

@@ -1,6 +1,6 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Span};
+use rackweave_core::{Kind, Span, Time};
 
 use super::{Body, Config, Host, HostId, at, events, id, network, submit, trace};
 use crate::testkit::Network;
@@ -45,6 +45,49 @@ fn a_short_request() {
             "h1: 1r sent to h0",
         ]
     );
+}
+
+#[test]
+fn a_short_request_between_processes() {
+    let mut network = network(&small().for_hosts(), 2, US(1));
+    submit(&mut network, 0, 1, 1, 100, Kind::Request);
+    network.run_until(at(MS(30)));
+    // The response says that the request has arrived.
+    assert_eq!(
+        trace(&mut network),
+        ["h0>h1 p0 DATA 1 0 +100", "h1>h0 p0 DATA 1r 0 +100", "h0>h1 p7 COMPLETE 1r"]
+    );
+    assert_eq!(
+        events(&mut network),
+        [
+            "h1: Request 1 of 100 bytes from h0",
+            "h0: 1 sent to h1",
+            "h0: Response 1r of 100 bytes from h1",
+            "h1: 1r sent to h0",
+        ]
+    );
+    assert!(network.hosts[0].is_idle() && network.hosts[1].is_idle());
+}
+
+/// Between processes the ping-pong is no busier than `min_epoch` says, and everything still arrives.
+#[test]
+fn epochs_between_processes_are_long() {
+    let config = small().for_hosts();
+    let ticks = |config: &Config| {
+        let mut network = network(config, 3, US(1));
+        for from in [1, 2] {
+            submit(&mut network, from, 0, u64::from(from), 20_000_000, Kind::OneWay);
+        }
+        assert!(network.run_until(at(MS(500))), "all of it arrives");
+        let finished = network.events.iter().map(|(at, ..)| *at).max().unwrap_or_default();
+        let ticks = trace(&mut network).iter().filter(|line| line.ends_with("tick")).count() as u64;
+        (ticks, finished.since(Time::ZERO))
+    };
+    let (often, slides_took) = ticks(&small());
+    let (rarely, took) = ticks(&config);
+    assert!(often > 1_000, "{often}");
+    assert!((2..=took.0 / config.min_epoch.0 + 3).contains(&rarely), "{rarely} in {took}");
+    assert!(took < slides_took * 2, "{took}, {slides_took}");
 }
 
 #[test]
