@@ -83,9 +83,8 @@ const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 /// Bytes in flight on the way and back that Homa's simulator profile reckons with.
 const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 
-/// RESENDs without an answer until a peer is taken for dead (ours): half a second and more instead of the module's
-/// 75 ms, since processes wait for a processor longer than a kernel does.
-const PATIENT_RESENDS: u16 = 50;
+/// For how long a peer may be silent, at least: processes wait for a processor.
+const PATIENCE: Span = Span::from_secs(2);
 
 impl Setup {
     /// With defaults for all that is not named.
@@ -123,13 +122,11 @@ impl Setup {
                     Profile::Sigcomm18 => homa::Config::sigcomm18(self.link, SIGCOMM18_RTT_BYTES),
                 };
                 config.max_message_bytes = longest;
-                config.timeout_resends = PATIENT_RESENDS;
-                config.finished_ticks = config.finished_ticks.max(2 * config.remembered_for());
-                Some(TransportConfig::Homa(Arc::new(config)))
+                Some(TransportConfig::Homa(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Polo => {
                 let config = polo::Config { max_message_bytes: longest, ..polo::Config::slides() };
-                Some(TransportConfig::Polo(Arc::new(config)))
+                Some(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Tcp => None,
         }
