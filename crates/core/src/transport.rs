@@ -248,6 +248,13 @@ pub trait Transport {
     #[must_use]
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
 
+    /// Whether bytes of a message that was cancelled are still to be sent: where they are part of a stream of
+    /// bytes, as over TCP, what has begun to be sent is sent to its end. A driver keeps them for as long.
+    #[must_use]
+    fn is_leaving(&self, _peer: HostId, _id: MessageId) -> bool {
+        false
+    }
+
     /// How it cuts messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;

@@ -239,6 +239,10 @@ fn behind_a_switch_no_host_speaks_for_another() {
     let config = EndpointConfig::new(HostId(0), local(), peers, &datagrams());
     let mut end = Endpoint::new(config).unwrap();
     port.endpoint = end.local_addr();
+    // It says where it is before anybody asks, to itself: no other host hears of it.
+    let said = port.receive(&mut end).expect("it says where it is").envelope;
+    assert_eq!((said.kind, said.src, said.dst), (overlay::Kind::Hello, HostId(0), HostId(0)));
+    assert_eq!((said.from, said.to), (0, 0), "it gives nothing away");
     // Hosts 1 and 3 are behind the same port. What each is told reaches only itself.
     let to_one = port.introduce(&mut end, 10);
     port.host = 3;

@@ -86,9 +86,8 @@ const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 /// The way to a process and back that Polo's first window covers (ours).
 const HOST_RTT: Span = Span::from_us(100);
 
-/// RESENDs without an answer until a peer is taken for dead (ours): half a second and more instead of the module's
-/// 75 ms, since processes wait for a processor longer than a kernel does.
-const PATIENT_RESENDS: u16 = 50;
+/// For how long a peer may be silent, at least: processes wait for a processor.
+const PATIENCE: Span = Span::from_secs(2);
 
 impl Setup {
     /// With defaults for all that is not named.
@@ -126,14 +125,12 @@ impl Setup {
                     Profile::Sigcomm18 => homa::Config::sigcomm18(self.link, SIGCOMM18_RTT_BYTES),
                 };
                 config.max_message_bytes = longest;
-                config.timeout_resends = PATIENT_RESENDS;
-                config.finished_ticks = config.finished_ticks.max(2 * config.remembered_for());
-                Some(TransportConfig::Homa(Arc::new(config)))
+                Some(TransportConfig::Homa(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Polo => {
                 let fitted = polo::Config::slides().for_path(self.link, HOST_RTT).for_hosts();
                 let config = polo::Config { max_message_bytes: longest, ..fitted };
-                Some(TransportConfig::Polo(Arc::new(config)))
+                Some(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Tcp => None,
         }

@@ -16,6 +16,9 @@ use crate::error::BindError;
 /// wake-ups and a switch.
 const RTT: Span = Span::from_us(60);
 
+/// For how long a peer may be silent, at least: processes wait for a processor.
+const PATIENCE: Span = Span::from_secs(2);
+
 /// The longest message of [`Transport`]'s profiles. Longer ones have to be held whole by both
 /// ends: a stream is better for them.
 const MAX_MESSAGE: u32 = 64 << 20;
@@ -61,9 +64,9 @@ impl Transport {
         config.need_ack_resends = false;
         config.resend_ticks = 5;
         config.resend_interval = 5;
-        config.timeout_resends = 150;
         config.request_ack_ticks = 5;
         config.max_finished = 1 << 20;
+        let mut config = config.patient(PATIENCE);
         config.finished_ticks = config.remembered_for() + 500;
         Self::custom(TransportConfig::Homa(Arc::new(config)), link)
     }
@@ -73,10 +76,8 @@ impl Transport {
     #[must_use]
     pub fn polo(link: Rate) -> Self {
         let mut config = polo::Config::slides().for_path(link, RTT);
-        config.patience = Span::from_secs(2);
-        config.finished_for = Span::from_ms(2_500);
         config.max_message_bytes = MAX_MESSAGE;
-        Self::custom(TransportConfig::Polo(Arc::new(config)), link)
+        Self::custom(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE), link)
     }
 
     /// TCP with CUBIC, in this library and over UDP as the others are. Calls and streams.
@@ -92,10 +93,8 @@ impl Transport {
         Self::of_tcp(tcp::Config::dctcp(), link)
     }
 
-    fn of_tcp(mut config: tcp::Config, link: Rate) -> Self {
-        config.max_retries = 25;
-        config.keepalive_probes = 20;
-        Self::custom(TransportConfig::Tcp(Arc::new(config)), link)
+    fn of_tcp(config: tcp::Config, link: Rate) -> Self {
+        Self::custom(TransportConfig::Tcp(Arc::new(config)).patient(PATIENCE), link)
     }
 
     /// The kernel's TCP, with its default congestion control or the one named: what there is to compare with, and to
@@ -109,12 +108,6 @@ impl Transport {
     #[must_use]
     pub const fn custom(config: TransportConfig, link: Rate) -> Self {
         Self(Kind::Udp { config, link })
-    }
-
-    /// Whether a call that was begun can be taken back. The machine's TCP cannot: its bytes, once sent, have to
-    /// be sent to their end.
-    pub(crate) const fn can_cancel(&self) -> bool {
-        !matches!(self.0, Kind::Udp { config: TransportConfig::Tcp(_), .. })
     }
 
     /// After so many bytes that the application has taken from a stream, its peer is told at once.

@@ -9,6 +9,7 @@ pub mod homa;
 mod machine;
 pub mod ndp;
 mod over_udp;
+mod patient;
 pub mod phost;
 pub mod polo;
 pub mod tcp;

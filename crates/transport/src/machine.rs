@@ -149,6 +149,10 @@ impl Transport for Machine {
         each!(self, machine => machine.is_arriving(peer, id))
     }
 
+    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
+        each!(self, machine => machine.is_leaving(peer, id))
+    }
+
     fn framing(&self) -> Framing {
         each!(self, machine => machine.framing())
     }

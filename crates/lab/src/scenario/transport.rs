@@ -138,6 +138,9 @@ enum Congestion {
     Bbr,
 }
 
+/// No timer counts further.
+const MAX_PATIENCE: Span = Span::from_secs(3600);
+
 /// What a transport's packets are inside of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Over {
@@ -149,7 +152,10 @@ enum Over {
 }
 
 /// The keys that every transport has.
-const KEYS_OF_ALL: [&str; 3] = ["name", "label", "over"];
+const KEYS_OF_ALL: [&str; 4] = ["name", "label", "over", "patience"];
+
+/// For how long a peer may be silent in the testbed, at least: processes wait for a processor.
+const PATIENCE_OF_PROCESSES: Span = Span::from_secs(2);
 
 /// A transport as a scenario says it.
 pub(crate) struct Chosen {
@@ -157,6 +163,8 @@ pub(crate) struct Chosen {
     /// What results call it, if not by its name.
     label: Option<String>,
     over: Over,
+    /// How long a peer may be silent, at least.
+    patience: Option<Span>,
     pub(super) path: String,
     keys: Keys,
 }
@@ -230,7 +238,8 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
     }
     let keys = read_keys(name, &merged, node.origin)?;
     let (label, over) = (read_label(table)?, read_over(table)?);
-    Ok(Chosen { name, label, over, path: path.to_owned(), keys })
+    let patience = read_patience(table)?;
+    Ok(Chosen { name, label, over, patience, path: path.to_owned(), keys })
 }
 
 /// A name for results is read by people, in a legend or a column.
@@ -258,6 +267,17 @@ fn read_over(table: &Table) -> Result<Over, DeError> {
             .with_help(
                 "\"udp\" is what the transport is on real hosts: longer headers, less payload",
             )
+            .at(entry.node.origin)),
+    }
+}
+
+fn read_patience(table: &Table) -> Result<Option<Span>, DeError> {
+    let Some(entry) = table.get("patience") else { return Ok(None) };
+    let span = entry.node.as_str().and_then(|text| text.parse::<Span>().ok());
+    match span {
+        Some(span) if span <= MAX_PATIENCE => Ok(Some(span)),
+        _ => Err(DeError::new("`patience` is a time of at most an hour", "no such time")
+            .with_help("such as \"2 s\": for so long, at least, a peer may be silent")
             .at(entry.node.origin)),
     }
 }
@@ -324,7 +344,11 @@ impl Chosen {
                 .bad("congestion", "BBR is the kernel's alone: the simulator has no such TCP")
                 .with_help("`rackweave testbed` runs it; here tcp has \"newreno\" and \"cubic\""));
         }
-        let config = self.resolve_keys(fabric, workload)?;
+        let mut config = self.resolve_keys(fabric, workload)?;
+        let of_processes = (world == World::Testbed).then_some(PATIENCE_OF_PROCESSES);
+        if let Some(patience) = self.patience.or(of_processes) {
+            config = config.patient(patience);
+        }
         Ok(if world == World::Testbed || self.over == Over::Udp {
             config.over_udp()
         } else {
@@ -373,7 +397,7 @@ impl Chosen {
     ) -> Option<TransportConfig> {
         let start = super::tree::Origin::new(0, 0..0);
         let keys = read_keys(name, &Table::default(), start).ok()?;
-        Self { name, label: None, over: Over::Ip, path: String::new(), keys }
+        Self { name, label: None, over: Over::Ip, patience: None, path: String::new(), keys }
             .resolve_keys(fabric, workload)
             .ok()
     }

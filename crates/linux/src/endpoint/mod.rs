@@ -3,6 +3,7 @@
 mod announce;
 pub mod config;
 mod event;
+mod ids;
 mod incoming;
 mod outgoing;
 mod peers;
@@ -24,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::config::{EndpointConfig, Network, Peers};
 pub use self::event::{EndpointError, Event, SendError, Stats};
+pub(crate) use self::ids::{Ids, first_id};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
@@ -32,6 +34,9 @@ use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
 
 /// How often it is looked for messages whose sender fell silent.
 const SWEEP: Span = Span::from_secs(1);
+
+/// How often it is looked whether what was cancelled has left.
+const LEAVING: Span = Span::from_ms(10);
 
 /// [`Endpoint::finish`] ends when it has been quiet for so long: our own choice, several times what transports
 /// wait before they ask for an acknowledgement.
@@ -118,7 +123,11 @@ pub struct Endpoint {
     told: Time,
     /// When it is looked next for messages that the machine has forgotten.
     sweep_at: Time,
-    next_id: u64,
+    /// Cancelled messages of which the machine still sends.
+    leaving: Vec<(HostId, MessageId)>,
+    /// When these are looked at next.
+    leaving_at: Time,
+    ids: Ids,
     stats: Stats,
 }
 
@@ -147,7 +156,9 @@ impl Endpoint {
             idle: true,
             told: Time::ZERO,
             sweep_at: Time::ZERO,
-            next_id: first_id(),
+            leaving: Vec::new(),
+            leaving_at: Time::ZERO,
+            ids: Ids::new(),
             stats: Stats::default(),
             config,
         }
@@ -219,9 +230,8 @@ impl Endpoint {
         self.told
     }
 
-    const fn new_id(&mut self) -> MessageId {
-        self.next_id += 1;
-        MessageId::request(self.next_id)
+    fn new_id(&mut self) -> MessageId {
+        self.ids.next()
     }
 
     /// Sends a request, or a one-way message.
@@ -262,6 +272,13 @@ impl Endpoint {
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         let now = self.now();
         self.machine.cancel(now, peer, id);
+        let request = MessageId(id.0 & !1);
+        for id in [request, request.response()] {
+            if self.machine.is_leaving(peer, id) {
+                self.leaving.push((peer, id));
+                self.leaving_at = now + LEAVING;
+            }
+        }
         self.forget(peer, id);
         self.changed();
         let of = |id: MessageId| id.0 | 1;
@@ -355,6 +372,9 @@ impl Endpoint {
         if self.sweep_at <= now && !self.incoming.is_empty() {
             self.sweep(now, false);
         }
+        if self.leaving_at <= now && !self.leaving.is_empty() {
+            self.leave(now);
+        }
         self.transmit(now)?;
         Ok(if more { Some(now) } else { self.next_turn() })
     }
@@ -371,7 +391,8 @@ impl Endpoint {
         let link = (!self.idle && !self.is_blocked())
             .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
         let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
-        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep];
+        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
         times.into_iter().flatten().min()
     }
 
@@ -453,6 +474,19 @@ impl Endpoint {
         self.sweep_at = now + SWEEP;
     }
 
+    /// Frees what was cancelled and has left.
+    fn leave(&mut self, now: Time) {
+        let (machine, outgoing) = (&self.machine, &mut self.outgoing);
+        self.leaving.retain(|&(peer, id)| {
+            let leaves = machine.is_leaving(peer, id);
+            if !leaves {
+                outgoing.remove(peer, id);
+            }
+            leaves
+        });
+        self.leaving_at = now + LEAVING;
+    }
+
     /// After the machine has learnt something.
     fn changed(&mut self) {
         self.idle = false;
@@ -506,7 +540,9 @@ impl Endpoint {
     fn forget(&mut self, peer: HostId, id: MessageId) {
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
-            self.outgoing.remove(peer, id);
+            if !self.leaving.contains(&(peer, id)) {
+                self.outgoing.remove(peer, id);
+            }
             self.outgoing.close(peer, id);
             self.incoming.remove(peer, id);
         }
@@ -535,12 +571,4 @@ fn secret() -> Secret {
     }
     let number = u128::from_ne_bytes(bytes);
     Secret([number as u64, (number >> 64) as u64])
-}
-
-/// Where message numbers begin: they increase from one life of a host to the next, and differ
-/// between hosts. Sixteenths of a second since 1970 (35 bits), then 9 random bits, then 19 to count: nobody
-/// sends 2^28 messages in a sixteenth of a second.
-pub(crate) fn first_id() -> u64 {
-    let sixteenths = realtime_ns() / 62_500_000;
-    sixteenths << 28 | (secret().0[0] & 0x1ff) << 19
 }

@@ -43,7 +43,7 @@ pub use self::config::{TcpConfig, TcpError};
 use self::connection::{Connection, Of};
 use self::framing::{Frame, MAX_DATA_BYTES};
 use self::peers::PeerTable;
-use crate::endpoint::{Event, Peers, SendError, Stats, first_id};
+use crate::endpoint::{Event, Peers, Ids, SendError, Stats, first_id};
 use crate::{Clock, wait};
 
 /// What an endpoint has counted of its connections.
@@ -94,7 +94,7 @@ pub struct TcpEndpoint {
     peers: PeerTable,
     connections: BTreeMap<u64, Box<Connection>>,
     next_token: u64,
-    next_id: u64,
+    ids: Ids,
     /// What this host sends and has not been confirmed (a request: answered), and its connection.
     outgoing: FxHashMap<(HostId, MessageId), (u64, Kind)>,
     /// Requests that are to be answered, and their connections.
@@ -144,7 +144,7 @@ impl TcpEndpoint {
             peers,
             connections: BTreeMap::new(),
             next_token: LISTENER,
-            next_id: first_id(),
+            ids: Ids::new(),
             outgoing: FxHashMap::default(),
             serving: FxHashMap::default(),
             streams: FxHashMap::default(),
@@ -237,8 +237,7 @@ impl TcpEndpoint {
     }
 
     const fn new_id(&mut self) -> MessageId {
-        self.next_id += 1;
-        MessageId::request(self.next_id)
+        self.ids.next()
     }
 
     /// Sends a request, or a one-way message.

@@ -204,11 +204,9 @@ impl State {
         }
     }
 
-    /// Has the transport forget a message, if it can.
+    /// Has the transport forget a message.
     fn take_back(&mut self, peer: HostId, id: MessageId) {
-        if let Some(endpoint) = &mut self.endpoint
-            && self.config.transport.can_cancel()
-        {
+        if let Some(endpoint) = &mut self.endpoint {
             endpoint.cancel(peer, id);
         }
     }

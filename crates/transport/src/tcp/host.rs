@@ -437,6 +437,11 @@ impl Transport for Host {
         }
     }
 
+    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+        connections.filter(|it| it.key.peer == peer).any(|it| it.sender.is_leaving(id))
+    }
+
     #[inline]
     fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
         if packet.is_trimmed() {

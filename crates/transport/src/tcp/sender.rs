@@ -225,6 +225,11 @@ impl Sender {
         self.end -= u64::from(message.len);
     }
 
+    /// Whether a message that was cancelled is still in the stream.
+    pub(super) fn is_leaving(&self, id: MessageId) -> bool {
+        self.messages.iter().any(|message| message.id == id && message.cancelled)
+    }
+
     /// The next message that was wholly acknowledged; told once.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;

@@ -1,0 +1,95 @@
+//! The numbers of messages.
+
+use rackweave_core::MessageId;
+
+use super::secret;
+use crate::clock::realtime_ns;
+
+/// 2020-01-01, in seconds since 1970.
+const BEGINNING: u64 = 1_577_836_800;
+
+/// Random bits, the same in all numbers of a life.
+const RANDOM_BITS: u32 = 13;
+
+/// Bits for microseconds since 2020: until 2055.
+const TIME_BITS: u32 = 50;
+
+/// Numbers messages: upwards, from one life of a host to the next too, below 2^63, and others at other hosts.
+///
+/// A number is a count, and below it 13 bits that are random and stay the same for a life: two hosts with other bits
+/// never use the same number, whenever they begin. The count begins with the microseconds since 2020: a host that
+/// sends fewer than a million messages a second begins its next life above it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    last: u64,
+}
+
+impl Ids {
+    pub(crate) fn new() -> Self {
+        Self { last: first_id() }
+    }
+
+    const fn at(realtime_ns: u64, random: u64) -> Self {
+        let us = (realtime_ns / 1000).saturating_sub(BEGINNING * 1_000_000);
+        let count = us & ((1 << TIME_BITS) - 1);
+        Self { last: count << RANDOM_BITS | random & ((1 << RANDOM_BITS) - 1) }
+    }
+
+    pub(crate) const fn next(&mut self) -> MessageId {
+        self.last += 1 << RANDOM_BITS;
+        MessageId::request(self.last)
+    }
+}
+
+/// A number that says when a life began, which no other is likely to have.
+pub(crate) fn first_id() -> u64 {
+    Ids::at(realtime_ns(), secret().0[0]).last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_000_000_123_456_789;
+
+    #[test]
+    fn hosts_that_begin_together_never_meet() {
+        let mut ids: Vec<_> = (0..64).map(|random| Ids::at(NOW, random * 77)).collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            for ids in &mut ids {
+                assert!(seen.insert(ids.next().0));
+            }
+        }
+        // Another one begins half a millisecond later, in the midst of what those before it count.
+        let mut late = Ids::at(NOW + 500_000, 5);
+        for _ in 0..1000 {
+            assert!(seen.insert(late.next().0));
+        }
+    }
+
+    #[test]
+    fn a_next_life_begins_above_the_one_before() {
+        let mut before = Ids::at(NOW, u64::MAX);
+        let mut last = MessageId(0);
+        for _ in 0..100_000 {
+            let id = before.next();
+            assert!(id > last && !id.is_response());
+            last = id;
+        }
+        // It took a fifth of a second.
+        let mut after = Ids::at(NOW + 200_000_000, 0);
+        assert!(after.next() > last);
+    }
+
+    #[test]
+    fn numbers_stay_below_two_to_the_63() {
+        // The last day of 2054, and a clock that was never set.
+        let last = (BEGINNING + 35 * 365 * 86_400) * 1_000_000_000;
+        for ns in [last, 0, u64::MAX] {
+            let mut ids = Ids::at(ns, u64::MAX);
+            assert!(ids.next().number() < 1 << 63);
+        }
+        assert!(Ids::at(last, 0).next() > Ids::at(NOW, 0).next());
+    }
+}

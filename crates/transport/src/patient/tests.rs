@@ -1,0 +1,108 @@
+//! Of each transport: who is silent for less than the patience is not given up, and who is silent for longer is.
+
+use std::sync::Arc;
+
+use rackweave_core::{Event, FailReason, HostId, Kind, MessageId, Rate, Span, Time};
+
+use crate::testkit::Network;
+use crate::{Machine, TransportConfig, homa, ndp, phost, polo, tcp};
+
+const LINK: Rate = Rate::from_gbps(10);
+
+const PATIENCE: Span = Span::from_secs(2);
+/// NDP and Polo ask at a quarter of their patience at the rarest: the last question comes in time.
+const ALMOST: Span = Span::from_ms(1450);
+
+fn transports() -> Vec<(&'static str, TransportConfig)> {
+    vec![
+        ("sigcomm18", TransportConfig::Homa(Arc::new(homa::Config::sigcomm18(LINK, 10_000)))),
+        ("linux", TransportConfig::Homa(Arc::new(homa::Config::linux(LINK)))),
+        ("leverage", TransportConfig::Homa(Arc::new(homa::Config::leverage(LINK)))),
+        ("tcp", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
+        ("dctcp", TransportConfig::Tcp(Arc::new(tcp::Config::dctcp()))),
+        ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)))),
+        ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(LINK)))),
+        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
+    ]
+}
+
+fn check(config: &TransportConfig) {
+    match config {
+        TransportConfig::Homa(config) => config.check().unwrap(),
+        TransportConfig::Ndp(config) => config.check().unwrap(),
+        TransportConfig::PHost(config) => config.check().unwrap(),
+        TransportConfig::Polo(config) => config.check().unwrap(),
+        TransportConfig::Tcp(_) | TransportConfig::Datagram(_) => {}
+    }
+}
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::from_ms(ms)
+}
+
+/// A client with a call of `bytes` and its server, which is cut off `after_us` into it.
+fn cut_off(config: &TransportConfig, bytes: u64, after_us: u64) -> Network<Machine> {
+    let hosts = (0..2).map(|host| config.machine(HostId(host))).collect();
+    let mut net = Network::new(hosts, LINK, Span::from_us(2), 1);
+    // A call before has opened what is to be opened.
+    net.submit(0, 1, MessageId::request(1), 100, Kind::Request).unwrap();
+    net.run_until(at(20));
+    net.submit(0, 1, MessageId::request(2), bytes, Kind::Request).unwrap();
+    net.run_until(at(20) + Span::from_us(after_us));
+    net.set_down(1, true);
+    net.set_down(0, true);
+    net
+}
+
+fn outcome(net: &Network<Machine>) -> Option<Result<(), FailReason>> {
+    let response = MessageId::request(2).response();
+    net.events_at(0).find_map(|event| match event {
+        Event::Delivered { id, .. } if id == response => Some(Ok(())),
+        Event::Failed { reason, .. } => Some(Err(reason)),
+        _ => None,
+    })
+}
+
+#[test]
+fn who_is_silent_for_less_is_not_given_up() {
+    for (name, config) in transports() {
+        let config = config.patient(PATIENCE);
+        check(&config);
+        for (bytes, after_us) in [(100, 0), (1_000_000, 0), (1_000_000, 200), (1_000_000, 1000)] {
+            let mut net = cut_off(&config, bytes, after_us);
+            net.run_until(at(20) + Span::from_us(after_us) + ALMOST);
+            assert_eq!(outcome(&net), None, "{name}, {bytes} bytes, {after_us} us");
+            net.set_down(0, false);
+            net.set_down(1, false);
+            net.run_until(at(10_000));
+            assert_eq!(outcome(&net), Some(Ok(())), "{name}, {bytes} bytes, {after_us} us");
+        }
+    }
+}
+
+#[test]
+fn who_is_silent_for_longer_is() {
+    for (name, config) in transports() {
+        let config = config.patient(PATIENCE);
+        for (bytes, after_us) in [(100, 0), (1_000_000, 0), (1_000_000, 200)] {
+            let mut net = cut_off(&config, bytes, after_us);
+            // Four times as long at the most: Homa waits longer for a response that had begun.
+            net.run_until(at(20) + Span(PATIENCE.0 * 5));
+            let failed = Some(Err(FailReason::PeerSilent));
+            assert_eq!(outcome(&net), failed, "{name}, {bytes} bytes, {after_us} us");
+        }
+    }
+}
+
+#[test]
+fn nothing_else_changes_and_it_is_never_less() {
+    for (name, config) in transports() {
+        assert_eq!(config.patient(Span::from_ms(10)), config, "{name}");
+        let patient = config.patient(PATIENCE);
+        assert_ne!(patient, config, "{name}");
+        assert_eq!(patient.patient(PATIENCE), patient, "{name}");
+        assert_eq!(patient.framing(), config.framing(), "{name}");
+        assert_eq!(patient.over_udp(), config.over_udp().patient(PATIENCE), "{name}");
+        check(&config.patient(Span::from_secs(3600)));
+    }
+}
