@@ -332,7 +332,10 @@ fn what_is_cancelled_in_the_midst_disturbs_nobody() {
         let echo = |ends: &mut [Endpoint], doomed: u64| {
             while let Some(event) = ends[1].poll_event() {
                 if let Event::Message { peer, id, kind: Kind::Request, bytes: got } = event {
-                    assert!(got == bytes(doomed, got.len()) || got == bytes(99, got.len()), "{name}");
+                    assert!(
+                        got == bytes(doomed, got.len()) || got == bytes(99, got.len()),
+                        "{name}"
+                    );
                     ends[1].respond(peer, id, got).unwrap();
                 }
             }
