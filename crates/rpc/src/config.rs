@@ -72,7 +72,7 @@ impl Transport {
     /// Calls, no streams.
     #[must_use]
     pub fn polo(link: Rate) -> Self {
-        let mut config = polo::Config::slides().for_path(link, RTT);
+        let mut config = polo::Config::slides().for_path(link, RTT).for_hosts();
         config.patience = Span::from_secs(2);
         config.finished_for = Span::from_ms(2_500);
         config.max_message_bytes = MAX_MESSAGE;
