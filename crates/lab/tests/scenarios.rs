@@ -149,6 +149,8 @@ fn keys_of_polo_reach_its_configuration() {
     assert_eq!(config.max_drives, 4 * u32::from(config.first_window));
     let slides = polo(&[&far[..], &["transport.profile=polo-slides"]].concat());
     assert_eq!(*slides, polo::Config::slides());
+    let hosts = polo(&["transport.profile=hosts"]);
+    assert_eq!(*hosts, polo::Config::slides().for_hosts());
     let config = polo(&[
         "transport.first_window=5",
         "transport.rto=20 ms",

@@ -26,7 +26,7 @@ fn link() -> Rate {
 fn transports() -> Vec<(&'static str, TransportConfig)> {
     vec![
         ("leverage-homa", TransportConfig::Homa(Arc::new(homa::Config::leverage(link())))),
-        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
+        ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides().for_hosts()))),
         ("tcp machine", TransportConfig::Tcp(Arc::new(tcp::Config::tcp()))),
     ]
 }

@@ -75,7 +75,7 @@ impl Transport {
     /// Calls, no streams.
     #[must_use]
     pub fn polo(link: Rate) -> Self {
-        let mut config = polo::Config::slides().for_path(link, RTT);
+        let mut config = polo::Config::slides().for_path(link, RTT).for_hosts();
         config.max_message_bytes = MAX_MESSAGE;
         Self::custom(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE), link)
     }

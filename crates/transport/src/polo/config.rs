@@ -60,7 +60,7 @@ pub struct Config {
     /// meanwhile says the same (ours). Shorter than `rto`.
     pub complete_delay: Span,
     /// Epochs after the first last at least so long (ours; slide 9: as long as the adjoint packet is on its way). The
-    /// ping-pong of short round trips takes a host more time than its data, and a sender that waits for a
+    /// ping-pong of short round trips may take a host as much time as its data, and a sender that waits for a
     /// processor is silent for many of them.
     pub min_epoch: Span,
     /// Slide 11, recovery 3: after so long without a word from its receiver a sender repeats the adjoint
