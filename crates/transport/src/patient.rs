@@ -23,7 +23,8 @@ impl homa::Config {
         let margin = before.saturating_sub(self.remembered_for()).max(1);
         self.timeout_resends = resends;
         self.finished_ticks = before.max(self.remembered_for().saturating_add(margin));
-        let more = u64::from(self.max_finished) * u64::from(self.finished_ticks) / u64::from(before);
+        let more =
+            u64::from(self.max_finished) * u64::from(self.finished_ticks) / u64::from(before);
         self.max_finished = self.max_finished.max(more.min(MAX_FINISHED) as u32);
         self
     }

@@ -128,8 +128,7 @@ impl Session {
             let parts = request.parts.clone()?;
             Some(Testbed::of(&real.text, &real.sets, real.scenario.clone(), parts))
         };
-        let testbeds =
-            plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
+        let testbeds = plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
         let cancelled = AtomicBool::new(false);
         Ok(Self { plan, batches, testbeds, cancelled, quick: request.quick })
     }
@@ -216,7 +215,9 @@ impl Session {
         };
         let work: Vec<(usize, usize)> = (self.plan.runs.iter().enumerate())
             .filter(|(run, _)| needed(*run))
-            .flat_map(|(run, _)| (0..self.batches[run].scenario().points.len()).map(move |p| (run, p)))
+            .flat_map(|(run, _)| {
+                (0..self.batches[run].scenario().points.len()).map(move |p| (run, p))
+            })
             .collect();
         let under = self.batches.iter().map(|batch| {
             let left = batch.scenario().points.len();
@@ -323,7 +324,11 @@ impl Session {
     ) -> Result<(), PaperError> {
         if !results.points.is_empty() {
             let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
-            OutputFolder::prepare(&folder)?.write(&self.plan.runs[run].scenario, results, command)?;
+            OutputFolder::prepare(&folder)?.write(
+                &self.plan.runs[run].scenario,
+                results,
+                command,
+            )?;
         }
         Ok(())
     }
@@ -360,9 +365,11 @@ impl Session {
         let used = || planned.runs.values().map(|run| &runs[*run]);
         let seconds = used().flat_map(|run| &run.points).map(|point| point.summary.cpu_s).sum();
         warnings.extend(used().flat_map(|run| run.warnings().chain(run.notes())));
-        warnings.extend(used().flat_map(|run| &run.summary.failures).map(|failure| {
-            format!("a point ({}) failed: {}", failure.transport, failure.message)
-        }));
+        warnings.extend(
+            used().flat_map(|run| &run.summary.failures).map(|failure| {
+                format!("a point ({}) failed: {}", failure.transport, failure.message)
+            }),
+        );
         let (holds, here, why) = match &planned.trouble {
             None => verdict(&rules, &claim.cause),
             Some(why) => (

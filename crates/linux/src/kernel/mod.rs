@@ -43,7 +43,7 @@ pub use self::config::{TcpConfig, TcpError};
 use self::connection::{Connection, Of};
 use self::framing::{Frame, MAX_DATA_BYTES};
 use self::peers::PeerTable;
-use crate::endpoint::{Event, Peers, Ids, SendError, Stats, first_id};
+use crate::endpoint::{Event, Ids, Peers, SendError, Stats, first_id};
 use crate::{Clock, wait};
 
 /// What an endpoint has counted of its connections.
