@@ -196,3 +196,18 @@ fn a_name_near_a_built_in_one_is_suggested() {
     let error = Scenario::load("quikstart", &[], None).unwrap_err();
     assert!(shown(&error).contains("did you mean the built-in scenario `quickstart`?"));
 }
+
+#[test]
+fn every_transport_has_patience_of_at_most_an_hour() {
+    for name in ["homa", "dctcp", "tcp", "ndp", "phost", "polo"] {
+        for (patience, is_good) in [("2 s", true), ("0 s", true), ("2 h", false), ("3601 s", false)]
+        {
+            let keys = format!("name = \"{name}\"\npatience = \"{patience}\"");
+            let read = parse(
+                &with("name = \"homa\"", &keys),
+                &["workload.truncate=1 MB", "fabric.switch.trim=true"],
+            );
+            assert_eq!(read.is_ok(), is_good, "{name}, {patience}: {:?}", read.err());
+        }
+    }
+}

@@ -147,23 +147,30 @@ async fn who_does_not_read_stops_who_writes() {
 
 #[tokio::test]
 async fn a_half_open_stream_lives_on() {
+    // All at the same time: each waits for long.
+    let mut tasks = JoinSet::new();
     for (name, transport) in streaming() {
-        let (here, there) = (node(&transport), node(&transport));
-        let (mut near, mut far) = connected(&here, &there).await;
-        near.shutdown().await.unwrap();
-        assert!(far.read_chunk().await.unwrap().is_none(), "{name}");
-        let late = near.write_all(b"too late").await.unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::BrokenPipe, "{name}");
-        // Longer than the transports wait for a silent peer.
-        sleep(Duration::from_millis(2_500)).await;
-        far.write_all(&bytes(100_000)).await.unwrap();
-        far.shutdown().await.unwrap();
-        let mut got = Vec::new();
-        near.read_to_end(&mut got).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(got == bytes(100_000), "{name}");
-        drop((near, far));
-        drained(&here).await;
-        drained(&there).await;
+        tasks.spawn(async move {
+            let (here, there) = (node(&transport), node(&transport));
+            let (mut near, mut far) = connected(&here, &there).await;
+            near.shutdown().await.unwrap();
+            assert!(far.read_chunk().await.unwrap().is_none(), "{name}");
+            let late = near.write_all(b"too late").await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::BrokenPipe, "{name}");
+            // Longer than the transports wait for a silent peer.
+            sleep(Duration::from_millis(2_500)).await;
+            far.write_all(&bytes(100_000)).await.unwrap();
+            far.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            near.read_to_end(&mut got).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(got == bytes(100_000), "{name}");
+            drop((near, far));
+            drained(&here).await;
+            drained(&there).await;
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         // Half a stream whose other half is gone is noticed within a test's patience.
         TransportConfig::Tcp(Arc::new(tcp::Config { idle_timeout: Span::from_secs(2), ..config }))
     };
-    let all = vec![
+    vec![
         ("homa", homa(homa::Config::sigcomm18(link, 60_000))),
         ("homa linux", homa(homa::Config::linux(link))),
         ("leverage-homa", homa(homa::Config::leverage(link))),
@@ -30,9 +30,7 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
         ("ndp", TransportConfig::Ndp(Arc::new(ndp::Config::paper(link)))),
         ("phost", TransportConfig::PHost(Arc::new(phost::Config::paper(link)))),
         ("polo", TransportConfig::Polo(Arc::new(polo::Config::slides()))),
-    ];
-    // A loaded machine may leave a process waiting for long.
-    all.into_iter().map(|(name, config)| (name, config.patient(Span::from_secs(2)))).collect()
+    ]
 }
 
 pub(crate) fn leverage() -> TransportConfig {
