@@ -7,6 +7,7 @@ use std::sync::mpsc::Receiver;
 use rackweave_core::{Span, Time};
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
+use rackweave_sim::config::FabricConfig;
 
 use crate::scenario::PointSpec;
 use crate::testbed::protocol::{Bind, LinkEnd, Order, Said, Setup, SwitchEnd};
@@ -30,7 +31,13 @@ pub(super) fn run(
             Edge::Interface { name: super::super::space::switch_end(host) }
         }
     };
-    let mut wanted = SwitchConfig::new(config.fabric.clone(), (0..hosts).map(edge).collect());
+    // What a host takes before and after its link, it takes really.
+    let fabric = FabricConfig {
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        ..config.fabric.clone()
+    };
+    let mut wanted = SwitchConfig::new(fabric, (0..hosts).map(edge).collect());
     wanted.seed = config.seed;
     wanted.run = config.run;
     wanted.clock = Clock::with_origin(bind.origin_ns);
