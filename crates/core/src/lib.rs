@@ -9,11 +9,13 @@
 //! - [`ids`]: [`HostId`], [`MessageId`].
 //! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: what Ethernet adds.
 //! - [`transport`]: the [`Transport`] trait and what goes in and out of it.
+//! - [`node`]: [`Node`], a host of a group system with its ports.
 //! - [`queue`]: [`Pool`], [`Fifo`] and the [`Queue`] trait; [`program`]: [`SwitchProgram`].
 //! - [`rng`]: named random streams, [`Rng::stream`].
 
 pub mod frame;
 pub mod ids;
+pub mod node;
 pub mod packet;
 pub mod program;
 pub mod queue;
@@ -24,6 +26,7 @@ pub mod units;
 
 pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
+pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
 pub use program::{SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool, Queue};

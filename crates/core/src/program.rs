@@ -8,6 +8,8 @@ use crate::time::Time;
 /// A program's decision about one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// Not the program's business: the switch's own forwarding decides.
+    Route,
     /// Send it out of this port.
     Forward(Port),
     /// Send a copy out of each port in the set (bit `n` is port `n`).

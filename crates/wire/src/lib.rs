@@ -14,6 +14,7 @@ pub mod frame;
 pub mod homa;
 mod malformed;
 pub mod ndp;
+pub mod orca;
 pub mod overlay;
 pub mod pcapng;
 pub mod phost;

@@ -1,0 +1,6 @@
+//! Systems for many: one-to-many and many-to-one transfers with help from agents and switches. In each folder a system
+//! has its host part, its switch program and its controller, side by side.
+//!
+//! - [`orca`]: multicast with labels in packets and agents in racks.
+
+pub mod orca;

@@ -1,0 +1,1 @@
+//! Orca: server-assisted multicast.
