@@ -101,6 +101,7 @@ struct Piece {
 #[derive(Default)]
 struct Shared {
     consumed: AtomicU64,
+    ready: AtomicBool,
     complete: AtomicBool,
     failed: AtomicBool,
     content: AtomicU64,
@@ -122,7 +123,7 @@ pub struct Drain {
     waiting: Option<Piece>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    begins_at: u64,
+    begins_at: Option<u64>,
 }
 
 impl std::fmt::Debug for Drain {
@@ -131,58 +132,90 @@ impl std::fmt::Debug for Drain {
     }
 }
 
+fn work(
+    make: MakeSink,
+    shared: &Shared,
+    from: &Receiver<Piece>,
+    back: &SyncSender<Vec<u8>>,
+    waker: &Waker,
+) {
+    let end = |error, files| {
+        let mut outcome = shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        (outcome.error, outcome.files) = (error, files);
+    };
+    let mut sink = match make() {
+        Ok(sink) => sink,
+        Err(error) => {
+            end(Some(error), Vec::new());
+            shared.failed.store(true, Ordering::Release);
+            return waker.wake();
+        }
+    };
+    shared.consumed.store(sink.begins_at(), Ordering::Release);
+    shared.ready.store(true, Ordering::Release);
+    waker.wake();
+    while let Ok(piece) = from.recv() {
+        let result = sink.put(&piece.block[piece.from..piece.to]);
+        let (content, expected) = sink.content();
+        shared.content.store(content, Ordering::Relaxed);
+        shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let (complete, failed) = (sink.is_complete(), result.is_err());
+        if complete || failed {
+            end(result.err(), sink.files());
+        }
+        shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
+        shared.complete.store(complete, Ordering::Release);
+        shared.failed.store(failed, Ordering::Release);
+        // A full queue means that there are enough.
+        let _ = back.try_send(piece.block);
+        waker.wake();
+        if failed {
+            return;
+        }
+    }
+}
+
+/// Makes a sink: in the thread that will feed it, since looking at what is there already may take long.
+pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
+
 impl Drain {
-    /// Starts the sink's thread. `room` bytes are held for what comes out of order.
+    /// Starts the sink's thread. `room` bytes are held for what comes out of order. Nothing is to be put before it [`is
+    /// ready`](Self::is_ready).
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn start(mut sink: Box<dyn Sink>, room: u64, waker: Waker) -> std::io::Result<Self> {
-        let begins_at = sink.begins_at();
+    pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
         let (to, from) = sync_channel::<Piece>(QUEUE);
         let (give_back, back) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
-        shared.consumed.store(begins_at, Ordering::Relaxed);
         let ours = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("cast output".into()).spawn(move || {
-            while let Ok(piece) = from.recv() {
-                let bytes = &piece.block[piece.from..piece.to];
-                let result = sink.put(bytes);
-                let (content, expected) = sink.content();
-                ours.content.store(content, Ordering::Relaxed);
-                ours.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
-                let complete = sink.is_complete();
-                let failed = result.is_err();
-                if complete || failed {
-                    let mut outcome = ours.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-                    outcome.error = result.err();
-                    outcome.files = sink.files();
-                }
-                ours.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
-                ours.complete.store(complete, Ordering::Release);
-                ours.failed.store(failed, Ordering::Release);
-                // A full queue means that there are enough.
-                let _ = give_back.try_send(piece.block);
-                waker.wake();
-                if failed {
-                    return;
-                }
-            }
-        })?;
+        let builder = std::thread::Builder::new().name("cast output".into());
+        let thread = builder.spawn(move || work(make, &ours, &from, &give_back, &waker))?;
         Ok(Self {
-            window: Window::new(begins_at, room),
+            window: Window::new(0, room),
             to: Some(to),
             back,
             waiting: None,
             shared,
             thread: Some(thread),
-            begins_at,
+            begins_at: None,
         })
+    }
+
+    /// Whether the sink has said where it begins; once it has, [`Self::begins_at`] tells.
+    pub fn is_ready(&mut self) -> bool {
+        if self.begins_at.is_none() && self.shared.ready.load(Ordering::Acquire) {
+            let at = self.shared.consumed.load(Ordering::Acquire);
+            self.begins_at = Some(at);
+            self.window = Window::new(at, self.window.room);
+        }
+        self.begins_at.is_some()
     }
 
     /// Where it begins.
     #[must_use]
-    pub const fn begins_at(&self) -> u64 {
-        self.begins_at
+    pub fn begins_at(&self) -> u64 {
+        self.begins_at.unwrap_or(0)
     }
 
     /// Puts bytes to their place.
@@ -248,6 +281,11 @@ impl Drain {
     pub fn outcome(&self) -> (Option<SinkError>, Vec<FileDone>) {
         let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error.take(), std::mem::take(&mut outcome.files))
+    }
+
+    /// Nothing more is put; the sink ends with what it has been given, in its own time.
+    pub fn close(&mut self) {
+        self.to = None;
     }
 
     /// Lets the sink end, with what it has been given, and waits for it.

@@ -9,7 +9,7 @@ mod tests;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-pub use drain::{Drain, Window};
+pub use drain::{Drain, MakeSink, Window};
 pub use folder::{Folder, FolderConfig};
 
 use crate::format::{DecodeError, Decoder, FileHeader, Hash, Take};

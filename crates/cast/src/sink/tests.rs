@@ -110,7 +110,7 @@ fn a_state_that_is_cut_off_anywhere_does_no_harm() {
     let mut source = Files::new(&[path]).unwrap();
     let bytes = bytes_of(&mut source, 0);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
-    sink.put(&bytes[..2 * CHUNK + 1000]).unwrap();
+    sink.put(&bytes[..2 * CHUNK + 130]).unwrap();
     drop(sink);
     let place = state::place(to.path(), source.stream());
     let (whole, part) = (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
@@ -190,8 +190,12 @@ proptest! {
         let total: usize = pieces.iter().sum();
         let content = big(total);
         let (send, receive) = std::sync::mpsc::channel();
-        let sink = Box::new(Collect(send, start));
-        let mut drain = Drain::start(sink, 16 << 20, Waker::new().unwrap()).unwrap();
+        let make: MakeSink = Box::new(move || Ok(Box::new(Collect(send, start))));
+        let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
+        while !drain.is_ready() {
+            std::thread::yield_now();
+        }
+        prop_assert_eq!(drain.begins_at(), start);
         let mut ends = vec![0];
         for piece in &pieces {
             ends.push(ends.last().unwrap() + piece);
