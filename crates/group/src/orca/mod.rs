@@ -3,6 +3,8 @@
 pub mod agent;
 pub mod flow;
 pub mod host;
+#[cfg(test)]
+mod kit;
 pub mod label;
 pub mod switch;
 pub mod table;
