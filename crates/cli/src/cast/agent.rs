@@ -41,7 +41,7 @@ pub(crate) struct AgentArgs {
     listen: SocketAddr,
     /// Take streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
-    from: Vec<std::vec::Vec<IpAddr>>,
+    from: Vec<Vec<IpAddr>>,
     /// Where what applications send is kept for late receivers, in files without names.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     spool: PathBuf,

@@ -42,7 +42,7 @@ pub(crate) struct ReceiveArgs {
     once: bool,
     /// Take streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
-    from: Vec<std::vec::Vec<IpAddr>>,
+    from: Vec<Vec<IpAddr>>,
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
