@@ -216,13 +216,9 @@ impl Sender {
         let payload = u64::from(self.config.payload);
         let most = (self.config.window / payload + 2) as usize;
         let end = gap.offset.saturating_add(u64::from(gap.len));
-        for port in 0..64_usize {
-            if who >> port & 1 == 0 {
-                continue;
-            }
-            let number = ports[port];
+        for (port, &number) in ports.iter().enumerate() {
             let Some(peer) = self.peers.list.get_mut(number as usize) else { continue };
-            if !peer.is_active() {
+            if who >> port & 1 == 0 || !peer.is_active() {
                 continue;
             }
             let together = peer.alone.is_none();
@@ -253,6 +249,7 @@ impl Sender {
         let progress = self.lows.progress;
         if self.lows.attached > 0 && self.group.control.period_over(now, progress) {
             let mut worst = super::super::congestion::Worst::default();
+            let starting = self.group.control.is_starting();
             let fresh = Span::from_ms(50);
             for peer in &mut self.peers.list {
                 if peer.state != State::Attached {
@@ -262,22 +259,22 @@ impl Sender {
                 if now.since(peer.since) > fresh || peer.detached == 0 {
                     worst.lost = worst.lost.max(peer.lost);
                 }
-                worst.queue = worst.queue.max(peer.end_period());
+                worst.queue = worst.queue.max(peer.end_period(starting, self.config.path));
             }
             let head = self.group.head;
             self.group.control.end_period(now, progress, head, worst);
         }
-        for port in 0..64_usize {
+        for (port, &number) in ports.iter().enumerate() {
             if who >> port & 1 == 0 {
                 continue;
             }
-            let Some(peer) = self.peers.list.get_mut(ports[port] as usize) else { continue };
+            let Some(peer) = self.peers.list.get_mut(number as usize) else { continue };
             let Some(mut course) = peer.alone.take() else { continue };
             course.arrived(peer.progress);
             course.cells.forget_below(peer.have / u64::from(self.config.payload));
             if course.control.period_over(now, peer.progress) {
                 let lost = peer.lost;
-                let queue = peer.end_period();
+                let queue = peer.end_period(course.control.is_starting(), self.config.path);
                 let worst = super::super::congestion::Worst { queue, lost };
                 course.control.end_period(now, peer.progress, course.head, worst);
             }

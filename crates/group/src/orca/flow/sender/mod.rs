@@ -328,7 +328,10 @@ impl Sender {
 
     /// A receiver gets what everyone gets.
     fn attach(&mut self, now: Time, number: u32) {
+        let payload = u64::from(self.config.payload);
+        let most = (self.config.window / payload + 2) as usize;
         let peer = &mut self.peers.list[number as usize];
+        self.group.cells.remember_from(peer.have / payload, most);
         peer.state = State::Attached;
         peer.alone = None;
         (peer.since, peer.holds) = (now, None);
@@ -441,5 +444,21 @@ impl Sender {
     fn hold_off(course: &Course, config: &FlowConfig, via_agent: bool) -> Span {
         let reports = config.status_interval * if via_agent { 3 } else { 2 };
         course.control.timeout() + reports
+    }
+
+    /// Everything that could grow is within what the settings allow.
+    #[cfg(test)]
+    pub(super) fn check_bounds(&self) {
+        let peers = self.peers.list.len();
+        assert!(peers <= self.config.max_receivers as usize);
+        assert!(self.telling.len() <= peers && self.turn.len() <= peers);
+        assert!(self.events.is_empty(), "events are taken after each call");
+        let cells = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let alone = self.peers.list.iter().filter_map(|peer| peer.alone.as_deref());
+        for course in alone.chain([&self.group]) {
+            let [ring, queue, departures, repeats] = course.sizes();
+            assert!(ring <= cells && queue <= cells, "{ring} {queue} of {cells}");
+            assert!(departures <= 4096 && repeats <= cells + 1, "{departures} {repeats}");
+        }
     }
 }

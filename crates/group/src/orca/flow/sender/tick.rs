@@ -4,7 +4,7 @@ use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
 
 use super::super::{Slow, SlowPolicy};
-use super::peers::{Peer, State, tell};
+use super::peers::{Holds, Peer, State, tell};
 use super::{Sender, Stage};
 
 /// How often a sender looks at its receivers while something moves.
@@ -63,23 +63,21 @@ impl Sender {
         let wait =
             Span(REPEAT.0 << peer.tellings.min(10)).min(REPEAT_MOST).min(Span(patience.0 / 4));
         let due = now >= peer.told_at.saturating_add(wait);
-        let (state, since, told_at) = (peer.state, peer.since, peer.told_at);
+        let (state, since) = (peer.state, peer.since);
         if state == State::Invited {
             if due {
                 self.tell(number, tell::INVITE);
             }
             return now.since(since) > STILL;
         }
-        let (head, moved) = match &peer.alone {
-            Some(course) => (course.head, course.moved),
-            None => (self.group.head, self.group.moved),
-        };
-        let still = now.since(moved) > STILL;
+        let course = peer.alone.as_deref().unwrap_or(&self.group);
+        let (head, sent) = (course.head, course.sent.max(peer.sent));
+        let still = now.since(course.moved) > STILL;
         if self.length == Some(head) {
-            if due && now.since(moved) >= wait {
+            if due && now.since(sent) >= wait {
                 self.tell(number, tell::END);
             }
-        } else if now.since(moved.max(told_at)) >= Span(patience.0 / 4) {
+        } else if now.since(sent) >= Span(patience.0 / 6) {
             self.tell(number, tell::MODE);
         }
         if state == State::Alone {
@@ -169,28 +167,29 @@ impl Sender {
             let (_, median, _) = self.scratch.select_nth_unstable(middle);
             free = *median >= head + window.min(room) / 2;
         }
-        if !free {
-            for peer in &mut self.peers.list {
-                peer.holds = None;
-            }
-            return;
-        }
+        let enough = (after.0 / TICK.0).max(1);
         let mut overdue = false;
         for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
-            if gate(peer) >= edge {
-                peer.holds = None;
-            } else if let Some((since, _)) = peer.holds {
-                overdue |= now.since(since) >= after;
-            } else {
-                peer.holds = Some((now, peer.at_best));
+            let slow = free && gate(peer) < edge;
+            match &mut peer.holds {
+                Some(holds) if slow => {
+                    holds.looks += 1;
+                    overdue |= holds.looks > enough;
+                }
+                Some(holds) if holds.looks > 0 => holds.looks -= 1,
+                Some(_) => peer.holds = None,
+                None if slow => {
+                    peer.holds = Some(Holds { since: now, from: peer.at_best, looks: 0 });
+                }
+                None => {}
             }
         }
         if overdue {
-            self.part_with_slow(now, after, below);
+            self.part_with_slow(now, enough, after, below);
         }
     }
 
-    fn part_with_slow(&mut self, now: Time, after: Span, below: u64) {
+    fn part_with_slow(&mut self, now: Time, enough: u64, after: Span, below: u64) {
         let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
         self.scratch.clear();
         self.scratch.extend(attached.map(|peer| peer.peak));
@@ -200,7 +199,7 @@ impl Sender {
         let mut parted = false;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &mut self.peers.list[number as usize];
-            let Some((since, from)) = peer.holds.filter(|(since, _)| now.since(*since) >= after)
+            let Some(Holds { since, from, .. }) = peer.holds.filter(|holds| holds.looks > enough)
             else {
                 continue;
             };
