@@ -1,0 +1,330 @@
+//! Files and directories as a stream.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use blake3::Hasher;
+use bytes::Bytes;
+
+use super::{Payload, Source, SourceError, gather, read_error};
+use crate::format::tree::{TreeHash, chunk_hash};
+use crate::format::{
+    self, CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, START_BYTES,
+};
+
+/// Bytes of a chunk with what stands around it.
+const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
+
+/// Chunks that are kept in memory for packets that go again.
+const KEPT: usize = 32;
+
+/// How far ahead the system is told to read.
+const AHEAD: u64 = 8 << 20;
+
+struct Entry {
+    header: FileHeader,
+    local: PathBuf,
+    /// Offset in the stream of its file record, ...
+    start: u64,
+    /// ... of its first chunk, ...
+    data: u64,
+    /// ... and behind its file end.
+    end: u64,
+    hashes: Vec<Option<Hash>>,
+    single: Option<Hash>,
+}
+
+impl Entry {
+    fn length(&self) -> u64 {
+        self.header.length.unwrap_or(0)
+    }
+
+    /// Bytes of a chunk.
+    fn chunk_len(&self, chunk: u64) -> usize {
+        (self.length() - chunk * CHUNK as u64).min(CHUNK as u64) as usize
+    }
+}
+
+/// Files and directories.
+pub struct Files {
+    entries: Vec<Entry>,
+    length: u64,
+    content: u64,
+    stream: u128,
+    open: Option<(usize, File)>,
+    /// Framed chunks: entry, chunk, bytes. The latest is the last.
+    kept: VecDeque<(usize, u64, Bytes)>,
+    /// Directories hold these too; they are not sent.
+    skipped: Vec<PathBuf>,
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("files", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+fn header_of(path: &[u8], meta: &Metadata) -> FileHeader {
+    FileHeader {
+        path: path.to_vec(),
+        directory: meta.is_dir(),
+        length: Some(if meta.is_dir() { 0 } else { meta.len() }),
+        mode: (meta.mode() & 0o777) as u16,
+        mtime_s: meta.mtime(),
+        mtime_ns: meta.mtime_nsec() as u32,
+    }
+}
+
+impl Files {
+    /// These files, and what is below these directories. A file is called by its last name, what is in a directory by the
+    /// directory's and the path below it. Links and devices inside directories are skipped.
+    ///
+    /// # Errors
+    /// If one can't be read, or can't be named.
+    pub fn new(paths: &[PathBuf]) -> Result<Self, SourceError> {
+        let mut found = Vec::new();
+        let mut skipped = Vec::new();
+        for path in paths {
+            let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
+            if !meta.is_file() && !meta.is_dir() {
+                return Err(SourceError::Kind { path: path.clone() });
+            }
+            let whole = std::fs::canonicalize(path).map_err(|error| read_error(path, error))?;
+            // A link's own name is the one that was asked for.
+            let name = match path.file_name() {
+                Some(name) => Some(name.as_bytes().to_vec()),
+                None => whole.file_name().map(|name| name.as_bytes().to_vec()),
+            };
+            let name = name.ok_or_else(|| SourceError::NoName { path: path.clone() })?;
+            walk(&whole, &name, &meta, &mut found, &mut skipped)?;
+        }
+        let mut names = BTreeSet::new();
+        for (_, header) in &found {
+            if !names.insert(header.path.clone()) {
+                let name = String::from_utf8_lossy(&header.path).into_owned();
+                return Err(SourceError::Twice { name });
+            }
+        }
+        let mut at = START_BYTES as u64;
+        let mut content = 0_u64;
+        let mut id = Hasher::new_derive_key("rackweave cast 1 stream of files");
+        let mut entries = Vec::with_capacity(found.len());
+        for (local, header) in found {
+            let mut record = Vec::new();
+            format::file(&header, &mut record);
+            id.update(&record);
+            let length = header.length.unwrap_or(0);
+            let data = at + record.len() as u64;
+            let end = match header.directory {
+                true => data,
+                false => data + format::chunks_bytes(length) + FILE_END_BYTES as u64,
+            };
+            if end >= 1 << 47 {
+                return Err(SourceError::Large);
+            }
+            let hashes = vec![None; length.div_ceil(CHUNK as u64) as usize];
+            entries.push(Entry { header, local, start: at, data, end, hashes, single: None });
+            at = end;
+            content += length;
+        }
+        let mut stream = [0; 16];
+        stream.copy_from_slice(&id.finalize().as_bytes()[..16]);
+        Ok(Self {
+            entries,
+            length: at + END_BYTES as u64,
+            content,
+            stream: u128::from_be_bytes(stream),
+            open: None,
+            kept: VecDeque::new(),
+            skipped,
+        })
+    }
+
+    /// How many files and directories.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Links and devices that are not sent.
+    #[must_use]
+    pub fn skipped(&self) -> &[PathBuf] {
+        &self.skipped
+    }
+
+    /// A chunk with its front and hash.
+    fn chunk(&mut self, entry: usize, chunk: u64) -> Result<Bytes, SourceError> {
+        if let Some(found) = self.kept.iter().rev().find(|kept| (kept.0, kept.1) == (entry, chunk))
+        {
+            return Ok(found.2.clone());
+        }
+        let mut buffer = Vec::new();
+        if self.kept.len() >= KEPT
+            && let Some((_, _, old)) = self.kept.pop_front()
+            && old.is_unique()
+        {
+            buffer = Vec::from(old);
+        }
+        let len = self.entries[entry].chunk_len(chunk);
+        buffer.resize(CHUNK_FRONT + len + HASH, 0);
+        buffer[..CHUNK_FRONT].copy_from_slice(&format::chunk_front(len as u32));
+        self.load(entry, chunk, &mut buffer[CHUNK_FRONT..CHUNK_FRONT + len])?;
+        let hash = self.hash(entry, chunk, &buffer[CHUNK_FRONT..CHUNK_FRONT + len])?;
+        buffer[CHUNK_FRONT + len..].copy_from_slice(&hash);
+        let bytes = Bytes::from(buffer);
+        self.kept.push_back((entry, chunk, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Hashes a chunk that was read; it must be what it was before.
+    fn hash(&mut self, entry: usize, chunk: u64, bytes: &[u8]) -> Result<Hash, SourceError> {
+        let (hash, single) = chunk_hash(chunk, bytes);
+        let entry = &mut self.entries[entry];
+        let known = &mut entry.hashes[chunk as usize];
+        if known.is_some_and(|known| known != hash) {
+            return Err(SourceError::Changed { path: entry.local.clone() });
+        }
+        *known = Some(hash);
+        entry.single = entry.single.or(single);
+        Ok(hash)
+    }
+
+    /// Reads a chunk of a file that must still be what it was.
+    fn load(&mut self, index: usize, chunk: u64, to: &mut [u8]) -> Result<(), SourceError> {
+        let entry = &self.entries[index];
+        let path = &entry.local;
+        if self.open.as_ref().is_none_or(|open| open.0 != index) {
+            let file = File::open(path).map_err(|error| read_error(path, error))?;
+            self.open = Some((index, file));
+        }
+        let Some((_, file)) = &self.open else { return Ok(()) };
+        let offset = chunk * CHUNK as u64;
+        let _ = rustix::fs::fadvise(
+            file,
+            offset + CHUNK as u64,
+            std::num::NonZeroU64::new(AHEAD),
+            rustix::fs::Advice::WillNeed,
+        );
+        match file.read_exact_at(to, offset) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(SourceError::Changed { path: path.clone() });
+            }
+            Err(error) => return Err(read_error(path, error)),
+        }
+        let meta = file.metadata().map_err(|error| read_error(path, error))?;
+        let now = header_of(&entry.header.path, &meta);
+        if (now.length, now.mtime_s, now.mtime_ns)
+            != (entry.header.length, entry.header.mtime_s, entry.header.mtime_ns)
+        {
+            return Err(SourceError::Changed { path: path.clone() });
+        }
+        Ok(())
+    }
+
+    /// The file end record. Chunks that nobody has asked for, because receivers had them, are read for their hashes.
+    fn file_end(&mut self, index: usize) -> Result<Bytes, SourceError> {
+        let mut buffer = Vec::new();
+        for chunk in 0..self.entries[index].hashes.len() as u64 {
+            if self.entries[index].hashes[chunk as usize].is_none() {
+                buffer.resize(self.entries[index].chunk_len(chunk), 0);
+                self.load(index, chunk, &mut buffer)?;
+                self.hash(index, chunk, &buffer)?;
+            }
+        }
+        let entry = &self.entries[index];
+        let mut tree = TreeHash::default();
+        for hash in entry.hashes.iter().flatten() {
+            tree.push(*hash, entry.single);
+        }
+        let mut record = Vec::with_capacity(FILE_END_BYTES);
+        format::file_end(entry.length(), &tree.finish(), &mut record);
+        Ok(Bytes::from(record))
+    }
+
+    /// The record at an offset, and where it begins.
+    fn record(&mut self, offset: u64) -> Result<(Bytes, u64), SourceError> {
+        if offset < START_BYTES as u64 {
+            let mut record = Vec::new();
+            format::start(&mut record);
+            return Ok((record.into(), 0));
+        }
+        let index = self.entries.partition_point(|entry| entry.end <= offset);
+        let Some(entry) = self.entries.get(index) else {
+            let mut record = Vec::new();
+            format::end(self.entries.len() as u64, self.content, &mut record);
+            return Ok((record.into(), self.length - END_BYTES as u64));
+        };
+        if offset < entry.data {
+            let mut record = Vec::new();
+            format::file(&entry.header, &mut record);
+            return Ok((record.into(), entry.start));
+        }
+        let ends = entry.end - FILE_END_BYTES as u64;
+        if offset >= ends {
+            return Ok((self.file_end(index)?, ends));
+        }
+        let chunk = (offset - entry.data) / FRAMED;
+        let begins = entry.data + chunk * FRAMED;
+        Ok((self.chunk(index, chunk)?, begins))
+    }
+}
+
+fn walk(
+    local: &Path,
+    name: &[u8],
+    meta: &Metadata,
+    found: &mut Vec<(PathBuf, FileHeader)>,
+    skipped: &mut Vec<PathBuf>,
+) -> Result<(), SourceError> {
+    format::check_path(name).map_err(|_| SourceError::NoName { path: local.to_owned() })?;
+    found.push((local.to_owned(), header_of(name, meta)));
+    if !meta.is_dir() {
+        return Ok(());
+    }
+    let read = std::fs::read_dir(local).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let mut inside = read.map_err(|error| read_error(local, error))?;
+    inside.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in inside {
+        let path = entry.path();
+        let meta = entry.metadata().map_err(|error| read_error(&path, error))?;
+        if !meta.is_file() && !meta.is_dir() {
+            skipped.push(path);
+            continue;
+        }
+        let mut name = name.to_vec();
+        name.push(b'/');
+        name.extend_from_slice(entry.file_name().as_bytes());
+        walk(&path, &name, &meta, found, skipped)?;
+    }
+    Ok(())
+}
+
+impl Source for Files {
+    fn stream(&self) -> u128 {
+        self.stream
+    }
+
+    fn available(&self) -> u64 {
+        self.length
+    }
+
+    fn end(&self) -> Option<u64> {
+        Some(self.length)
+    }
+
+    fn content(&self) -> u64 {
+        self.content
+    }
+
+    fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError> {
+        if offset + len as u64 > self.length {
+            return Err(SourceError::Gone(offset));
+        }
+        gather(offset, len, out, |at| self.record(at))
+    }
+}

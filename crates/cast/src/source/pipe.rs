@@ -1,0 +1,264 @@
+//! A pipe as a stream: spooled, so that it can be read again.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blake3::Hasher;
+use bytes::Bytes;
+
+use super::{Payload, Source, SourceError, gather, read_error};
+use crate::format::{self, CHUNK, CHUNK_FRONT, FileHeader, HASH};
+use crate::wake::Waker;
+
+/// Bytes of the spool that are also in memory.
+const RECENT: usize = 16 << 20;
+
+/// A pipe: a thread reads it and puts its records into a file that has no name, so that late receivers get them too.
+pub struct Pipe {
+    stream: u128,
+    shared: Arc<Mutex<Spool>>,
+    room: Arc<std::sync::Condvar>,
+    reader: Option<Reader>,
+}
+
+struct Reader {
+    input: Box<dyn Read + Send>,
+    batch: usize,
+    limit: u64,
+}
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipe").finish_non_exhaustive()
+    }
+}
+
+struct Spool {
+    file: File,
+    folder: PathBuf,
+    written: u64,
+    content: u64,
+    released: u64,
+    punched: u64,
+    ended: bool,
+    /// Records that are in memory too, and where each begins.
+    recent: VecDeque<(u64, Bytes)>,
+    recent_bytes: usize,
+    error: Option<SourceError>,
+}
+
+fn lock(spool: &Mutex<Spool>) -> MutexGuard<'_, Spool> {
+    spool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Spool {
+    fn put(&mut self, record: Vec<u8>) -> Result<(), SourceError> {
+        let spool = |source| SourceError::Spool { folder: self.folder.clone(), source };
+        self.file.write_all_at(&record, self.written).map_err(spool)?;
+        let bytes = Bytes::from(record);
+        self.recent_bytes += bytes.len();
+        self.recent.push_back((self.written, bytes.clone()));
+        self.written += bytes.len() as u64;
+        while self.recent_bytes > RECENT
+            && let Some((_, old)) = self.recent.pop_front()
+        {
+            self.recent_bytes -= old.len();
+        }
+        Ok(())
+    }
+
+    fn record(&self, offset: u64) -> Result<(Bytes, u64), SourceError> {
+        let index = self.recent.partition_point(|(begins, _)| *begins <= offset);
+        if let Some((begins, bytes)) = index.checked_sub(1).and_then(|index| self.recent.get(index))
+        {
+            return Ok((bytes.clone(), *begins));
+        }
+        if offset < self.punched {
+            return Err(SourceError::Gone(offset));
+        }
+        let first = self.recent.front().map_or(self.written, |(begins, _)| *begins);
+        let mut buffer = vec![0; (first - offset).min(64 << 10) as usize];
+        let spool = |source| SourceError::Spool { folder: self.folder.clone(), source };
+        self.file.read_exact_at(&mut buffer, offset).map_err(spool)?;
+        Ok((buffer.into(), offset))
+    }
+}
+
+impl Pipe {
+    /// A stream of one file with this name from `input`, whose bytes are kept below `folder`: all of them, or, with a
+    /// limit, so many of them, and the input waits when receivers lack more. `stream` must be random; `batch` is what is read at a time.
+    ///
+    /// # Errors
+    /// If there can be no such file.
+    pub fn new(
+        name: &str,
+        input: Box<dyn Read + Send>,
+        folder: &Path,
+        stream: u128,
+        batch: usize,
+        limit: Option<u64>,
+    ) -> Result<Self, SourceError> {
+        let failed = |source| SourceError::Spool { folder: folder.to_owned(), source };
+        let file = unnamed(folder, stream).map_err(failed)?;
+        let mut spool = Spool {
+            file,
+            folder: folder.to_owned(),
+            written: 0,
+            content: 0,
+            released: 0,
+            punched: 0,
+            ended: false,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            error: None,
+        };
+        let mut record = Vec::new();
+        format::start(&mut record);
+        let path = name.as_bytes().to_vec();
+        let header = FileHeader {
+            path,
+            directory: false,
+            length: None,
+            mode: 0o644,
+            mtime_s: 0,
+            mtime_ns: 0,
+        };
+        format::file(&header, &mut record);
+        spool.put(record)?;
+        Ok(Self {
+            stream,
+            shared: Arc::new(Mutex::new(spool)),
+            room: Arc::default(),
+            reader: Some(Reader {
+                input,
+                batch: batch.clamp(1, CHUNK),
+                limit: limit.unwrap_or(u64::MAX).max(2 * CHUNK as u64),
+            }),
+        })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // A reader that waits for room ends.
+        let mut spool = lock(&self.shared);
+        spool.released = u64::MAX;
+        spool.error = Some(SourceError::Gone(spool.written));
+        self.room.notify_one();
+    }
+}
+
+/// A file that vanishes with its last user.
+fn unnamed(folder: &Path, number: u128) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let path = folder.join(format!(".rackweave-cast-{number:032x}.spool"));
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
+impl Reader {
+    fn run(mut self, shared: &Mutex<Spool>, room: &std::sync::Condvar, waker: &Waker) {
+        let mut whole = Hasher::new();
+        let mut total = 0_u64;
+        loop {
+            {
+                let mut spool = lock(shared);
+                while spool.written - spool.released.min(spool.written) > self.limit {
+                    spool = room.wait(spool).unwrap_or_else(PoisonError::into_inner);
+                }
+                // Nobody sends it any more.
+                if spool.error.is_some() {
+                    return;
+                }
+            }
+            let mut record = vec![0; CHUNK_FRONT + self.batch + HASH];
+            let read = self.input.read(&mut record[CHUNK_FRONT..CHUNK_FRONT + self.batch]);
+            let mut spool = lock(shared);
+            let result = match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(read_error(Path::new("standard input"), error)),
+                Ok(0) => {
+                    record.clear();
+                    format::file_end(total, whole.finalize().as_bytes(), &mut record);
+                    format::end(1, total, &mut record);
+                    spool.ended = true;
+                    spool.put(record)
+                }
+                Ok(len) => {
+                    record[..CHUNK_FRONT].copy_from_slice(&format::chunk_front(len as u32));
+                    record.truncate(CHUNK_FRONT + len);
+                    let bytes = &record[CHUNK_FRONT..];
+                    whole.update(bytes);
+                    let hash = blake3::hash(bytes);
+                    record.extend_from_slice(hash.as_bytes());
+                    total += len as u64;
+                    spool.content = total;
+                    spool.put(record)
+                }
+            };
+            if let Err(error) = result {
+                spool.ended = false;
+                spool.error = Some(error);
+            }
+            let stop = spool.ended || spool.error.is_some();
+            drop(spool);
+            waker.wake();
+            if stop {
+                return;
+            }
+        }
+    }
+}
+
+impl Source for Pipe {
+    fn stream(&self) -> u128 {
+        self.stream
+    }
+
+    fn available(&self) -> u64 {
+        lock(&self.shared).written
+    }
+
+    fn end(&self) -> Option<u64> {
+        let spool = lock(&self.shared);
+        spool.ended.then_some(spool.written)
+    }
+
+    fn content(&self) -> u64 {
+        lock(&self.shared).content
+    }
+
+    fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError> {
+        let spool = lock(&self.shared);
+        if offset + len as u64 > spool.written {
+            return Err(SourceError::Gone(offset));
+        }
+        gather(offset, len, out, |at| spool.record(at))
+    }
+
+    fn released(&mut self, below: u64) {
+        let mut spool = lock(&self.shared);
+        spool.released = spool.released.max(below);
+        self.room.notify_one();
+    }
+
+    fn start(&mut self, waker: Waker) {
+        if let Some(reader) = self.reader.take() {
+            let (shared, room) = (Arc::clone(&self.shared), Arc::clone(&self.room));
+            let started = std::thread::Builder::new().name("cast input".into());
+            if let Err(source) = started.spawn(move || reader.run(&shared, &room, &waker)) {
+                let folder = PathBuf::from("a thread");
+                lock(&self.shared).error = Some(SourceError::Spool { folder, source });
+            }
+        }
+    }
+
+    fn error(&mut self) -> Option<SourceError> {
+        lock(&self.shared).error.take()
+    }
+}

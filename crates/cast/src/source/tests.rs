@@ -1,0 +1,108 @@
+use super::*;
+use crate::format::{CHUNK, DecodeError, Decoder, FileHeader, Hash, Take};
+
+#[derive(Default)]
+struct Got(Vec<(String, bool, Vec<u8>)>, bool);
+
+impl Take for Got {
+    type Error = DecodeError;
+    fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
+        let name = String::from_utf8(header.path.clone()).unwrap();
+        self.0.push((name, header.directory, Vec::new()));
+        Ok(())
+    }
+    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+        self.0.last_mut().unwrap().2.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn end(&mut self, _: u64, _: u64) -> Result<(), DecodeError> {
+        self.1 = true;
+        Ok(())
+    }
+}
+
+fn read_all(source: &mut dyn Source, payload: usize) -> Got {
+    let (mut got, mut decoder) = (Got::default(), Decoder::default());
+    let end = source.end().unwrap();
+    let mut at = 0;
+    while at < end {
+        let len = payload.min((end - at) as usize);
+        let mut out = Payload::new();
+        source.read(at, len, &mut out).unwrap();
+        assert!(out.len() <= 2);
+        assert_eq!(out.iter().map(Bytes::len).sum::<usize>(), len);
+        for bytes in out {
+            decoder.push(&bytes, &mut got).unwrap();
+        }
+        at += len as u64;
+    }
+    assert!(got.1);
+    got
+}
+
+#[test]
+fn files_are_streams_that_can_be_read_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(at("dir/sub/empty")).unwrap();
+    let big: Vec<u8> = (0..2 * CHUNK + 100).map(|i| (i / 3) as u8).collect();
+    std::fs::write(at("dir/sub/big"), &big).unwrap();
+    std::fs::write(at("dir/none"), []).unwrap();
+    for i in 0..30 {
+        std::fs::write(at(&format!("dir/small{i:02}")), [i; 3]).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc/passwd", at("dir/link")).unwrap();
+    std::fs::write(at("one"), b"one").unwrap();
+    let mut files = Files::new(&[at("one"), at("dir")]).unwrap();
+    assert_eq!(files.skipped().len(), 1);
+    let got = read_all(&mut files, 1424).0;
+    assert_eq!(got[0], ("one".into(), false, b"one".to_vec()));
+    assert_eq!(got[1].0, "dir");
+    assert!(got[1].1);
+    assert!(got.contains(&("dir/sub/big".into(), false, big)));
+    assert!(got.contains(&("dir/sub/empty".into(), true, Vec::new())));
+    assert_eq!(got.len(), files.count());
+    // The same again is the same stream, and its end can be read without the rest.
+    let mut again = Files::new(&[at("one"), at("dir")]).unwrap();
+    assert_eq!(again.stream(), files.stream());
+    let (mut first, mut second) = (Payload::new(), Payload::new());
+    let end = files.end().unwrap();
+    files.read(end - 1400, 1400, &mut first).unwrap();
+    again.read(end - 1400, 1400, &mut second).unwrap();
+    let join = |payload: Payload| payload.iter().flat_map(|b| b.to_vec()).collect::<Vec<_>>();
+    assert_eq!(join(first), join(second));
+}
+
+#[test]
+fn a_file_that_changes_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, vec![1; 3 * CHUNK]).unwrap();
+    let mut files = Files::new(std::slice::from_ref(&path)).unwrap();
+    files.read(100, 1000, &mut Payload::new()).unwrap();
+    std::fs::write(&path, vec![2; 3 * CHUNK - 5]).unwrap();
+    let error = files.read(2 * CHUNK as u64, 1000, &mut Payload::new()).unwrap_err();
+    assert!(matches!(error, SourceError::Changed { .. }), "{error}");
+    let twice = Files::new(&[path.clone(), path]).unwrap_err();
+    assert!(matches!(twice, SourceError::Twice { .. }));
+}
+
+#[test]
+fn a_pipe_is_spooled() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..20 * CHUNK + 7).map(|i| (i / 5) as u8).collect();
+    let input = Box::new(io::Cursor::new(bytes.clone()));
+    let mut pipe = Pipe::new("pipe", input, folder.path(), 7, CHUNK, None).unwrap();
+    let waker = Waker::new().unwrap();
+    pipe.start(waker.clone());
+    while pipe.end().is_none() {
+        waker.wait_in_tests();
+    }
+    assert_eq!(pipe.content(), bytes.len() as u64);
+    let got = read_all(&mut pipe, 5000).0;
+    assert_eq!(got, [("pipe".into(), false, bytes)]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
