@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use super::*;
@@ -313,4 +313,75 @@ fn a_probe_tells_who_is_there() {
     let (spread, silent) = engine.probe(&hosts).unwrap();
     assert_eq!(spread, Spread::Unicast);
     assert!(silent.contains(&hosts[1]));
+}
+
+/// Forwards datagrams from one socket by another, badly: some are lost, doubled, damaged or late.
+fn forward(
+    from: Arc<std::net::UdpSocket>,
+    by: Arc<std::net::UdpSocket>,
+    to: impl Fn(SocketAddr) -> Option<SocketAddr> + Send + 'static,
+    stop: Arc<AtomicBool>,
+) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        from.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        let (mut buffer, mut late, mut harm) = (vec![0; 1 << 16], None::<Vec<u8>>, 0);
+        let mut random = 1_u64;
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((len, sender)) = from.recv_from(&mut buffer) else { continue };
+            let Some(to) = to(sender) else { continue };
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let bytes = &mut buffer[..len];
+            let chance = (random >> 33) % 100;
+            harm += u64::from(chance < 8);
+            match chance {
+                0 | 1 => continue,
+                2 | 3 => drop(by.send_to(bytes, to)),
+                4 | 5 => bytes[(random >> 40) as usize % len] ^= 1 << (random >> 61),
+                6 | 7 => {
+                    late = Some(bytes.to_vec());
+                    continue;
+                }
+                _ => {}
+            }
+            let _ = by.send_to(bytes, to);
+            if let Some(late) = late.take() {
+                let _ = by.send_to(&late, to);
+            }
+        }
+        harm
+    })
+}
+
+#[test]
+fn a_bad_network_damages_nothing() {
+    for secret in [None, Some(&b"secret"[..])] {
+        let receiver = Receiving::start(secret, None);
+        let bind = || Arc::new(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (front, back) = (bind(), bind());
+        let address = front.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender_at, known) = (Arc::new(Mutex::new(None)), receiver.address);
+        let (set, get) = (Arc::clone(&sender_at), sender_at);
+        let there = forward(
+            Arc::clone(&front),
+            Arc::clone(&back),
+            move |sender| {
+                *set.lock().unwrap() = Some(sender);
+                Some(known)
+            },
+            Arc::clone(&stop),
+        );
+        let here = forward(back, front, move |_| *get.lock().unwrap(), Arc::clone(&stop));
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 3_000_000);
+        let mut engine = sender(secret);
+        let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[address]);
+        assert_eq!(completed(&view), 1);
+        assert_eq!(receiver.read("x"), content(3_000_000));
+        stop.store(true, Ordering::Relaxed);
+        assert!(there.join().unwrap() > 0);
+        here.join().unwrap();
+    }
 }
