@@ -1,1 +1,6 @@
 //! Orca: server-assisted multicast.
+
+pub mod flow;
+pub mod label;
+pub mod switch;
+pub mod view;
