@@ -122,7 +122,10 @@ fn run(name: &str, topology: Topology, packets: u64) {
         let me = HostId(host);
         nodes.push(Attached::at(me, Peer::Receiver { me, got: 0, wants: packets, answers: 0 }));
     }
-    let leaves = topology.hosts_per_leaf().map_or(1, |per_leaf| hosts / per_leaf);
+    let leaves = match topology {
+        Topology::LeafSpine { leaves, .. } => leaves,
+        _ => 1,
+    };
     let programs = move |switch: u32| match (leaves, switch < leaves) {
         (1, _) => Copies { downs: (1_u128 << hosts).wrapping_sub(1) as u64, up: 0 },
         (_, true) => {

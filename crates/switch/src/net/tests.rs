@@ -65,7 +65,7 @@ impl Bodies<Tag> for Slots {
         Some(Tag { slot: self.slot()?, ..packet.header })
     }
 
-    fn damage(&mut self, _packet: &Packet<Tag>, _rng: &mut Rng) -> bool {
+    fn damage(&mut self, _packet: &mut Packet<Tag>, _rng: &mut Rng) -> bool {
         self.damages
     }
 }
