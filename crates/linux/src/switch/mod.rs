@@ -15,6 +15,8 @@ mod config;
 mod core;
 mod edge;
 mod frame;
+#[cfg(test)]
+mod orca_tests;
 mod stats;
 #[cfg(test)]
 mod tests;
