@@ -17,10 +17,10 @@ use std::net::Ipv4Addr;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapError, PerCpuArray};
-use rustix::net::netdevice::name_to_index;
-use rustix::net::{AddressFamily, SocketType, socket};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
 
@@ -48,7 +48,7 @@ pub struct TorConfig {
     pub uplink_width: u8,
     /// Number of the rack.
     pub rack: u16,
-    /// The only port from which the active agent may be set; none: any.
+    /// The only port from which a controller's words are believed (one that leads up: any of those); none: any.
     pub controller: Option<u8>,
     /// Control packets are made with a key. The ToR does not have it and can't tell them from forged ones, so that then
     /// `controller` must be named.
@@ -74,7 +74,9 @@ pub struct TorHost {
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// No compiler.
-    #[error("the ToR in the kernel needs the program `clang`, which is not installed (Debian, Ubuntu: apt-get install clang)")]
+    #[error(
+        "the ToR in the kernel needs the program `clang`, which is not installed (Debian, Ubuntu: apt-get install clang)"
+    )]
     NoCompiler,
     /// The compiler does not take the program.
     #[error("clang does not compile the ToR's program: {0}")]
@@ -89,7 +91,9 @@ pub enum BpfError {
     #[error("the kernel does not load the ToR's program: {0}")]
     Load(String),
     /// It cannot be attached.
-    #[error("cannot attach the ToR's program to the interface `{interface}` (needs Linux 6.6 or later): {said}")]
+    #[error(
+        "cannot attach the ToR's program to the interface `{interface}` (needs Linux 6.6 or later): {said}"
+    )]
     Attach {
         /// To what.
         interface: String,
@@ -97,7 +101,9 @@ pub enum BpfError {
         said: String,
     },
     /// There is one already.
-    #[error("the interface `{0}` is a port of another ToR in the kernel: end the process that runs it first")]
+    #[error(
+        "the interface `{0}` is a port of another ToR in the kernel: end the process that runs it first"
+    )]
     Taken(String),
     /// Its state cannot be read or written.
     #[error("the ToR's state in the kernel cannot be used: {0}")]
@@ -244,7 +250,8 @@ impl Loaded {
             ports.insert(interface, port, 0).map_err(state)?;
         }
         self.set_active(config.agent)?;
-        let mut by_mac = HashMap::<_, u64, u32>::try_from(self.map_mut("by_mac")?).map_err(state)?;
+        let mut by_mac =
+            HashMap::<_, u64, u32>::try_from(self.map_mut("by_mac")?).map_err(state)?;
         for host in &config.hosts {
             by_mac.insert(number(host.mac), u32::from(host.port), 0).map_err(state)?;
         }
@@ -273,7 +280,8 @@ impl Loaded {
             *word = u32::from(*port);
         }
         words[8 + UPLINKS..][..interfaces.len()].copy_from_slice(interfaces);
-        let mut map = Array::<_, [u32; CONFIG]>::try_from(self.map_mut("config")?).map_err(state)?;
+        let mut map =
+            Array::<_, [u32; CONFIG]>::try_from(self.map_mut("config")?).map_err(state)?;
         map.set(0, words, 0).map_err(state)
     }
 
@@ -281,7 +289,9 @@ impl Loaded {
         if let Some(port) = agent
             && self.hosts.checked_shr(u32::from(port)).unwrap_or(0) & 1 == 0
         {
-            return Err(BpfError::Config(format!("port {port} of the ToR is not a host's: it cannot be the active agent")));
+            return Err(BpfError::Config(format!(
+                "port {port} of the ToR is not a host's: it cannot be the active agent"
+            )));
         }
         let epoch = self.register()? >> 32;
         self.set_register(epoch << 32 | u64::from(agent.unwrap_or(NONE)))
@@ -326,7 +336,10 @@ impl TorConfig {
             ));
         }
         let named = self.uplinks.iter().chain(&self.controller);
-        if let Some(port) = named.chain(self.hosts.iter().map(|host| &host.port)).find(|port| usize::from(**port) >= ports) {
+        if let Some(port) = named
+            .chain(self.hosts.iter().map(|host| &host.port))
+            .find(|port| usize::from(**port) >= ports)
+        {
             return wrong(format!("the ToR has no port {port}: it has {ports}, from 0"));
         }
         if self.keyed && self.controller.is_none() {
@@ -348,7 +361,9 @@ fn interfaces(names: &[String]) -> Result<Vec<u32>, BpfError> {
         let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(said)?;
         let number = name_to_index(any, name).map_err(said)?;
         if numbers.contains(&number) {
-            return Err(BpfError::Config(format!("the interface `{name}` is two ports of the ToR")));
+            return Err(BpfError::Config(format!(
+                "the interface `{name}` is two ports of the ToR"
+            )));
         }
         numbers.push(number);
     }

@@ -23,7 +23,8 @@ pub(super) fn compile() -> Result<Vec<u8>, BpfError> {
         })?;
     if let Some(mut stdin) = child.stdin.take() {
         // If it does not read, it says why.
-        let _ = stdin.write_all(DECIDES.as_bytes()).and_then(|()| stdin.write_all(MOVES.as_bytes()));
+        let _ =
+            stdin.write_all(DECIDES.as_bytes()).and_then(|()| stdin.write_all(MOVES.as_bytes()));
     }
     let output = child.wait_with_output().map_err(|error| BpfError::Compiler(error.to_string()))?;
     if output.status.success() {

@@ -24,13 +24,17 @@ typedef unsigned long long u64;
 #define ORCA_LABEL 12u /* in the header */
 
 /* In a control packet behind its check: who says it and to whom, a tag, a place or a rack and the active agent, a number. */
+#define ORCA_TAG 8u
 #define ORCA_BODY_RACK 9u
 #define ORCA_BODY_PORT 11u
 #define ORCA_BODY_NUMBER 12u
 #define ORCA_BODY 16u
+#define ORCA_SYNC_BODY 23u
+#define ORCA_TAG_PING 8u
+#define ORCA_TAG_SET_ACTIVE 10u
+#define ORCA_TAG_SYNC 11u
 
 #define ORCA_KEYED 0x80u
-#define ORCA_FLAGS 0x78u
 #define ORCA_WORDS 0x07u
 
 enum orca_kind {
@@ -55,9 +59,9 @@ enum orca_action {
 };
 
 enum orca_reason {
-    ORCA_NO_AGENT = 0,
-    ORCA_SPOOF = 1,   /* a ping that names another port than its own, a register that is set from elsewhere */
-    ORCA_NOBODY = 2,  /* a label without a port, an uplink that does not exist */
+    ORCA_NO_AGENT = 0, /* the register is empty */
+    ORCA_SPOOF = 1,    /* it can't come from there: a ping that names another port, a word of who is not the controller */
+    ORCA_NOBODY = 2,   /* a label without a port */
 };
 
 struct orca_verdict {
@@ -69,7 +73,7 @@ struct orca_verdict {
 /* Fixed while the program is attached. Only u32, so that user space writes it as an array of them. */
 struct orca_config {
     u32 rack;
-    u32 controller;        /* the only port that may set the register, or ORCA_NONE */
+    u32 controller;        /* the only port that the controller's words come from (one that leads up: any such), or ORCA_NONE */
     u32 uplink_shift;      /* where the pilot label names the uplink: its least significant bit */
     u32 uplink_width;      /* bits of that field, at most 16 */
     u32 uplinks;           /* how many */
@@ -96,30 +100,35 @@ INLINE u32 orca_word(const u8 *p, u32 words, u32 word)
     return word < words ? orca_32(p, ORCA_HEADER + ORCA_LABEL + 4 * (words - 1 - word)) : 0;
 }
 
-/* CRC-32C of a short control packet's begin and of what stands behind its check; there is no room for a table. */
-INLINE u32 orca_crc(const u8 *p)
+/* CRC-32C of a control packet's begin, and of `behind` bytes behind its check; there is no room for a table. */
+INLINE u32 orca_crc(const u8 *p, u32 behind)
 {
     u32 crc = ~0u;
 
-    for (u32 i = 0; i < ORCA_LABEL + 4 + ORCA_BODY; i++) {
+    for (u32 i = 0; i < ORCA_LABEL + 4 + behind; i++) {
         crc ^= p[(ORCA_HEADER + i + (i < ORCA_LABEL + 4 ? 0 : 4)) & 127];
-        for (u32 bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (0x82f63b78u & -(crc & 1));
+        for (u32 bit = 0; bit < 8; bit++) {
+            u32 last = crc & 1;
+
+            /* A compiler that knows that this is 0 or 1 makes a mask of it, and the verifier tries both, each time. */
+            __asm__("" : "+r"(last));
+            crc = crc >> 1 ^ last * 0x82f63b78u;
+        }
     }
     return ~crc;
 }
 
-/* Whether a control packet of this length is one to believe: in form, and with a CRC that is right. A key's check can't
- * be verified here: what says "set the register" must then come from the controller's port. */
-INLINE int orca_believed(const u8 *p, u32 end, const struct orca_config *c)
+/* Whether a control packet is one to believe: in form, and with a CRC that is right. A key's check can't be verified
+ * here: what says "set the register" must then come from the controller's port. */
+INLINE int orca_believed(const u8 *p, u32 end, u32 tag, u32 behind, const struct orca_config *c)
 {
-    u32 check = c->keyed ? 8 : 4;
+    u32 check = ORCA_HEADER + ORCA_LABEL + 4, body = check + (c->keyed ? 8 : 4);
 
-    if (p[ORCA_HEADER + 1] != (c->keyed ? ORCA_KEYED | 1 : 1) || end != ORCA_HEADER + ORCA_LABEL + 4 + check + ORCA_BODY)
+    if (p[ORCA_HEADER + 1] != (c->keyed ? ORCA_KEYED | 1 : 1) || end != body + behind || p[(body + ORCA_TAG) & 127] != tag)
         return 0;
     if (orca_16(p, ORCA_HEADER + 2) | orca_32(p, ORCA_HEADER + 4) | orca_32(p, ORCA_HEADER + ORCA_LABEL))
         return 0;
-    return c->keyed || orca_crc(p) == orca_32(p, ORCA_HEADER + ORCA_LABEL + 4);
+    return c->keyed || orca_crc(p, behind) == orca_32(p, check);
 }
 
 INLINE struct orca_verdict orca_say(u32 action, u32 port, u64 ports)
@@ -129,13 +138,16 @@ INLINE struct orca_verdict orca_say(u32 action, u32 port, u64 ports)
 }
 
 /* To the active agent, if there is one. */
-INLINE struct orca_verdict orca_to_agent(u64 reg, u64 hosts)
+INLINE struct orca_verdict orca_to_agent(u64 reg)
 {
     u32 agent = orca_agent(reg);
 
-    if (agent >= ORCA_PORTS || !(hosts >> agent & 1))
-        return orca_say(ORCA_DROP, ORCA_NO_AGENT, 0);
-    return orca_say(ORCA_FORWARD, agent, 0);
+    return agent < ORCA_PORTS ? orca_say(ORCA_FORWARD, agent, 0) : orca_say(ORCA_DROP, ORCA_NO_AGENT, 0);
+}
+
+INLINE struct orca_verdict orca_copies(u64 ports)
+{
+    return ports ? orca_say(ORCA_REPLICATE, 0, ports) : orca_say(ORCA_DROP, ORCA_NOBODY, 0);
 }
 
 /* `p` has ORCA_VIEW bytes, of which the frame fills `len`; the others are 0. `frame`: the whole frame's length. */
@@ -144,6 +156,9 @@ INLINE struct orca_verdict orca_decide(const u8 *p, u32 len, u32 frame, u32 ingr
     const struct orca_verdict route = orca_say(ORCA_ROUTE, 0, 0);
     u32 ip_len, udp_len, words, body, end, kind;
     u64 hosts = orca_hosts(c), from = 1ull << (ingress & 63);
+    /* From a port that leads up it can be any of those. */
+    int below = !!(hosts & from), above = c->controller < ORCA_PORTS && !(hosts >> (c->controller & 63) & 1);
+    int controller = c->controller == ORCA_NONE || c->controller == ingress || (above && !below);
 
     if (len < ORCA_HEADER + ORCA_LABEL || orca_16(p, 12) != 0x0800 || p[ORCA_IP] != 0x45 || p[ORCA_IP + 9] != 17)
         return route;
@@ -165,44 +180,44 @@ INLINE struct orca_verdict orca_decide(const u8 *p, u32 len, u32 frame, u32 ingr
 
     switch (kind) {
     case ORCA_PILOT:
-        if (hosts & from && c->uplinks) {
+        if (below && c->uplinks) {
             u32 word = c->uplink_shift >> 5, up;
             u64 field = (u64)orca_word(p, words, word + 1) << 32 | orca_word(p, words, word);
 
             up = (u32)(field >> (c->uplink_shift & 31)) & ((1u << (c->uplink_width & 31)) - 1);
-            if (up >= c->uplinks || up >= ORCA_UPLINKS)
-                return orca_say(ORCA_DROP, ORCA_NOBODY, 0);
-            return orca_say(ORCA_FORWARD, c->uplink[up] & 63, 0);
+            return orca_say(ORCA_FORWARD, c->uplink[up % c->uplinks & (ORCA_UPLINKS - 1)] & 63, 0);
         }
-        return orca_to_agent(reg, hosts);
-    case ORCA_RACK: {
-        u64 ports = (u64)orca_word(p, words, 1) << 32 | orca_word(p, words, 0);
-
-        ports &= hosts & ~from;
-        return ports ? orca_say(ORCA_REPLICATE, 0, ports) : orca_say(ORCA_DROP, ORCA_NOBODY, 0);
-    }
-    case ORCA_TO_AGENT:
-        return orca_to_agent(reg, hosts);
-    case ORCA_SET_ACTIVE: {
-        u32 epoch = orca_32(p, body + ORCA_BODY_NUMBER);
-
-        if (!orca_believed(p, end, c) || orca_16(p, body + ORCA_BODY_RACK) != c->rack)
-            return route;
-        if (c->controller != ORCA_NONE && c->controller != ingress)
+        return orca_to_agent(reg);
+    case ORCA_RACK:
+        /* Rack labels are set in the rack. */
+        if (!below)
             return orca_say(ORCA_DROP, ORCA_SPOOF, 0);
-        if (epoch <= (u32)(reg >> 32))
+        return orca_copies(((u64)orca_word(p, words, 1) << 32 | orca_word(p, words, 0)) & hosts & ~from);
+    case ORCA_TO_AGENT:
+        return below ? orca_to_agent(reg) : orca_say(ORCA_DROP, ORCA_SPOOF, 0);
+    case ORCA_SET_ACTIVE: {
+        u32 port = p[(body + ORCA_BODY_PORT) & 127], epoch = orca_32(p, body + ORCA_BODY_NUMBER);
+
+        if (!orca_believed(p, end, ORCA_TAG_SET_ACTIVE, ORCA_BODY, c) || orca_16(p, body + ORCA_BODY_RACK) != c->rack)
+            return route;
+        if (!controller || (port != ORCA_NONE && (port >= ORCA_PORTS || !(hosts >> (port & 63) & 1))))
+            return orca_say(ORCA_DROP, ORCA_SPOOF, 0);
+        /* Numbers count around; 0: nobody has said anything yet. */
+        if (reg >> 32 && (int)(epoch - (u32)(reg >> 32)) <= 0)
             return orca_say(ORCA_CONSUME, 0, reg);
-        return orca_say(ORCA_CONSUME, 0, orca_register(p[(body + ORCA_BODY_PORT) & 127], epoch));
+        return orca_say(ORCA_CONSUME, 0, orca_register(port, epoch));
     }
     case ORCA_PING:
-        if (!orca_believed(p, end, c))
+        if (!below || !orca_believed(p, end, ORCA_TAG_PING, ORCA_BODY, c))
             return route;
-        if (hosts & from && p[(body + ORCA_BODY_PORT) & 127] != ingress)
+        /* An agent speaks for itself only. */
+        if (p[(body + ORCA_BODY_PORT) & 127] != ingress || orca_16(p, body + ORCA_BODY_RACK) != c->rack)
             return orca_say(ORCA_DROP, ORCA_SPOOF, 0);
         return route;
     case ORCA_SYNC:
-        hosts &= ~from;
-        return hosts ? orca_say(ORCA_REPLICATE, 0, hosts) : orca_say(ORCA_DROP, ORCA_NOBODY, 0);
+        if (!orca_believed(p, end, ORCA_TAG_SYNC, ORCA_SYNC_BODY, c) || orca_16(p, body + ORCA_BODY_RACK) != c->rack)
+            return route;
+        return controller ? orca_copies(hosts) : orca_say(ORCA_DROP, ORCA_SPOOF, 0);
     default:
         return route;
     }
