@@ -111,13 +111,21 @@ pub fn check() -> Result<(), NetnsError> {
             return Err(NetnsError::NoProgram(program));
         }
     }
-    const NET_ADMIN: u32 = 12;
-    const SYS_ADMIN: u32 = 21;
+    let both = has_capability(CAP_NET_ADMIN) && has_capability(CAP_SYS_ADMIN);
+    if both { Ok(()) } else { Err(NetnsError::NoRights) }
+}
+
+/// Rights by their numbers, linux/capability.h.
+pub(crate) const CAP_NET_ADMIN: u32 = 12;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_BPF: u32 = 39;
+
+/// Whether this process has a right.
+pub(crate) fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    let has = |bit: u32| effective.is_some_and(|bits| bits >> bit & 1 == 1);
-    if has(NET_ADMIN) && has(SYS_ADMIN) { Ok(()) } else { Err(NetnsError::NoRights) }
+    effective.is_some_and(|bits| bits >> number & 1 == 1)
 }
 
 /// Moves the calling thread, and what it starts from now on, into a namespace.
