@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
-    HostId, Node as _, Packet, Port, Rate, Rng, Span, SwitchProgram as _, Time, Verdict,
+    HostId, Node as _, Packet, Port, Rng, Span, SwitchProgram as _, Time, Verdict,
 };
 use rackweave_switch::Forwarder;
 use rackweave_switch::config::Topology;
@@ -213,9 +213,9 @@ impl Net {
                 }
                 Event::Readable { session, upto } => {
                     let taken = station.taken.entry(session).or_default();
-                    assert!(taken.bytes.len() as u64 >= upto, "readable but not stored");
+                    let new = taken.bytes.get(taken.readable as usize..upto as usize);
                     assert!(
-                        taken.bytes[..upto as usize].iter().all(|b| *b),
+                        new.is_some_and(|new| new.iter().all(|b| *b)),
                         "readable but not stored"
                     );
                     taken.readable = upto;
@@ -363,10 +363,13 @@ impl Net {
 
     /// Runs until then, or until nothing happens any more.
     pub(crate) fn run_until(&mut self, until: Time) {
+        let mut same = 0;
         while let Some(std::cmp::Reverse((at, _, kind))) = self.events.peek().copied()
             && at <= until
         {
             self.events.pop();
+            same = if at == self.now { same + 1 } else { 0 };
+            assert!(same < 100_000, "time stands still: {}", self.state());
             self.now = at;
             match kind {
                 Kind::Free(link) => {
@@ -443,9 +446,5 @@ impl Net {
     /// Bytes that a host's link has carried upwards.
     pub(crate) fn sent_by(&self, host: u32) -> u64 {
         self.links[host as usize].bytes
-    }
-
-    pub(crate) fn rate(&self) -> Rate {
-        self.fabric.host_rate()
     }
 }

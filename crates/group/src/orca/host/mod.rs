@@ -35,6 +35,7 @@ use super::flow::{
 };
 use super::label::Layout;
 use sending::Sending;
+pub(super) use work::packet;
 
 /// Packets that an agent holds for sending on.
 pub const OUTBOX: usize = 1024;

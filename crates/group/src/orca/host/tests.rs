@@ -60,11 +60,11 @@ fn relays_of_two_racks() {
 #[test]
 fn a_relay_dies_and_the_others_go_on() {
     let mut net = Net::new(single(6), 1, |_| {});
-    net.open(0, 9, &[1, 2, 3, 4, 5], Spread::Relay, FlowConfig::default(), 20 * LENGTH);
-    net.run_until(rackweave_core::Time::ZERO + Span::from_ms(10));
+    net.open(0, 9, &[1, 2, 3, 4, 5], Spread::Relay, FlowConfig::default(), 6 * LENGTH);
+    net.run_until(Time::ZERO + Span::from_ms(4));
     net.crash(1, true);
     net.run_for(Span::from_secs(30), |net| net.is_finished(0, 9));
     for host in 2..6 {
-        assert!(net.has_whole(host, 9, 20 * LENGTH), "{}", net.state());
+        assert!(net.has_whole(host, 9, 6 * LENGTH), "{}", net.state());
     }
 }
