@@ -138,7 +138,7 @@ impl EventQueue {
 
     /// When the earliest event is.
     #[must_use]
-    pub fn next(&mut self) -> Option<Time> {
+    pub fn next_at(&mut self) -> Option<Time> {
         if self.current.is_empty() && !self.advance() {
             return None;
         }
@@ -309,7 +309,7 @@ mod tests {
                 } else {
                     let expected = reference.pop_first().map(|(at, _, component)| (at, component));
                     let next = expected.map(|(at, _)| Time(at));
-                    assert_eq!(queue.next(), next);
+                    assert_eq!(queue.next_at(), next);
                     if let Some(Time(at)) = next.filter(|at| at.0 > 0) {
                         assert_eq!(queue.pop_until(Time(at - 1)), None);
                     }

@@ -292,7 +292,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     /// When something is due next.
     #[must_use]
     pub fn next_due(&mut self) -> Option<Time> {
-        self.events.next()
+        self.events.next_at()
     }
 
     /// Asks for [`Happening::Wake`] at this time, or now if it has passed. `number` is below
