@@ -1,5 +1,11 @@
 //! Orca: server-assisted multicast.
 
+pub mod agent;
+pub mod flow;
+pub mod host;
+#[cfg(test)]
+mod kit;
 pub mod label;
 pub mod switch;
+pub mod table;
 pub mod view;
