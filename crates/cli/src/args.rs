@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::list::Topic;
 
+use crate::cast::CastCommand;
 use crate::rpc::RpcCommand;
 use crate::switch::SwitchArgs;
 
@@ -40,6 +41,9 @@ pub(crate) enum Command {
     /// Calls and streams between real hosts: serve them, or measure them.
     #[command(subcommand)]
     Rpc(RpcCommand),
+    /// Files and streams to many hosts at once, with hashes and resumption.
+    #[command(subcommand)]
+    Cast(CastCommand),
 }
 
 /// Run a scenario: all points of its sweep, on all cores.

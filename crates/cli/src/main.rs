@@ -1,6 +1,7 @@
 //! The `rackweave` command: argument parsing and printing, nothing else.
 
 mod args;
+mod cast;
 mod paper;
 mod progress;
 mod rpc;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
         Command::Rpc(command) => rpc::rpc(command),
+        Command::Cast(command) => cast::cast(command),
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,

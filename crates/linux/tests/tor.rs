@@ -89,6 +89,7 @@ impl Rack {
         let config = TorConfig {
             ports: (0..HOSTS).map(|host| format!("p{host}")).collect(),
             hosts: (0..HOSTS)
+                .filter(|host| !config.uplinks.contains(host))
                 .map(|host| TorHost { mac: mac(host), ip: Some(address(host)), port: host })
                 .collect(),
             ..config
@@ -221,6 +222,34 @@ fn tcp_and_arp_cross_it_with_all_offloads_on() {
     assert!(counters.routed >= 10 && counters.lost == 0, "{counters:?}");
     // The other hosts have heard no more than what was for all.
     assert!(overheard < 100_000, "{overheard} bytes");
+}
+
+#[test]
+fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
+    let Some(rack) = Rack::make("g") else { return };
+    // Host 3 stands for the rest of the world.
+    let config = TorConfig { uplinks: vec![3], agent: Some(1), ..TorConfig::default() };
+    let Some(tor) = rack.tor(config) else { return };
+    let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
+    let gateway = "lladdr 02:ff:00:00:00:01 dev eth0 nud permanent";
+    ip(&format!("-n {} neigh replace {} {gateway}", rack.host(0), address(2))).unwrap();
+    let packets: Vec<Vec<u8>> = (0..60).map(|i| data(Labelled::Host, 0, i * 1400, 1400)).collect();
+    send(&mut sockets[0], SocketAddr::from((address(2), PORT)), &packets);
+    assert!(receive(&sockets[2], packets.len()) == packets);
+    send(&mut sockets[0], SocketAddr::from((address(3), PORT)), &packets);
+    assert!(receive(&sockets[3], packets.len()) == packets);
+    send(&mut sockets[3], SocketAddr::from((address(0), PORT)), &packets);
+    assert!(receive(&sockets[0], packets.len()) == packets);
+    // Up from below, to the active agent from above; rack labels do not come from there.
+    let pilot = data(Labelled::Pilot, 7, 0, 100);
+    send(&mut sockets[2], group(), from_ref(&pilot));
+    assert!(receive(&sockets[3], 1) == [pilot.clone()]);
+    send(&mut sockets[3], group(), from_ref(&data(Labelled::Rack, 7, 0, 100)));
+    send(&mut sockets[3], group(), from_ref(&pilot));
+    assert!(receive(&sockets[1], 1) == [pilot]);
+    silent(&sockets[0]);
+    silent(&sockets[2]);
+    assert_eq!(tor.counters().unwrap().spoofed, 1);
 }
 
 #[test]

@@ -178,6 +178,9 @@ INLINE struct orca_verdict orca_decide(const u8 *p, u32 len, u32 frame, u32 ingr
     if (end < body)
         return route;
 
+    /* To one host, without help from switches: only what is for a group is forwarded by label. */
+    if (kind <= ORCA_HOST && (p[ORCA_IP + 16] & 0xf0) != 0xe0)
+        return route;
     switch (kind) {
     case ORCA_PILOT:
         if (below && c->uplinks) {

@@ -168,7 +168,11 @@ impl Twins {
             return;
         };
         let from = self.controller.unwrap_or(HostId(0));
-        let verdict = self.ours.decide(Port(port), from, HostId(0), view);
+        // What a host sends to a group without a label goes to all there; here that is ordinary forwarding.
+        let labelled = !matches!(view, View::Data { labelled: Labelled::Host, .. });
+        let group = frame.get(30).is_some_and(|byte| byte & 0xf0 == 0xe0) && labelled;
+        let to = if group { TO_GROUP } else { HostId(0) };
+        let verdict = self.ours.decide(Port(port), from, to, view);
         let same = match (verdict, said) {
             (Verdict::Route, Said::Route) | (Verdict::Drop(_), Said::Drop) => true,
             (Verdict::Forward(ours), Said::Forward(theirs)) => u32::from(ours.0) == theirs,
@@ -272,7 +276,8 @@ fn frame(packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     let length = (28 + packet.len()) as u16;
     frame.extend_from_slice(&[0x45, 0]);
     frame.extend_from_slice(&length.to_be_bytes());
-    frame.extend_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 239, 255, 67, 22]);
+    frame.extend_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
+    frame.extend_from_slice(if rng.chance(0.8) { &[239, 255, 67, 22] } else { &[10, 0, 0, 2] });
     let to = if rng.chance(0.97) { PORT } else { PORT ^ (1 << rng.below(16)) };
     frame.extend_from_slice(&[0x12, 0x34]);
     frame.extend_from_slice(&to.to_be_bytes());

@@ -1,6 +1,7 @@
 //! Offloads of an interface, which only an ioctl switches.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -22,12 +23,30 @@ struct Value {
     data: u32,
 }
 
-/// Switches off all that makes packets of an interface, in the namespace of this thread, longer than its MTU or leaves
-/// their checksums to it.
+/// The IPv4 address of an interface, in the namespace of this thread.
 ///
 /// # Errors
-/// If there is no such interface, or rights are missing.
-pub fn no_offloads(interface: &str) -> io::Result<()> {
+/// If there is no such interface, or it has none.
+pub fn address_of(interface: &str) -> io::Result<Ipv4Addr> {
+    let socket: OwnedFd = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // SAFETY: all fields of a sockaddr are integers, for which zeros are good.
+    let empty: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let mut request = libc::ifreq {
+        ifr_name: name_of(interface)?,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_addr: empty },
+    };
+    // SAFETY: the request is alive and of the kind that SIOCGIFADDR fills; of an AF_INET socket it is an IPv4 address,
+    // whose four bytes stand behind family and port.
+    unsafe {
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFADDR as _, &raw mut request) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let data = request.ifr_ifru.ifru_addr.sa_data;
+        Ok(Ipv4Addr::from([data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8]))
+    }
+}
+
+fn name_of(interface: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let mut name = [0; libc::IFNAMSIZ];
     if interface.is_empty() || interface.len() >= name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -35,6 +54,16 @@ pub fn no_offloads(interface: &str) -> io::Result<()> {
     for (place, byte) in name.iter_mut().zip(interface.bytes()) {
         *place = byte as libc::c_char;
     }
+    Ok(name)
+}
+
+/// Switches off all that makes packets of an interface, in the namespace of this thread, longer than its MTU or leaves
+/// their checksums to it.
+///
+/// # Errors
+/// If there is no such interface, or rights are missing.
+pub fn no_offloads(interface: &str) -> io::Result<()> {
+    let name = name_of(interface)?;
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     for command in SWITCHES {
         let mut value = Value { command, data: 0 };
@@ -55,4 +84,15 @@ pub fn no_offloads(interface: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_has_an_address_or_does_not_exist() {
+        assert_eq!(address_of("lo").unwrap(), Ipv4Addr::LOCALHOST);
+        assert!(address_of("no-such-thing").is_err() && address_of("").is_err());
+    }
 }

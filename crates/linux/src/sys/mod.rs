@@ -15,4 +15,4 @@ mod udp;
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, unanswered_for};
 pub use timers::{go_first, tighten_timers};
-pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket};
+pub use udp::{Datagram, ReceiveBatch, SendBatch, UdpSocket, route_to};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -163,6 +163,43 @@ impl UdpSocket {
         self.address
     }
 
+    /// Lets receive and send buffers be this large: beyond the system's limits where this process has the right to. The
+    /// smaller the send buffer, the sooner a full queue of the device makes [`UdpSocket::send`] wait instead of losing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_buffers(&self, receive: usize, send: usize) -> io::Result<()> {
+        let force = |name, bytes: usize| {
+            self.set_option(libc::SOL_SOCKET, name, bytes.min(1 << 30) as c_int)
+        };
+        if force(libc::SO_RCVBUFFORCE, receive).is_err() {
+            self.socket.set_recv_buffer_size(receive)?;
+        }
+        if force(libc::SO_SNDBUFFORCE, send).is_err() {
+            self.socket.set_send_buffer_size(send)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is sent to a multicast group, on the interface with this address (unspecified: the system's choice).
+    ///
+    /// # Errors
+    /// What the system says: no such interface, or none that can.
+    pub fn join(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        self.socket.join_multicast_v4(&group, &interface)
+    }
+
+    /// Sends what is for multicast groups by the interface with this address (unspecified: the system's choice), no
+    /// further than so many routers, and to sockets of this machine only if asked to.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn send_groups_by(&self, interface: Ipv4Addr, hops: u32, back: bool) -> io::Result<()> {
+        self.socket.set_multicast_if_v4(&interface)?;
+        self.socket.set_multicast_ttl_v4(hops)?;
+        self.socket.set_multicast_loop_v4(back)
+    }
+
     fn set_option(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
         let bytes = size_of::<c_int>() as libc::socklen_t;
         // SAFETY: the value is an int that lives through the call, as its length says.
@@ -310,6 +347,33 @@ impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// From which address of this machine packets to another one leave, and the largest IP packet on the way there, as far as
+/// the system knows it. Nothing is sent.
+///
+/// # Errors
+/// What the system says: no way there.
+pub fn route_to(to: SocketAddr) -> io::Result<(SocketAddr, u32)> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.connect(&to.into())?;
+    let from = socket.local_addr()?.as_socket();
+    let from = from.ok_or_else(|| io::Error::other("a socket without an address"))?;
+    let mut mtu: c_int = 0;
+    let mut bytes = size_of::<c_int>() as libc::socklen_t;
+    let (level, name) = match to {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    // SAFETY: the value is an int, as its length says, and both live through the call.
+    let result = unsafe {
+        let value = (&raw mut mtu).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut bytes)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((from, mtu.max(0) as u32))
 }
 
 const fn empty_header() -> msghdr {
@@ -477,6 +541,14 @@ mod tests {
         assert!(!from.segmentation && batch.is_empty());
         assert_eq!(batch.calls().1, 10);
         assert_eq!(received(&to, 10).len(), 10);
+    }
+
+    #[test]
+    fn the_way_to_an_address_is_known() {
+        let to = socket();
+        let (from, mtu) = route_to(to.local_addr()).unwrap();
+        assert!(from.ip().is_loopback() && mtu >= 576);
+        to.set_buffers(1 << 20, 1 << 18).unwrap();
     }
 
     #[test]

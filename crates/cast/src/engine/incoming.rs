@@ -1,0 +1,234 @@
+//! Streams that come in.
+
+use std::net::SocketAddr;
+
+use rackweave_core::{Span, Time};
+use rackweave_group::orca::host::Event;
+use rackweave_wire::orca::{Reason, Session};
+
+use super::{Decision, Engine, EngineEvent, Offer, Progress};
+use crate::sink::Drain;
+
+/// A part of a block waits so long for the rest.
+const FLUSH_AFTER: Span = Span::from_ms(2);
+
+/// A stream that comes in.
+pub(super) struct Incoming {
+    pub(super) drain: Drain,
+    from: SocketAddr,
+    stream: u128,
+    stage: Stage,
+    readable: u64,
+    ended: Option<u64>,
+    consumed: u64,
+    flushed: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The sink looks what it has.
+    Preparing,
+    Taking,
+    /// All is there and right; the sender is to know.
+    Complete,
+    /// It can't go on, and the sender is being told.
+    Leaving,
+}
+
+impl Engine {
+    /// Streams that come in.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<Progress> {
+        let progress = |(session, incoming): (&Session, &Incoming)| Progress {
+            session: *session,
+            bytes: incoming.readable,
+            content: incoming.drain.content(),
+        };
+        self.incoming.iter().map(progress).collect()
+    }
+
+    /// Leaves all streams that come in. What is in order is still written.
+    pub fn leave_all(&mut self) {
+        let now = self.now();
+        for (session, incoming) in &mut self.incoming {
+            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.close();
+            incoming.stage = Stage::Leaving;
+            self.host.leave(now, *session, Reason::Left);
+        }
+    }
+
+    pub(super) fn invited(&mut self, now: Time, session: Session, from: SocketAddr, stream: u128) {
+        // The sender has been started anew: what is with the sink is noted, and it goes on there.
+        let old: Vec<Session> = self
+            .incoming
+            .iter()
+            .filter(|(_, incoming)| incoming.stream == stream)
+            .map(|(session, _)| *session)
+            .collect();
+        for old in old {
+            if let Some(mut incoming) = self.incoming.remove(&old) {
+                incoming.drain.advance(incoming.readable, true);
+                incoming.drain.stop();
+            }
+            self.host.leave(now, old, Reason::Left);
+        }
+        let full = self.incoming.len() >= self.config.max_sessions as usize;
+        let decision = match &mut self.accept {
+            Some(_) if full => Decision::Refuse(Reason::Busy),
+            Some(accept) => accept(&Offer { from, session, stream }),
+            None => Decision::Refuse(Reason::Refused),
+        };
+        let make = match decision {
+            Decision::Refuse(reason) => return self.host.refuse(now, session, reason),
+            Decision::Take(make) => make,
+        };
+        let Ok(drain) = Drain::start(make, self.config.room, self.waker.clone()) else {
+            return self.host.refuse(now, session, Reason::Busy);
+        };
+        self.incoming.insert(
+            session,
+            Incoming {
+                drain,
+                from,
+                stream,
+                stage: Stage::Preparing,
+                readable: 0,
+                ended: None,
+                consumed: 0,
+                flushed: now,
+            },
+        );
+    }
+
+    pub(super) fn handle_receiver_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Readable { session, upto } => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    if !incoming.drain.lags(incoming.readable) {
+                        incoming.flushed = now;
+                    }
+                    incoming.readable = upto;
+                }
+            }
+            Event::Ended { session, length } => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    incoming.readable = length;
+                    incoming.ended = Some(length);
+                }
+            }
+            Event::Failed { session, reason } => self.fail(session, reason),
+            Event::Closed { session } => {
+                let Some(mut incoming) = self.incoming.remove(&session) else { return };
+                if incoming.stage != Stage::Complete {
+                    self.incoming.insert(session, incoming);
+                    return self.fail(session, Reason::Left);
+                }
+                incoming.drain.stop();
+                let (_, files) = incoming.drain.outcome();
+                let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
+                let from = incoming.from;
+                self.events.push_back(EngineEvent::Received { session, from, bytes, files });
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, session: Session, reason: Reason) {
+        let Some(mut incoming) = self.incoming.remove(&session) else { return };
+        incoming.drain.advance(incoming.readable, true);
+        incoming.drain.close();
+        let from = incoming.from;
+        let (error, files) = incoming.drain.outcome();
+        // The sender went away between our completion and its answer: the files are there all the same.
+        if incoming.stage == Stage::Complete {
+            let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
+            self.events.push_back(EngineEvent::Received { session, from, bytes, files });
+            return;
+        }
+        self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+        self.closing.push(incoming.drain);
+    }
+
+    /// Hands on what is in order, and tells the machines what the sinks have taken. When to do so again.
+    pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
+        let mut again: Option<Time> = None;
+        let mut failed = Vec::new();
+        for (session, incoming) in &mut self.incoming {
+            let Incoming { drain, stage, .. } = incoming;
+            if *stage == Stage::Preparing && drain.is_ready() {
+                *stage = Stage::Taking;
+                let at = drain.begins_at();
+                (incoming.readable, incoming.consumed) = (at, at);
+                self.host.join(now, *session, at, drain_room(self.config.room));
+                let from = incoming.from;
+                self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
+            }
+            if drain.is_failed() && (*stage == Stage::Preparing || *stage == Stage::Taking) {
+                let preparing = *stage == Stage::Preparing;
+                *stage = Stage::Leaving;
+                let (error, _) = drain.outcome();
+                let damaged = error.as_ref().is_some_and(crate::sink::SinkError::is_damage);
+                let reason = if damaged { Reason::Damaged } else { Reason::Refused };
+                if preparing {
+                    self.host.refuse(now, *session, reason);
+                } else {
+                    self.host.leave(now, *session, reason);
+                }
+                let (session, from) = (*session, incoming.from);
+                self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+                failed.push(session);
+                continue;
+            }
+            if *stage != Stage::Taking {
+                continue;
+            }
+            let due = incoming.flushed + FLUSH_AFTER;
+            let flush = incoming.ended.is_some() || (idle && now >= due);
+            drain.advance(incoming.readable, flush);
+            if flush {
+                incoming.flushed = now;
+            } else if drain.lags(incoming.readable) {
+                // What is full is woken by the sink.
+                let due = if now >= due { now + FLUSH_AFTER } else { due };
+                again = Some(again.map_or(due, |again| again.min(due)));
+            }
+            let consumed = drain.consumed();
+            if consumed > incoming.consumed {
+                incoming.consumed = consumed;
+                self.host.consume(now, *session, consumed);
+            }
+            if let Some(length) = incoming.ended
+                && consumed >= length
+            {
+                if drain.is_complete() {
+                    *stage = Stage::Complete;
+                    self.host.complete(now, *session);
+                } else if !drain.is_failed() {
+                    // A stream that ends before its end record.
+                    *stage = Stage::Leaving;
+                    self.host.leave(now, *session, Reason::Damaged);
+                }
+            }
+        }
+        for session in failed {
+            if let Some(mut incoming) = self.incoming.remove(&session) {
+                incoming.drain.close();
+                self.closing.push(incoming.drain);
+            }
+        }
+        again
+    }
+
+    /// Waits for sinks that still write what they were given.
+    pub fn settle(&mut self) {
+        for mut drain in self.closing.drain(..) {
+            drain.stop();
+        }
+    }
+}
+
+/// What a window holds besides is for bytes that are handed on and not consumed.
+const fn drain_room(room: u64) -> u64 {
+    room
+}

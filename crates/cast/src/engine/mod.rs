@@ -1,0 +1,322 @@
+//! A host's side of Orca over sockets: one thread drives it.
+
+mod config;
+mod event;
+mod incoming;
+mod outgoing;
+mod peers;
+mod probe;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+
+use rackweave_core::{HostId, Node as _, Span, Time};
+use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
+use rackweave_linux::Clock;
+use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use rackweave_wire::orca::{GROUP, Key, Session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
+pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
+use self::incoming::Incoming;
+use self::outgoing::{Memo, Relayed, Staged};
+use self::peers::Peers;
+pub use self::peers::Admission;
+pub use self::probe::keys;
+use self::send::Sending;
+use crate::sink::Drain;
+use crate::wake::Waker;
+
+/// A host of Orca over UDP. Nothing blocks but [`Engine::wait`], and nothing happens by itself: call [`Engine::turn`], take
+/// what [`Engine::poll_event`] has, wait until the time that the turn returned.
+pub struct Engine {
+    config: EngineConfig,
+    clock: Clock,
+    told: Time,
+    host: Host,
+    socket: UdpSocket,
+    /// Bound to the group, where the first one is bound to an address.
+    group: Option<UdpSocket>,
+    peers: Peers,
+    words: u8,
+    key: Option<Key>,
+    secret: Option<[u8; 32]>,
+    receive: Option<ReceiveBatch>,
+    staged: Staged,
+    batch: SendBatch,
+    memo: Memo,
+    relayed: VecDeque<Relayed>,
+    sending: BTreeMap<Session, Sending>,
+    incoming: BTreeMap<Session, Incoming>,
+    /// Sinks of sessions that are over, which still write.
+    closing: Vec<Drain>,
+    accept: Option<Accept>,
+    events: VecDeque<EngineEvent>,
+    waker: Waker,
+    probes: Probes,
+    stats: Stats,
+}
+
+/// What was asked of whom, and who has answered.
+#[derive(Debug, Default)]
+struct Probes {
+    nonce: u64,
+    asked: Time,
+    one: BTreeMap<HostId, Span>,
+    group: BTreeMap<HostId, Span>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("bind", &self.socket.local_addr()).finish_non_exhaustive()
+    }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn random() -> u128 {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // Only interrupted at most: the pool of a running system is ready.
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+            .unwrap_or(0);
+    }
+    u128::from_be_bytes(bytes)
+}
+
+impl Engine {
+    /// Binds the sockets.
+    ///
+    /// # Errors
+    /// If an address can't be had.
+    pub fn new(config: EngineConfig, accept: Option<Accept>) -> Result<Self, EngineError> {
+        let bind = |address: SocketAddr| {
+            let failed = |source| EngineError::Bind { address, source };
+            let socket = UdpSocket::bind(address, 1 << 18, false).map_err(failed)?;
+            socket.set_buffers(config.receive_buffer, config.send_buffer).map_err(failed)?;
+            Ok(socket)
+        };
+        let socket = bind(config.bind)?;
+        let interface = match config.interface {
+            Ipv4Addr::UNSPECIFIED => peers::interface(config.bind),
+            named => named,
+        };
+        let mut group = None;
+        if config.bind.is_ipv4() {
+            let failed = |source| EngineError::Group { interface, source };
+            let result = socket.send_groups_by(interface, 1, config.group_loops);
+            if config.in_group {
+                result.map_err(failed)?;
+                let address = Ipv4Addr::from(GROUP);
+                let any = peers::interface(socket.local_addr()).is_unspecified();
+                if any && socket.local_addr().port() == config.group_port {
+                    socket.join(address, interface).map_err(failed)?;
+                } else {
+                    let other = bind(SocketAddr::from((address, config.group_port)))?;
+                    other.join(address, interface).map_err(failed)?;
+                    group = Some(other);
+                }
+            }
+        }
+        let layout = config.layout();
+        let words = layout.words();
+        let fabric = config.fabric.as_ref();
+        let mut peers = Peers::new(config.admission.clone(), if config.fabric.is_some() { layout.hosts() } else { 1 });
+        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
+            peers.set(*host, *address);
+        }
+        let host = Host::new(HostConfig {
+            me: config.me(),
+            layout,
+            ports: 1,
+            controller: fabric.and_then(|fabric| fabric.controller),
+            tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
+            heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
+            flow: config.flow,
+            max_sessions: config.max_sessions,
+            status_interval: config.flow.status_interval,
+        });
+        let keys = config.secret.as_deref().map(keys);
+        let waker = Waker::new().map_err(EngineError::System)?;
+        Ok(Self {
+            clock: Clock::start(),
+            told: Time::ZERO,
+            host,
+            socket,
+            group,
+            peers,
+            words,
+            key: keys.as_ref().map(|keys| keys.0.clone()),
+            secret: keys.map(|keys| keys.1),
+            receive: Some(ReceiveBatch::default()),
+            staged: Staged::default(),
+            batch: SendBatch::default(),
+            memo: Memo::default(),
+            relayed: VecDeque::new(),
+            sending: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            closing: Vec::new(),
+            accept,
+            events: VecDeque::new(),
+            waker,
+            probes: Probes::default(),
+            stats: Stats::default(),
+            config,
+        })
+    }
+
+    /// Where its socket is.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// Wakes it from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        let (send_calls, trains) = self.batch.calls();
+        Stats { send_calls, trains, ..self.stats }
+    }
+
+    /// The number of the host at an address, which is listened to from now on.
+    pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
+        self.peers.add(address)
+    }
+
+    /// Where a host is.
+    #[must_use]
+    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
+        self.peers.address(host)
+    }
+
+    /// The clock that all its times are of.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn now(&mut self) -> Time {
+        self.told = self.told.max(self.clock.now());
+        self.told
+    }
+
+    /// The next thing to know.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.events.pop_front()
+    }
+
+    /// Receives what is there, lets timers act, and sends what may be sent. Returns when it wants to be called again, if
+    /// nothing happens before; a time that has passed: at once.
+    ///
+    /// # Errors
+    /// If the socket does not work any more.
+    pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        self.waker.clear();
+        let more = self.receive_all()?;
+        let now = self.now();
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+        }
+        self.feed(now);
+        self.handle_events(now);
+        let flush_at = self.drain(now, !more);
+        let later = self.transmit(now)?;
+        self.handle_events(now);
+        if more || later || !self.events.is_empty() {
+            return Ok(Some(now));
+        }
+        let times = [self.host.poll_timeout(), flush_at, self.next_retry()];
+        Ok(times.into_iter().flatten().min())
+    }
+
+    /// Whether the socket's buffer is full.
+    fn is_blocked(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Waits until a socket is readable (or writable, if that is waited for), until it is woken, or until a time.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        tighten_timers();
+        let now = self.now();
+        let timeout = match until.map(|until| until.since(now)) {
+            Some(Span(0)) => return Ok(()),
+            Some(left) => {
+                let ns = left.0.div_ceil(1000);
+                let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
+                Some(Timespec { tv_sec, tv_nsec })
+            }
+            None => None,
+        };
+        let mut flags = PollFlags::IN;
+        if self.is_blocked() {
+            flags |= PollFlags::OUT;
+        }
+        let group = self.group.as_ref().unwrap_or(&self.socket);
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), flags),
+            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Which spread reaches everybody: asks for it, and waits for answers no longer than needed.
+    ///
+    /// # Errors
+    /// If the socket does not work any more.
+    pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
+        self.ask(hosts);
+        let began = self.now();
+        let mut again = began + Span::from_ms(2);
+        loop {
+            self.transmit(self.told)?;
+            self.receive_all()?;
+            let now = self.now();
+            let all = |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
+            if all(&self.probes.group) {
+                break;
+            }
+            // Those that are there answer to the group as fast as to themselves, if it reaches them at all.
+            let slowest = self.probes.one.values().max().copied().unwrap_or_default();
+            let limit = if all(&self.probes.one) {
+                began + Span::from_ms(5).max(Span(slowest.0 * 3))
+            } else {
+                began + Span::from_ms(25)
+            };
+            if now >= limit {
+                break;
+            }
+            if now >= again {
+                self.ask_again(hosts);
+                again = now + Span::from_ms(5);
+                continue;
+            }
+            self.wait(Some(limit.min(again)))?;
+        }
+        let silent: Vec<HostId> =
+            hosts.iter().filter(|it| !self.probes.one.contains_key(it)).copied().collect();
+        let by_group = hosts.iter().all(|it| self.probes.group.contains_key(it));
+        let spread = if by_group && hosts.len() > 1 { Spread::Multicast } else { Spread::Unicast };
+        Ok((spread, silent))
+    }
+}

@@ -1,0 +1,174 @@
+//! What comes in.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use rackweave_core::{HostId, Packet, Time};
+use rackweave_linux::sys::{ReceiveBatch, UdpSocket};
+use rackweave_wire::Malformed;
+use rackweave_wire::orca::{self, Header, Labelled, TO_AGENT, TO_GROUP};
+
+use super::Engine;
+use super::outgoing::Relayed;
+use super::probe::{self, Probe};
+use crate::source::Payload;
+
+/// Calls to receive in one turn, before timers and sending get theirs.
+const RECEIVE_CALLS: usize = 4;
+
+/// IP and UDP.
+const HEADERS: u32 = 28;
+
+impl Engine {
+    /// Receives what is there; whether more may be.
+    pub(super) fn receive_all(&mut self) -> io::Result<bool> {
+        let mut batch = self.receive.take().unwrap_or_default();
+        let mut more = false;
+        let mut result = Ok(());
+        for group in [false, true] {
+            for _ in 0..RECEIVE_CALLS {
+                let socket = match (group, &self.group) {
+                    (false, _) => &self.socket,
+                    (true, Some(socket)) => socket,
+                    (true, None) => break,
+                };
+                match socket.receive(&mut batch) {
+                    Ok(filled) => more = UdpSocket::was_full(filled),
+                    Err(error) => {
+                        (result, more) = (Err(error), false);
+                    }
+                }
+                self.handle_batch(&batch);
+                if !more {
+                    break;
+                }
+            }
+        }
+        self.receive = Some(batch);
+        result.map(|()| more)
+    }
+
+    fn handle_batch(&mut self, batch: &ReceiveBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        let now = self.now();
+        // Trains are from one host.
+        let mut known: Option<(SocketAddr, HostId)> = None;
+        for datagram in batch.datagrams() {
+            self.stats.received += 1;
+            let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
+            if from.is_none() && !self.peers.admits(datagram.from) {
+                self.stats.foreign += 1;
+                continue;
+            }
+            if datagram.bytes.first() == Some(&probe::TAG) {
+                self.handle_probe(now, datagram.from, datagram.bytes);
+                continue;
+            }
+            let decoded = match orca::decode(datagram.bytes, self.key.as_ref()) {
+                Ok(decoded) => decoded,
+                Err(error) => {
+                    self.stats.malformed += 1;
+                    let mismatch = matches!(error, Malformed::NotKeyed | Malformed::NoKey);
+                    self.stats.key_mismatch += u64::from(mismatch);
+                    continue;
+                }
+            };
+            let Some(from) = from.or_else(|| self.peers.who(datagram.from)) else {
+                self.stats.foreign += 1;
+                continue;
+            };
+            known = Some((datagram.from, from));
+            self.handle_packet(now, from, decoded, datagram.bytes);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, from: HostId, mut decoded: orca::Decoded, bytes: &[u8]) {
+        let me = self.config.me();
+        let (mut src, mut dst) = (from, me);
+        match &mut decoded.header {
+            Header::Control(control) => {
+                if self.config.fabric.is_none() {
+                    // Numbers are each process's own: who it is, its address says.
+                    control.from = from;
+                    if control.to != TO_AGENT {
+                        control.to = me;
+                    }
+                }
+                src = control.from;
+            }
+            Header::Data(data) if data.labelled == Labelled::Host => {}
+            Header::Data(_) => dst = TO_GROUP,
+        }
+        let packet = Packet::new(src, dst, bytes.len() as u32 + HEADERS, decoded.header);
+        let handled = self.host.handle(now, 0, &packet);
+        let payload = &bytes[decoded.payload];
+        if let Some(store) = handled.store
+            && let Some(incoming) = self.incoming.get_mut(&store.session)
+        {
+            let from = usize::from(store.skip);
+            if let Some(piece) = payload.get(from..from + usize::from(store.len)) {
+                incoming.drain.put(store.offset, piece);
+            }
+        }
+        if handled.relays > 0 {
+            let bytes = Bytes::copy_from_slice(payload);
+            self.relayed.push_back(Relayed { bytes, check: decoded.check, left: handled.relays });
+        }
+    }
+
+    fn handle_probe(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
+        let Some((probe, nonce)) = probe::decode(bytes, self.secret.as_ref()) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        let answer = match probe {
+            Probe::One => Probe::OneHeard,
+            Probe::Group => Probe::GroupHeard,
+            Probe::OneHeard | Probe::GroupHeard => {
+                if nonce == self.probes.nonce
+                    && let Some(host) = self.peers.who(from)
+                {
+                    let span = now.since(self.probes.asked);
+                    let heard = match probe {
+                        Probe::OneHeard => &mut self.probes.one,
+                        _ => &mut self.probes.group,
+                    };
+                    heard.entry(host).or_insert(span);
+                }
+                return;
+            }
+        };
+        // Only who takes streams answers.
+        if self.accept.is_some() {
+            self.say(from, answer, nonce);
+        }
+    }
+
+    fn say(&mut self, to: SocketAddr, probe: Probe, nonce: u64) {
+        let bytes = probe::encode(probe, nonce, self.secret.as_ref());
+        self.staged.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
+    }
+
+    /// Asks these hosts, one by one and as a group.
+    pub(super) fn ask(&mut self, hosts: &[HostId]) {
+        self.probes = super::Probes::default();
+        self.probes.nonce = super::random() as u64;
+        self.probes.asked = self.now();
+        self.ask_again(hosts);
+    }
+
+    pub(super) fn ask_again(&mut self, hosts: &[HostId]) {
+        let nonce = self.probes.nonce;
+        for host in hosts {
+            if let Some(address) = self.peers.address(*host) {
+                self.say(address, Probe::One, nonce);
+            }
+        }
+        if hosts.len() > 1 && self.config.bind.is_ipv4() {
+            self.say(self.group_address(), Probe::Group, nonce);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::sink::{Folder, FolderConfig, Sink};
+use crate::source::{Files, Pipe, Source};
+
+/// Long after what an overloaded machine takes.
+const TIMEOUT: Span = Span::from_secs(60);
+
+/// A receiver in a thread of its own.
+struct Receiving {
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+    events: Receiver<EngineEvent>,
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<Stats>>,
+}
+
+impl Receiving {
+    fn start(secret: Option<&[u8]>, limit: Option<u64>) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), secret, limit, "127.0.0.1:0".parse().unwrap())
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        secret: Option<&[u8]>,
+        limit: Option<u64>,
+        bind: SocketAddr,
+    ) -> Self {
+        let config = FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
+        let accept: Accept = Box::new(move |offer| {
+            let (config, stream) = (config.clone(), offer.stream);
+            Decision::Take(Box::new(move || {
+                Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
+            }))
+        });
+        let config = EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
+        let mut engine = Engine::new(config, Some(accept)).unwrap();
+        let (address, waker) = (engine.local_addr(), engine.waker());
+        let stop = Arc::new(AtomicBool::new(false));
+        let (send, events) = channel();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let until = engine.turn().unwrap();
+                while let Some(event) = engine.poll_event() {
+                    let _ = send.send(event);
+                }
+                engine.wait(until).unwrap();
+            }
+            engine.stats()
+        });
+        Self { address, folder, events, stop, waker, thread: Some(thread) }
+    }
+
+    /// Stops without a word to anybody, as a crash does.
+    fn crash(mut self) -> (tempfile::TempDir, Stats) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        let stats = self.thread.take().unwrap().join().unwrap();
+        (self.folder, stats)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.folder.path().join(name)).unwrap()
+    }
+
+    fn received(&self) -> bool {
+        loop {
+            match self.events.recv_timeout(std::time::Duration::from_secs(60)).unwrap() {
+                EngineEvent::Received { .. } => return true,
+                EngineEvent::ReceiveFailed { .. } => return false,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn sender(secret: Option<&[u8]>) -> Engine {
+    let config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
+    Engine::new(EngineConfig { secret: secret.map(<[u8]>::to_vec), ..config }, None).unwrap()
+}
+
+fn drive(engine: &mut Engine, seen: Option<&Sender<EngineEvent>>) -> SendView {
+    let deadline = engine.clock().now() + TIMEOUT;
+    loop {
+        let until = engine.turn().unwrap();
+        while let Some(event) = engine.poll_event() {
+            if let EngineEvent::Sent { view, .. } = event {
+                engine.turn().unwrap();
+                return view;
+            }
+            if let Some(seen) = seen {
+                let _ = seen.send(event);
+            }
+        }
+        assert!(engine.clock().now() < deadline, "the cast takes for ever");
+        engine.wait(Some(until.unwrap_or(deadline).min(deadline))).unwrap();
+    }
+}
+
+fn send(engine: &mut Engine, source: Box<dyn Source>, to: &[SocketAddr]) -> SendView {
+    let hosts: Vec<HostId> = to.iter().map(|to| engine.add_peer(*to)).collect();
+    let flow = engine.config.flow;
+    engine.open(source, &hosts, Spread::Unicast, flow).unwrap();
+    drive(engine, None)
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 3) as u8 ^ (i / 70_000) as u8).collect()
+}
+
+fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, content(len)).unwrap();
+    path
+}
+
+fn completed(view: &SendView) -> usize {
+    use rackweave_group::orca::flow::Standing;
+    view.receivers.iter().filter(|it| it.standing == Standing::Completed).count()
+}
+
+#[test]
+fn files_reach_all_receivers() {
+    let receivers: Vec<Receiving> = (0..4).map(|_| Receiving::start(None, None)).collect();
+    let from = tempfile::tempdir().unwrap();
+    let paths =
+        [file(from.path(), "big", 5_000_000), file(from.path(), "none", 0), file(from.path(), "x", 7)];
+    let to: Vec<SocketAddr> = receivers.iter().map(|it| it.address).collect();
+    let mut engine = sender(None);
+    let view = send(&mut engine, Box::new(Files::new(&paths).unwrap()), &to);
+    assert_eq!(completed(&view), 4);
+    for receiver in &receivers {
+        assert!(receiver.received());
+        assert_eq!(receiver.read("big"), content(5_000_000));
+        assert_eq!(receiver.read("none"), []);
+        assert_eq!(receiver.read("x"), content(7));
+        assert_eq!(std::fs::read_dir(receiver.folder.path()).unwrap().count(), 3);
+    }
+    // Runs of packets leave as trains.
+    let stats = engine.stats();
+    assert!(stats.trains < stats.sent / 2, "{stats:?}");
+}
+
+#[test]
+fn a_pipe_reaches_all_receivers() {
+    let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
+    let spool = tempfile::tempdir().unwrap();
+    let input = Box::new(io::Cursor::new(content(3_000_000)));
+    let pipe = Pipe::new("pipe", input, spool.path(), random(), 65_536, None).unwrap();
+    let to = receivers.each_ref().map(|it| it.address);
+    let view = send(&mut sender(None), Box::new(pipe), &to);
+    assert_eq!(completed(&view), 2);
+    for receiver in &receivers {
+        assert!(receiver.received());
+        assert_eq!(receiver.read("pipe"), content(3_000_000));
+    }
+}
+
+#[test]
+fn a_full_disk_stops_one_receiver_only() {
+    let receivers = [Receiving::start(None, None), Receiving::start(None, Some(1 << 20))];
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 6_000_000);
+    let to = receivers.each_ref().map(|it| it.address);
+    let view = send(&mut sender(None), Box::new(Files::new(&[path]).unwrap()), &to);
+    assert_eq!(completed(&view), 1);
+    let lost: Vec<_> = view.receivers.iter().map(|it| it.standing).collect();
+    use rackweave_group::orca::flow::Standing;
+    assert!(lost.contains(&Standing::Lost(rackweave_wire::orca::Reason::Refused)), "{lost:?}");
+    assert!(receivers[0].received() && !receivers[1].received());
+    assert_eq!(receivers[0].read("big"), content(6_000_000));
+}
+
+#[test]
+fn the_key_decides() {
+    let receivers = [
+        Receiving::start(Some(b"secret"), None),
+        Receiving::start(Some(b"other"), None),
+        Receiving::start(None, None),
+    ];
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "x", 2_000_000);
+    let to = receivers.each_ref().map(|it| it.address);
+    let mut engine = sender(Some(b"secret"));
+    engine.config.flow.patience = Span::from_ms(500);
+    let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &to);
+    assert_eq!(completed(&view), 1);
+    assert_eq!(receivers[0].read("x"), content(2_000_000));
+    for (index, receiver) in receivers.into_iter().enumerate() {
+        let (folder, stats) = receiver.crash();
+        if index > 0 {
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+            assert!(stats.malformed > 0 && stats.malformed == stats.received);
+        }
+    }
+}
+
+#[test]
+fn who_is_not_named_is_not_listened_to() {
+    let receiver = Receiving::start(None, None);
+    let config = EngineConfig {
+        admission: Admission::default(),
+        ..EngineConfig::new("127.0.0.1:0".parse().unwrap())
+    };
+    let mut stranger = Engine::new(config, None).unwrap();
+    // Nobody is named: its own invitation's answers are strangers' too.
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "x", 1000);
+    let host = stranger.add_peer(receiver.address);
+    stranger.peers = Peers::new(Admission::default(), 1);
+    let flow = FlowConfigOf::quick(stranger.config.flow);
+    stranger.open(Box::new(Files::new(&[path]).unwrap()), &[host], Spread::Unicast, flow).unwrap();
+    let view = drive(&mut stranger, None);
+    assert_eq!(completed(&view), 0);
+    assert!(stranger.stats().nowhere > 0);
+}
+
+/// Settings that give up soon.
+struct FlowConfigOf;
+
+impl FlowConfigOf {
+    fn quick(
+        flow: rackweave_group::orca::flow::FlowConfig,
+    ) -> rackweave_group::orca::flow::FlowConfig {
+        rackweave_group::orca::flow::FlowConfig { patience: Span::from_ms(300), ..flow }
+    }
+}
+
+#[test]
+fn a_receiver_that_is_started_again_goes_on() {
+    let receiver = Receiving::start(None, None);
+    let (address, from) = (receiver.address, tempfile::tempdir().unwrap());
+    let path = file(from.path(), "big", 30_000_000);
+    let mut engine = sender(None);
+    let flow = rackweave_group::orca::flow::FlowConfig {
+        // So slow that the crash is in the middle.
+        max_rate: Some(rackweave_core::Rate(400_000_000)),
+        patience: Span::from_secs(1),
+        ..engine.config.flow
+    };
+    let host = engine.add_peer(address);
+    engine.config.retry = TIMEOUT;
+    engine.open(Box::new(Files::new(&[path]).unwrap()), &[host], Spread::Unicast, flow).unwrap();
+    let (send, seen) = channel();
+    let thread = std::thread::spawn(move || drive(&mut engine, Some(&send)));
+    let part = receiver.folder.path().join("big.part");
+    while part.metadata().map_or(0, |meta| meta.len()) < 5_000_000 {
+        std::thread::yield_now();
+    }
+    let (folder, _) = receiver.crash();
+    let again = Receiving::start_in(folder, None, None, address);
+    assert!(again.received());
+    assert_eq!(completed(&thread.join().unwrap()), 1);
+    assert_eq!(again.read("big"), content(30_000_000));
+    let joined: Vec<u64> = seen
+        .try_iter()
+        .filter_map(|event| match event {
+            EngineEvent::Joined { at, .. } => Some(at),
+            _ => None,
+        })
+        .collect();
+    assert!(joined.len() >= 2 && joined[0] == 0 && joined[joined.len() - 1] > 4_000_000, "{joined:?}");
+}
+
+#[test]
+fn a_sender_that_is_started_again_goes_on() {
+    let receiver = Receiving::start(None, None);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "big", 30_000_000);
+    let part = receiver.folder.path().join("big.part");
+    {
+        let mut engine = sender(None);
+        let flow = rackweave_group::orca::flow::FlowConfig {
+            max_rate: Some(rackweave_core::Rate(400_000_000)),
+            ..engine.config.flow
+        };
+        let host = engine.add_peer(receiver.address);
+        let source = Box::new(Files::new(std::slice::from_ref(&path)).unwrap());
+        engine.open(source, &[host], Spread::Unicast, flow).unwrap();
+        while part.metadata().map_or(0, |meta| meta.len()) < 5_000_000 {
+            let until = engine.turn().unwrap();
+            engine.wait(until).unwrap();
+        }
+        // It is dropped without a word.
+    }
+    let mut engine = sender(None);
+    let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
+    assert_eq!(completed(&view), 1);
+    assert!(view.receivers[0].from > 4_000_000, "{view:?}");
+    assert_eq!(receiver.read("big"), content(30_000_000));
+}
+
+#[test]
+fn a_probe_tells_who_is_there() {
+    let receivers = [Receiving::start(Some(b"k"), None), Receiving::start(Some(b"l"), None)];
+    let mut engine = sender(Some(b"k"));
+    let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
+    // The group does not leave loopback.
+    let (spread, silent) = engine.probe(&hosts).unwrap();
+    assert_eq!(spread, Spread::Unicast);
+    assert!(silent.contains(&hosts[1]));
+}

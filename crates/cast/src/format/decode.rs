@@ -1,0 +1,370 @@
+//! Reading records as their bytes come.
+
+use blake3::Hasher;
+
+use super::tree::{TreeHash, chunk_hash};
+use super::{
+    CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC, MAX_PATH, PathError,
+    START_BYTES, VERSION, check_path, file_record_bytes, tag,
+};
+
+/// Most files of one stream.
+const MAX_FILES: u64 = 1 << 32;
+
+/// Why bytes are no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It does not begin as it must.
+    #[error("this is no stream of files: another program or an incompatible version has sent it")]
+    NoStream,
+    /// A newer sender.
+    #[error("the stream is of version {0}, and this program knows only {VERSION}: update it")]
+    Version(u16),
+    /// A record that may not stand there.
+    #[error("record {found} is out of place after {bytes} bytes of the stream")]
+    OutOfPlace {
+        /// Its tag.
+        found: u8,
+        /// Where.
+        bytes: u64,
+    },
+    /// A length that can't be.
+    #[error("a record's length can't be, after {bytes} bytes of the stream")]
+    Length {
+        /// Where.
+        bytes: u64,
+    },
+    /// A path that leads elsewhere.
+    #[error("the sender names {0}, which is refused")]
+    Path(#[from] PathError),
+    /// A chunk is damaged.
+    #[error("a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent")]
+    ChunkHash {
+        /// Where.
+        bytes: u64,
+    },
+    /// The file is damaged.
+    #[error("a file's hash is wrong: it is not the file that was sent")]
+    FileHash,
+    /// Bytes after the end record.
+    #[error("bytes follow the end of the stream")]
+    AfterEnd,
+}
+
+/// Who takes what is in a stream. Each call tells `at`, the offset in the stream behind the record.
+pub trait Take {
+    /// Why it can't.
+    type Error: From<DecodeError>;
+
+    /// A file begins.
+    ///
+    /// # Errors
+    /// What stops the stream.
+    fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), Self::Error>;
+
+    /// The next bytes of the file, and their hash, which is right.
+    ///
+    /// # Errors
+    /// What stops the stream.
+    fn chunk(&mut self, bytes: &[u8], hash: &Hash, at: u64) -> Result<(), Self::Error>;
+
+    /// The file is complete, and its hash is right.
+    ///
+    /// # Errors
+    /// What stops the stream.
+    fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), Self::Error>;
+
+    /// The stream is complete.
+    ///
+    /// # Errors
+    /// What stops the stream.
+    fn end(&mut self, files: u64, bytes: u64) -> Result<(), Self::Error>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Start,
+    /// A file, or the end.
+    Between,
+    /// A chunk, or the file's end.
+    Inside,
+    Ended,
+}
+
+/// Where a decoder goes on after a restart: behind `hashes.len()` whole chunks of a file of known length.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// Complete files and directories before.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The file under way, and the hashes of its chunks, each of [`CHUNK`] bytes.
+    pub file: Option<(FileHeader, Vec<Hash>)>,
+    /// BLAKE3 of the first chunk as a file of its own, where that is the only one.
+    pub single: Option<Hash>,
+    /// Offset in the stream.
+    pub at: u64,
+}
+
+/// Reads a stream in pieces of any size. After an error it is of no more use. Never holds more than a record.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    /// Bytes of the record under way.
+    buffer: Vec<u8>,
+    /// Offset in the stream of its first byte.
+    at: u64,
+    files: u64,
+    bytes: u64,
+    file: FileState,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    known: Option<u64>,
+    bytes: u64,
+    tree: TreeHash,
+    /// Of a file of unknown length.
+    whole: Hasher,
+    /// A chunk that was not full must be the last of a known length.
+    short: bool,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            state: State::Start,
+            buffer: Vec::new(),
+            at: 0,
+            files: 0,
+            bytes: 0,
+            file: FileState::default(),
+        }
+    }
+}
+
+impl Decoder {
+    /// A decoder that goes on.
+    #[must_use]
+    pub fn resume(from: Resume) -> Self {
+        let mut this = Self { files: from.files, bytes: from.bytes, at: from.at, ..Self::default() };
+        this.state = if from.at == 0 { State::Start } else { State::Between };
+        if let Some((header, hashes)) = from.file {
+            this.state = State::Inside;
+            this.file.known = header.length;
+            this.file.bytes = hashes.len() as u64 * CHUNK as u64;
+            for hash in hashes {
+                this.file.tree.push(hash, from.single);
+            }
+        }
+        this
+    }
+
+    /// Offset in the stream of the first byte that it has not been given.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.at + self.buffer.len() as u64
+    }
+
+    /// Whether the end record has come.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// If they are no stream, or the taker refuses.
+    pub fn push<T: Take>(&mut self, mut bytes: &[u8], take: &mut T) -> Result<(), T::Error> {
+        while !bytes.is_empty() {
+            if self.state == State::Ended {
+                return Err(DecodeError::AfterEnd.into());
+            }
+            let wanted = match self.wanted() {
+                Some(wanted) => wanted?,
+                // The fields that say how long it is are not there yet.
+                None => self.buffer.len() + 1,
+            };
+            let missing = wanted.saturating_sub(self.buffer.len());
+            let (now, rest) = bytes.split_at(missing.min(bytes.len()));
+            if self.buffer.capacity() < wanted && wanted > CHUNK / 2 {
+                // Once, for all chunks.
+                self.buffer.reserve_exact(CHUNK_FRONT + CHUNK + HASH - self.buffer.len());
+            }
+            self.buffer.extend_from_slice(now);
+            bytes = rest;
+            if let Some(wanted) = self.wanted()
+                && wanted? == self.buffer.len()
+            {
+                let mut record = std::mem::take(&mut self.buffer);
+                let result = self.record(&record, take);
+                record.clear();
+                self.buffer = record;
+                result?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the record under way is: `None` if that is not known yet.
+    fn wanted(&self) -> Option<Result<usize, DecodeError>> {
+        let bytes = self.at;
+        let tag = *self.buffer.first()?;
+        let allowed = match self.state {
+            State::Start => tag == tag::START,
+            State::Between => tag == tag::FILE || tag == tag::END,
+            State::Inside => tag == tag::CHUNK || tag == tag::FILE_END,
+            State::Ended => false,
+        };
+        if !allowed {
+            return Some(Err(match self.state {
+                State::Start => DecodeError::NoStream,
+                _ => DecodeError::OutOfPlace { found: tag, bytes },
+            }));
+        }
+        Some(Ok(match tag {
+            tag::START => START_BYTES,
+            tag::FILE => {
+                let front = file_record_bytes(0);
+                let path = self.buffer.get(front - 2..front)?;
+                let path = usize::from(u16::from_be_bytes([path[0], path[1]]));
+                if path > MAX_PATH {
+                    return Some(Err(DecodeError::Path(PathError::Long)));
+                }
+                front + path
+            }
+            tag::CHUNK => {
+                let len: [u8; 4] = self.buffer.get(1..CHUNK_FRONT)?.try_into().ok()?;
+                let len = u32::from_be_bytes(len) as usize;
+                if !self.may_have(len) {
+                    return Some(Err(DecodeError::Length { bytes }));
+                }
+                CHUNK_FRONT + len + HASH
+            }
+            tag::FILE_END => FILE_END_BYTES,
+            _ => END_BYTES,
+        }))
+    }
+
+    /// Whether the file's next chunk can have this length.
+    fn may_have(&self, len: usize) -> bool {
+        let file = &self.file;
+        match file.known {
+            Some(known) => {
+                let left = known.saturating_sub(file.bytes).min(CHUNK as u64);
+                len as u64 == left && len > 0 && !file.short
+            }
+            None => (1..=CHUNK).contains(&len) && file.bytes < 1 << 62,
+        }
+    }
+
+    /// A whole record.
+    fn record<T: Take>(&mut self, record: &[u8], take: &mut T) -> Result<(), T::Error> {
+        let begins = self.at;
+        let at = begins + record.len() as u64;
+        self.at = at;
+        match record[0] {
+            tag::START => {
+                if &record[1..7] != MAGIC {
+                    return Err(DecodeError::NoStream.into());
+                }
+                let version = u16::from_be_bytes([record[7], record[8]]);
+                if version != VERSION {
+                    return Err(DecodeError::Version(version).into());
+                }
+                self.state = State::Between;
+            }
+            tag::FILE => {
+                let header = file_header(record, begins)?;
+                if self.files >= MAX_FILES {
+                    return Err(DecodeError::Length { bytes: begins }.into());
+                }
+                take.file(&header, at)?;
+                if header.directory {
+                    self.files += 1;
+                } else {
+                    self.file = FileState { known: header.length, ..FileState::default() };
+                    self.state = State::Inside;
+                }
+            }
+            tag::CHUNK => {
+                let (content, said) = record[CHUNK_FRONT..].split_at(record.len() - CHUNK_FRONT - HASH);
+                let file = &mut self.file;
+                let (hash, single) = if file.known.is_some() {
+                    chunk_hash(file.tree.chunks(), content)
+                } else {
+                    (*blake3::hash(content).as_bytes(), None)
+                };
+                if hash != said {
+                    return Err(DecodeError::ChunkHash { bytes: begins }.into());
+                }
+                if file.known.is_some() {
+                    file.tree.push(hash, single);
+                } else {
+                    file.whole.update(content);
+                }
+                file.short = content.len() < CHUNK;
+                file.bytes += content.len() as u64;
+                take.chunk(content, &hash, at)?;
+            }
+            tag::FILE_END => {
+                let file = &self.file;
+                let length = number(&record[1..9]);
+                if length != file.bytes || file.known.is_some_and(|known| known != length) {
+                    return Err(DecodeError::Length { bytes: begins }.into());
+                }
+                let hash = match file.known {
+                    Some(_) => file.tree.finish(),
+                    None => *file.whole.finalize().as_bytes(),
+                };
+                if hash != record[9..] {
+                    return Err(DecodeError::FileHash.into());
+                }
+                take.file_end(length, &hash, at)?;
+                self.files += 1;
+                self.bytes = self.bytes.saturating_add(length);
+                self.state = State::Between;
+            }
+            _ => {
+                let (files, bytes) = (number(&record[1..9]), number(&record[9..]));
+                if (files, bytes) != (self.files, self.bytes) {
+                    return Err(DecodeError::Length { bytes: begins }.into());
+                }
+                self.state = State::Ended;
+                take.end(files, bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// A file record that is as long as it says.
+fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
+    let front = file_record_bytes(0);
+    let path = record[front..].to_vec();
+    check_path(&path)?;
+    let directory = match record[1] {
+        0 => false,
+        1 => true,
+        found => return Err(DecodeError::OutOfPlace { found, bytes: begins }),
+    };
+    let length = number(&record[16..24]);
+    let length = (length != u64::MAX).then_some(length);
+    // Offsets of a stream have 48 bits.
+    if length.is_some_and(|length| length >= 1 << 47 || (directory && length > 0)) {
+        return Err(DecodeError::Length { bytes: begins });
+    }
+    Ok(FileHeader {
+        path,
+        directory,
+        length,
+        mode: (number(&record[2..4]) & 0o777) as u16,
+        mtime_s: number(&record[4..12]) as i64,
+        mtime_ns: (number(&record[12..16]) as u32).min(999_999_999),
+    })
+}

@@ -1,0 +1,56 @@
+//! Writing records.
+
+use super::{CHUNK_FRONT, FileHeader, Hash, MAGIC, VERSION, tag};
+
+/// Bytes of a start record.
+pub const START_BYTES: usize = 9;
+/// Bytes of a file end record.
+pub const FILE_END_BYTES: usize = 41;
+/// Bytes of the end record.
+pub const END_BYTES: usize = 17;
+
+/// Appends a start record.
+pub fn start(out: &mut Vec<u8>) {
+    out.push(tag::START);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_be_bytes());
+}
+
+/// Bytes of a file record with a path of this length.
+#[must_use]
+pub const fn file_record_bytes(path: usize) -> usize {
+    1 + 1 + 2 + 8 + 4 + 8 + 2 + path
+}
+
+/// Appends a file record. The path is at most [`super::MAX_PATH`] long.
+pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
+    out.push(tag::FILE);
+    out.push(u8::from(header.directory));
+    out.extend_from_slice(&header.mode.to_be_bytes());
+    out.extend_from_slice(&header.mtime_s.to_be_bytes());
+    out.extend_from_slice(&header.mtime_ns.to_be_bytes());
+    out.extend_from_slice(&header.length.unwrap_or(u64::MAX).to_be_bytes());
+    out.extend_from_slice(&(header.path.len() as u16).to_be_bytes());
+    out.extend_from_slice(&header.path);
+}
+
+/// What stands before a chunk's bytes.
+#[must_use]
+pub const fn chunk_front(len: u32) -> [u8; CHUNK_FRONT] {
+    let [a, b, c, d] = len.to_be_bytes();
+    [tag::CHUNK, a, b, c, d]
+}
+
+/// Appends a file end record.
+pub fn file_end(length: u64, hash: &Hash, out: &mut Vec<u8>) {
+    out.push(tag::FILE_END);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(hash);
+}
+
+/// Appends the end record: so many files, and bytes in them.
+pub fn end(files: u64, bytes: u64, out: &mut Vec<u8>) {
+    out.push(tag::END);
+    out.extend_from_slice(&files.to_be_bytes());
+    out.extend_from_slice(&bytes.to_be_bytes());
+}

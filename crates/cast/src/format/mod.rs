@@ -1,0 +1,82 @@
+//! The records of a stream: which files it carries, their bytes, and hashes of everything. Ours.
+//!
+//! ```text
+//!  start     01 "RWCAST" version(2)
+//!  file      02 kind(1) mode(2) seconds(8) nanoseconds(4) length(8, all ones: unknown) path length(2) path
+//!  chunk     03 length(4) bytes hash(32)
+//!  file end  04 length(8) hash(32)
+//!  end       05 files(8) bytes(8)
+//! ```
+//!
+//! Numbers are big endian. A file of known length has chunks of [`CHUNK`] bytes, but for its last one: where each byte of
+//! it stands in the stream follows from its header's place. A file of unknown length (a pipe) has chunks of any length up to that.
+//!
+//! **Hashes.** A file's hash is BLAKE3 of its bytes: what `b3sum` prints. With known length, a chunk's hash is the
+//! *chaining value* of its subtree in that tree, so that nothing is hashed twice: the file's hash follows from those of its
+//! chunks ([`tree::TreeHash`]). With unknown length, a chunk's hash is BLAKE3 of the chunk.
+
+mod decode;
+mod encode;
+mod path;
+#[cfg(test)]
+mod tests;
+pub mod tree;
+
+pub use decode::{DecodeError, Decoder, Resume, Take};
+pub use encode::{
+    END_BYTES, FILE_END_BYTES, START_BYTES, chunk_front, end, file, file_end, file_record_bytes,
+    start,
+};
+pub use path::{PathError, check_path};
+
+/// Bytes of a full chunk: 1 MiB, a whole subtree of BLAKE3.
+pub const CHUNK: usize = 1 << 20;
+
+/// Bytes of a hash.
+pub const HASH: usize = 32;
+
+/// Bytes before a chunk's own.
+pub const CHUNK_FRONT: usize = 5;
+
+/// What the version field says.
+pub const VERSION: u16 = 1;
+
+/// The longest path.
+pub const MAX_PATH: usize = 4096;
+
+const MAGIC: &[u8; 6] = b"RWCAST";
+
+mod tag {
+    pub(super) const START: u8 = 1;
+    pub(super) const FILE: u8 = 2;
+    pub(super) const CHUNK: u8 = 3;
+    pub(super) const FILE_END: u8 = 4;
+    pub(super) const END: u8 = 5;
+}
+
+/// A BLAKE3 hash, or a chaining value.
+pub type Hash = [u8; HASH];
+
+/// What a file record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Relative, of components that lead nowhere else ([`check_path`]); bytes, as Linux has them.
+    pub path: Vec<u8>,
+    /// A directory: it has no chunks and no file end.
+    pub directory: bool,
+    /// Bytes; `None`: not known yet.
+    pub length: Option<u64>,
+    /// Permissions: the lowest nine bits.
+    pub mode: u16,
+    /// Last changed, in seconds since 1970 ...
+    pub mtime_s: i64,
+    /// ... and nanoseconds.
+    pub mtime_ns: u32,
+}
+
+/// Bytes in a stream of all chunks of a file of this length, fronts and hashes included.
+#[must_use]
+pub const fn chunks_bytes(length: u64) -> u64 {
+    let chunks = length.div_ceil(CHUNK as u64);
+    length + chunks * (CHUNK_FRONT + HASH) as u64
+}

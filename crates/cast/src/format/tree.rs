@@ -1,0 +1,96 @@
+//! The hash of a whole file from those of its chunks.
+
+use blake3::hazmat::{ChainingValue, HasherExt as _, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use blake3::{Hash as Blake, Hasher};
+
+use super::{CHUNK, Hash};
+
+/// Hashes a file chunk by chunk: of each chunk its chaining value comes out, at the end BLAKE3 of all bytes. Every chunk but
+/// the last has [`CHUNK`] bytes.
+#[derive(Clone, Debug, Default)]
+pub struct TreeHash {
+    chunks: u64,
+    /// Chaining values of the complete subtrees so far, largest first: at most one for each bit of `chunks`, and the last.
+    stack: Vec<ChainingValue>,
+    /// The hash, if there is no more than one chunk.
+    single: Option<Hash>,
+}
+
+/// A chunk's hash, and, for the first one, BLAKE3 of it as a file of its own.
+#[must_use]
+pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
+    let mut hasher = Hasher::new();
+    if index > 0 {
+        hasher.set_input_offset(index * CHUNK as u64);
+    }
+    hasher.update(bytes);
+    // A subtree of no bytes does not exist.
+    if bytes.is_empty() {
+        return ([0; 32], Some(*hasher.finalize().as_bytes()));
+    }
+    let single = (index == 0).then(|| *hasher.finalize().as_bytes());
+    (hasher.finalize_non_root(), single)
+}
+
+impl TreeHash {
+    /// How many chunks it has seen.
+    #[must_use]
+    pub const fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    /// Hashes the next chunk.
+    pub fn update(&mut self, bytes: &[u8]) -> Hash {
+        let (hash, single) = chunk_hash(self.chunks, bytes);
+        self.push(hash, single);
+        hash
+    }
+
+    /// Takes the next chunk's hash; for the first also what [`chunk_hash`] says beside it.
+    pub fn push(&mut self, hash: Hash, single: Option<Hash>) {
+        // Lazily, as in BLAKE3: the last merge is the root's and waits for the end.
+        while self.stack.len() > self.chunks.count_ones() as usize {
+            if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
+                self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+            }
+        }
+        self.stack.push(hash);
+        self.chunks += 1;
+        self.single = if self.chunks == 1 { single } else { None };
+    }
+
+    /// BLAKE3 of the file.
+    #[must_use]
+    pub fn finish(&self) -> Hash {
+        let mut stack = self.stack.clone();
+        if stack.len() <= 1 {
+            return self.single.unwrap_or_else(|| *Blake::as_bytes(&blake3::hash(&[])));
+        }
+        let mut right = stack.pop().unwrap_or_default();
+        while stack.len() > 1 {
+            let left = stack.pop().unwrap_or_default();
+            right = merge_subtrees_non_root(&left, &right, Mode::Hash);
+        }
+        let left = stack.pop().unwrap_or_default();
+        *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_files_hash_is_what_b3sum_prints() {
+        let bytes: Vec<u8> = (0..9 * CHUNK + 77).map(|i| (i * 7 + i / 1000) as u8).collect();
+        let k = CHUNK;
+        for len in [0, 1, 1024, 1025, k - 1, k, k + 1, 2 * k, 3 * k, 3 * k + 5, 4 * k, 5 * k + 1, 7 * k, 8 * k, 9 * k, 9 * k + 77] {
+            let bytes = &bytes[..len];
+            let mut tree = TreeHash::default();
+            for chunk in bytes.chunks(k) {
+                tree.update(chunk);
+            }
+            assert_eq!(tree.finish(), *blake3::hash(bytes).as_bytes(), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Bytes on their way from packets to a sink: a window in which they find their order, and a thread that may wait for a disk.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::{FileDone, Sink, SinkError};
+use crate::wake::Waker;
+
+/// Bytes of a block.
+const BLOCK: usize = 1 << 20;
+
+/// Blocks that wait for the sink, beside those that the window holds.
+const QUEUE: usize = 64;
+
+/// Received bytes by their place in the stream: what is in order is handed on block by block, without a copy.
+#[derive(Debug)]
+pub struct Window {
+    /// Offset of the first block.
+    base: u64,
+    blocks: VecDeque<Option<Vec<u8>>>,
+    /// Blocks for later use.
+    spare: Vec<Vec<u8>>,
+    /// Bytes below have been handed on.
+    given: u64,
+    room: u64,
+}
+
+impl Window {
+    /// A window that begins at an offset and holds so many bytes.
+    #[must_use]
+    pub fn new(at: u64, room: u64) -> Self {
+        let base = at - at % BLOCK as u64;
+        Self { base, blocks: VecDeque::new(), spare: Vec::new(), given: at, room: room.max(BLOCK as u64) }
+    }
+
+    /// How many bytes it holds.
+    #[must_use]
+    pub const fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// Puts bytes to their place. What is far beyond its room is not taken.
+    pub fn put(&mut self, offset: u64, mut bytes: &[u8]) -> bool {
+        if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
+            return false;
+        }
+        let mut at = (offset - self.base) as usize;
+        while !bytes.is_empty() {
+            let (index, within) = (at / BLOCK, at % BLOCK);
+            while self.blocks.len() <= index {
+                self.blocks.push_back(None);
+            }
+            let spare = &mut self.spare;
+            let block = self.blocks[index]
+                .get_or_insert_with(|| spare.pop().unwrap_or_else(|| vec![0; BLOCK]));
+            let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - within));
+            block[within..within + now.len()].copy_from_slice(now);
+            at += now.len();
+            bytes = rest;
+        }
+        true
+    }
+
+    /// The next piece below `upto`, up to which all bytes are there: a whole block, or, with `flush`, a part of one.
+    fn take(&mut self, upto: u64, flush: bool) -> Option<Piece> {
+        let ends = self.base + BLOCK as u64;
+        let from = (self.given - self.base) as usize;
+        if upto >= ends {
+            let block = self.blocks.pop_front()??;
+            self.base = ends;
+            self.given = ends;
+            return Some(Piece { block, from, to: BLOCK });
+        }
+        if !flush || upto <= self.given {
+            return None;
+        }
+        let to = (upto - self.base) as usize;
+        let block = self.blocks.front()?.as_ref()?[from..to].to_vec();
+        self.given = upto;
+        let to = block.len();
+        Some(Piece { block, from: 0, to })
+    }
+
+    fn recycle(&mut self, block: Vec<u8>) {
+        if block.len() == BLOCK && self.spare.len() < 16 {
+            self.spare.push(block);
+        }
+    }
+}
+
+/// Bytes in order.
+struct Piece {
+    block: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    consumed: AtomicU64,
+    ready: AtomicBool,
+    complete: AtomicBool,
+    failed: AtomicBool,
+    content: AtomicU64,
+    expected: AtomicU64,
+    outcome: Mutex<Outcome>,
+}
+
+#[derive(Default)]
+struct Outcome {
+    error: Option<SinkError>,
+    files: Vec<FileDone>,
+}
+
+/// A sink with its thread.
+pub struct Drain {
+    window: Window,
+    to: Option<SyncSender<Piece>>,
+    back: Receiver<Vec<u8>>,
+    waiting: Option<Piece>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    begins_at: Option<u64>,
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("window", &self.window.given).finish_non_exhaustive()
+    }
+}
+
+fn work(
+    make: MakeSink,
+    shared: &Shared,
+    from: &Receiver<Piece>,
+    back: &SyncSender<Vec<u8>>,
+    waker: &Waker,
+) {
+    let end = |error, files| {
+        let mut outcome = shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        (outcome.error, outcome.files) = (error, files);
+    };
+    let mut sink = match make() {
+        Ok(sink) => sink,
+        Err(error) => {
+            end(Some(error), Vec::new());
+            shared.failed.store(true, Ordering::Release);
+            return waker.wake();
+        }
+    };
+    shared.consumed.store(sink.begins_at(), Ordering::Release);
+    shared.ready.store(true, Ordering::Release);
+    waker.wake();
+    while let Ok(piece) = from.recv() {
+        let result = sink.put(&piece.block[piece.from..piece.to]);
+        let (content, expected) = sink.content();
+        shared.content.store(content, Ordering::Relaxed);
+        shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let (complete, failed) = (sink.is_complete(), result.is_err());
+        if complete || failed {
+            end(result.err(), sink.files());
+        }
+        shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
+        shared.complete.store(complete, Ordering::Release);
+        shared.failed.store(failed, Ordering::Release);
+        // A full queue means that there are enough.
+        let _ = back.try_send(piece.block);
+        waker.wake();
+        if failed {
+            return;
+        }
+    }
+}
+
+/// Makes a sink: in the thread that will feed it, since looking at what is there already may take long.
+pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
+
+impl Drain {
+    /// Starts the sink's thread. `room` bytes are held for what comes out of order. Nothing is to be put before it [`is
+    /// ready`](Self::is_ready).
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
+        let (to, from) = sync_channel::<Piece>(QUEUE);
+        let (give_back, back) = sync_channel(QUEUE);
+        let shared = Arc::new(Shared::default());
+        let ours = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("cast output".into());
+        let thread = builder.spawn(move || work(make, &ours, &from, &give_back, &waker))?;
+        Ok(Self {
+            window: Window::new(0, room),
+            to: Some(to),
+            back,
+            waiting: None,
+            shared,
+            thread: Some(thread),
+            begins_at: None,
+        })
+    }
+
+    /// Whether the sink has said where it begins; once it has, [`Self::begins_at`] tells.
+    pub fn is_ready(&mut self) -> bool {
+        if self.begins_at.is_none() && self.shared.ready.load(Ordering::Acquire) {
+            let at = self.shared.consumed.load(Ordering::Acquire);
+            self.begins_at = Some(at);
+            self.window = Window::new(at, self.window.room);
+        }
+        self.begins_at.is_some()
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn begins_at(&self) -> u64 {
+        self.begins_at.unwrap_or(0)
+    }
+
+    /// Puts bytes to their place.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        self.window.put(offset, bytes)
+    }
+
+    /// Hands on what is below `upto`, up to which all bytes are there; with `flush` to the last one.
+    pub fn advance(&mut self, upto: u64, flush: bool) {
+        while let Ok(block) = self.back.try_recv() {
+            self.window.recycle(block);
+        }
+        let Some(to) = &self.to else { return };
+        loop {
+            let Some(piece) = self.waiting.take().or_else(|| self.window.take(upto, flush)) else {
+                return;
+            };
+            match to.try_send(piece) {
+                Ok(()) => {}
+                Err(TrySendError::Full(piece)) => {
+                    self.waiting = Some(piece);
+                    return;
+                }
+                // It has failed, which is told elsewhere.
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+
+    /// Whether bytes below `upto` wait to be handed on.
+    #[must_use]
+    pub const fn lags(&self, upto: u64) -> bool {
+        self.window.given < upto || self.waiting.is_some()
+    }
+
+    /// Bytes below are with the sink.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.shared.consumed.load(Ordering::Acquire)
+    }
+
+    /// Whether the sink has all, and all is right.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.shared.complete.load(Ordering::Acquire)
+    }
+
+    /// Whether the sink has failed.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Acquire)
+    }
+
+    /// Bytes of files so far, and how many there will be at least.
+    #[must_use]
+    pub fn content(&self) -> (u64, Option<u64>) {
+        let expected = self.shared.expected.load(Ordering::Relaxed);
+        (self.shared.content.load(Ordering::Relaxed), Some(expected).filter(|all| *all != u64::MAX))
+    }
+
+    /// Why it has failed, and which files are complete.
+    #[must_use]
+    pub fn outcome(&self) -> (Option<SinkError>, Vec<FileDone>) {
+        let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        (outcome.error.take(), std::mem::take(&mut outcome.files))
+    }
+
+    /// Nothing more is put; the sink ends with what it has been given, in its own time.
+    pub fn close(&mut self) {
+        self.to = None;
+    }
+
+    /// Lets the sink end, with what it has been given, and waits for it.
+    pub fn stop(&mut self) {
+        self.to = None;
+        if let Some(thread) = self.thread.take() {
+            // What it has printed in a panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}

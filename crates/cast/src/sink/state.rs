@@ -1,0 +1,216 @@
+//! What of a stream is on disk already: a small file beside the files, so that a restarted receiver goes on.
+//!
+//! A line of text that says what it is, the stream's number, then entries that are only appended. A part that was written and
+//! is not (any more) what its hashes say is taken as missing: so nothing of this needs to be forced to the disk.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::format::tree::chunk_hash;
+use crate::format::{CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Take};
+
+const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, 1\n";
+
+/// An entry: a file begins; its next chunk is written; it is complete.
+const FILE: u8 = b'F';
+const CHUNK_DONE: u8 = b'C';
+const DONE: u8 = b'D';
+
+/// Most bytes that are read of a state: a hash for each chunk of 128 TB is more, and begins anew.
+const MAX_STATE: u64 = 1 << 30;
+
+/// The file that is being written.
+#[derive(Debug)]
+pub(super) struct State {
+    path: PathBuf,
+    file: File,
+}
+
+/// Where the state of a stream is, in this folder.
+pub(super) fn place(folder: &Path, stream: u128) -> PathBuf {
+    folder.join(format!(".rackweave-cast-{stream:032x}.state"))
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) resume: Resume,
+    /// Bytes of the part that are right.
+    pub(super) part_bytes: u64,
+}
+
+impl State {
+    /// A new state, of nothing.
+    pub(super) fn create(folder: &Path, stream: u128) -> io::Result<Self> {
+        let path = place(folder, stream);
+        let mut file = File::create(&path)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&stream.to_be_bytes())?;
+        Ok(Self { path, file })
+    }
+
+    /// A state that says what was found, and goes on from there.
+    pub(super) fn recreate(folder: &Path, stream: u128, found: &Resume) -> io::Result<Self> {
+        let mut this = Self::create(folder, stream)?;
+        let (files, bytes) = (found.files, found.bytes);
+        match &found.file {
+            Some((header, hashes)) => {
+                let step = (CHUNK_FRONT + CHUNK + HASH) as u64;
+                let data = found.at - hashes.len() as u64 * step;
+                this.begin(header, data, files, bytes)?;
+                for hash in hashes {
+                    this.chunk(hash)?;
+                }
+            }
+            None => this.done(found.at, files, bytes)?,
+        }
+        Ok(this)
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        header: &FileHeader,
+        at: u64,
+        files: u64,
+        bytes: u64,
+    ) -> io::Result<()> {
+        let mut record = Vec::new();
+        crate::format::file(header, &mut record);
+        let mut entry = vec![FILE];
+        for number in [at, files, bytes, record.len() as u64] {
+            entry.extend_from_slice(&number.to_be_bytes());
+        }
+        entry.extend_from_slice(&record);
+        self.file.write_all(&entry)
+    }
+
+    pub(super) fn chunk(&mut self, hash: &Hash) -> io::Result<()> {
+        let mut entry = [CHUNK_DONE; 1 + HASH];
+        entry[1..].copy_from_slice(hash);
+        self.file.write_all(&entry)
+    }
+
+    pub(super) fn done(&mut self, at: u64, files: u64, bytes: u64) -> io::Result<()> {
+        let mut entry = vec![DONE];
+        for number in [at, files, bytes] {
+            entry.extend_from_slice(&number.to_be_bytes());
+        }
+        self.file.write_all(&entry)
+    }
+
+    pub(super) fn remove(self) {
+        // Left over, it is stale, and found to be.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Reads a file record alone.
+struct One(Option<FileHeader>);
+
+impl Take for One {
+    type Error = DecodeError;
+    fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
+        self.0 = Some(header.clone());
+        Ok(())
+    }
+    fn chunk(&mut self, _: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn end(&mut self, _: u64, _: u64) -> Result<(), DecodeError> {
+        Ok(())
+    }
+}
+
+fn cut<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (cut, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(cut)
+}
+
+fn number(bytes: &mut &[u8]) -> Option<u64> {
+    cut(bytes, 8)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// What the entries say; the last one may be cut off.
+fn parse(mut bytes: &[u8], stream: u128) -> Option<Resume> {
+    let nothing = Resume { files: 0, bytes: 0, file: None, single: None, at: 0 };
+    if cut(&mut bytes, MAGIC.len())? != MAGIC || cut(&mut bytes, 16)? != stream.to_be_bytes() {
+        return None;
+    }
+    let mut found = nothing;
+    loop {
+        let good = found.clone();
+        let mut entry = || -> Option<()> {
+            match cut(&mut bytes, 1)?[0] {
+                FILE => {
+                    let (at, files, total) =
+                        (number(&mut bytes)?, number(&mut bytes)?, number(&mut bytes)?);
+                    let len = usize::try_from(number(&mut bytes)?).ok()?;
+                    let record = cut(&mut bytes, len)?;
+                    let mut one = One(None);
+                    let start = Resume { files: 0, bytes: 0, file: None, single: None, at: 1 };
+                    Decoder::resume(start).push(record, &mut one).ok()?;
+                    let file = Some((one.0?, Vec::new()));
+                    found = Resume { files, bytes: total, file, single: None, at };
+                }
+                CHUNK_DONE => {
+                    let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
+                    found.file.as_mut()?.1.push(hash);
+                }
+                DONE => {
+                    let (at, files, total) =
+                        (number(&mut bytes)?, number(&mut bytes)?, number(&mut bytes)?);
+                    found = Resume { files, bytes: total, file: None, single: None, at };
+                }
+                _ => return None,
+            }
+            Some(())
+        };
+        if entry().is_none() {
+            return (good.at > 0).then_some(good);
+        }
+    }
+}
+
+/// Looks what there is of this stream. `part` says where the part of a file is.
+pub(super) fn load(
+    folder: &Path,
+    stream: u128,
+    part: impl FnOnce(&FileHeader) -> Option<PathBuf>,
+) -> Option<Found> {
+    let mut bytes = Vec::new();
+    let file = File::open(place(folder, stream)).ok()?;
+    file.take(MAX_STATE).read_to_end(&mut bytes).ok()?;
+    let mut resume = parse(&bytes, stream)?;
+    let mut part_bytes = 0;
+    if let Some((header, hashes)) = &mut resume.file {
+        // Whole chunks only: where a short one ends is the end of the file, which comes again.
+        let whole = header.length? / CHUNK as u64;
+        hashes.truncate(usize::try_from(whole).ok()?);
+        let mut right = 0;
+        if let Some(file) = part(header).and_then(|path| File::open(path).ok()) {
+            let mut buffer = vec![0; CHUNK];
+            for (index, hash) in hashes.iter().enumerate() {
+                let offset = (index * CHUNK) as u64;
+                if file.read_exact_at(&mut buffer, offset).is_err() {
+                    break;
+                }
+                let (found, single) = chunk_hash(index as u64, &buffer);
+                if found != *hash {
+                    break;
+                }
+                resume.single = resume.single.or(single);
+                right = index + 1;
+            }
+        }
+        hashes.truncate(right);
+        part_bytes = (right * CHUNK) as u64;
+        resume.at = resume.at.checked_add(right as u64 * (CHUNK_FRONT + CHUNK + HASH) as u64)?;
+    }
+    Some(Found { resume, part_bytes })
+}

@@ -1,0 +1,224 @@
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::CHUNK;
+use crate::source::{Files, Payload, Source};
+use crate::wake::Waker;
+
+fn bytes_of(source: &mut Files, from: u64) -> Vec<u8> {
+    let end = source.end().unwrap();
+    let mut out = Vec::new();
+    let mut at = from;
+    while at < end {
+        let len = (end - at).min(100_000) as usize;
+        let mut payload = Payload::new();
+        source.read(at, len, &mut payload).unwrap();
+        for bytes in payload {
+            out.extend_from_slice(&bytes);
+        }
+        at += len as u64;
+    }
+    out
+}
+
+fn config(folder: &Path) -> FolderConfig {
+    FolderConfig { folder: folder.to_owned(), ..FolderConfig::default() }
+}
+
+fn big(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7) as u8 ^ (i / 100_000) as u8).collect()
+}
+
+#[test]
+fn files_arrive_with_names_modes_and_times() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    std::fs::write(from.path().join("d/x"), big(3 * CHUNK + 5)).unwrap();
+    std::fs::write(from.path().join("d/y"), b"y").unwrap();
+    std::fs::set_permissions(from.path().join("d/y"), PermissionsExt::from_mode(0o750)).unwrap();
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    for piece in bytes_of(&mut source, 0).chunks(1424) {
+        assert!(!sink.is_complete());
+        sink.put(piece).unwrap();
+    }
+    assert!(sink.is_complete());
+    assert_eq!(sink.files().len(), 2);
+    assert_eq!(std::fs::read(to.path().join("d/x")).unwrap(), big(3 * CHUNK + 5));
+    for name in ["d", "d/x", "d/y"] {
+        let meta = |folder: &Path| folder.join(name).metadata().unwrap();
+        let (was, is) = (meta(from.path()), meta(to.path()));
+        assert_eq!(was.modified().unwrap(), is.modified().unwrap());
+        assert_eq!(was.permissions(), is.permissions());
+    }
+    // Nothing else is left, and nothing is replaced unasked.
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
+    let again = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    assert!(matches!(sink.put(&again), Err(SinkError::Exists(_))));
+    let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
+    let mut sink = Folder::new(overwrite, source.stream()).unwrap();
+    sink.put(&again).unwrap();
+    assert!(sink.is_complete());
+}
+
+#[test]
+fn an_interrupted_transfer_goes_on_at_the_last_good_chunk() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, big(5 * CHUNK + 5)).unwrap();
+    std::fs::write(from.path().join("a"), b"first").unwrap();
+    let mut source = Files::new(&[from.path().join("a"), path.clone()]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let chunk = (crate::format::CHUNK_FRONT + CHUNK + crate::format::HASH) as u64;
+    let mut last = 0;
+    for (cut, damage) in [(2_500_000, None), (4_500_000, None), (5_000_000, Some(2))] {
+        let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+        let at = sink.begins_at();
+        assert!(at >= last);
+        last = at;
+        sink.put(&bytes[at as usize..cut]).unwrap();
+        assert!(!sink.is_complete());
+        drop(sink);
+        if let Some(chunk) = damage {
+            let part = to.path().join("x.part");
+            let mut content = std::fs::read(&part).unwrap();
+            content[chunk * CHUNK + 17] ^= 1;
+            std::fs::write(part, content).unwrap();
+        }
+    }
+    // Another stream knows nothing of it.
+    assert_eq!(Folder::new(config(to.path()), 1).unwrap().begins_at(), 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    let at = sink.begins_at();
+    // Two chunks are right, the third is not.
+    assert!(at > 2 * chunk && at < 3 * chunk, "{at}");
+    sink.put(&bytes_of(&mut Files::new(&[from.path().join("a"), path]).unwrap(), at)).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(std::fs::read(to.path().join("x")).unwrap(), big(5 * CHUNK + 5));
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_state_that_is_cut_off_anywhere_does_no_harm() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, big(2 * CHUNK + 5)).unwrap();
+    let mut source = Files::new(&[path]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[..2 * CHUNK + 130]).unwrap();
+    drop(sink);
+    let place = state::place(to.path(), source.stream());
+    let (whole, part) = (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
+    let mut begins = std::collections::BTreeSet::new();
+    for len in 0..=whole.len() {
+        std::fs::write(&place, &whole[..len]).unwrap();
+        std::fs::write(to.path().join("x.part"), &part).unwrap();
+        begins.insert(Folder::new(config(to.path()), source.stream()).unwrap().begins_at());
+    }
+    // Nothing, the file's first byte, one chunk, two chunks.
+    assert_eq!(begins.len(), 4);
+}
+
+#[test]
+fn links_are_not_followed_and_a_full_disk_is_said() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    std::fs::write(from.path().join("d/x"), big(3 * CHUNK)).unwrap();
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let limit = FolderConfig { limit: Some(2 * CHUNK as u64), ..config(to.path()) };
+    let mut sink = Folder::new(limit, source.stream()).unwrap();
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Full(_))));
+    assert!(to.path().join("d/x.part").exists() && !to.path().join("d/x").exists());
+
+    let other = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(from.path().join("d"), other.path().join("d")).unwrap();
+    let mut sink = Folder::new(config(other.path()), source.stream()).unwrap();
+    assert!(matches!(sink.put(&bytes), Err(SinkError::NotFolder(_))));
+}
+
+#[test]
+fn one_file_goes_where_it_is_wanted() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["a", "b"] {
+        std::fs::write(from.path().join(name), name).unwrap();
+    }
+    let only = || FolderConfig { only: Some(to.path().join("chosen")), ..config(to.path()) };
+    let mut source = Files::new(&[from.path().join("a")]).unwrap();
+    let mut sink = Folder::new(only(), source.stream()).unwrap();
+    sink.put(&bytes_of(&mut source, 0)).unwrap();
+    assert_eq!(std::fs::read(to.path().join("chosen")).unwrap(), b"a");
+    let mut source = Files::new(&[from.path().join("a"), from.path().join("b")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let overwrite = FolderConfig { overwrite: true, ..only() };
+    let mut sink = Folder::new(overwrite, source.stream()).unwrap();
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Several)));
+    let mut out = Vec::new();
+    assert!(matches!(PipeSink::new(&mut out).put(&bytes), Err(SinkError::Several)));
+}
+
+struct Collect(std::sync::mpsc::Sender<Vec<u8>>, u64);
+
+impl Sink for Collect {
+    fn begins_at(&self) -> u64 {
+        self.1
+    }
+    fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        let _ = self.0.send(bytes.to_vec());
+        Ok(())
+    }
+    fn is_complete(&self) -> bool {
+        false
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn bytes_find_their_order(
+        start in 0_u64..3_000_000,
+        pieces in proptest::collection::vec(1_usize..300_000, 1..40),
+        swaps in proptest::collection::vec(any::<prop::sample::Index>(), 40),
+        flush in any::<bool>(),
+    ) {
+        let total: usize = pieces.iter().sum();
+        let content = big(total);
+        let (send, receive) = std::sync::mpsc::channel();
+        let make: MakeSink = Box::new(move || Ok(Box::new(Collect(send, start))));
+        let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
+        while !drain.is_ready() {
+            std::thread::yield_now();
+        }
+        prop_assert_eq!(drain.begins_at(), start);
+        let mut ends = vec![0];
+        for piece in &pieces {
+            ends.push(ends.last().unwrap() + piece);
+        }
+        let mut order: Vec<usize> = (0..pieces.len()).collect();
+        for (index, swap) in swaps.iter().enumerate().take(pieces.len()) {
+            order.swap(index, swap.index(pieces.len()));
+        }
+        let mut there = vec![false; pieces.len()];
+        for index in order {
+            let bytes = &content[ends[index]..ends[index + 1]];
+            prop_assert!(drain.put(start + ends[index] as u64, bytes));
+            there[index] = true;
+            let upto = ends[there.iter().take_while(|it| **it).count()];
+            drain.advance(start + upto as u64, flush);
+        }
+        while drain.lags(start + total as u64) {
+            drain.advance(start + total as u64, true);
+            std::thread::yield_now();
+        }
+        drain.stop();
+        prop_assert_eq!(drain.consumed(), start + total as u64);
+        let got: Vec<u8> = receive.try_iter().flatten().collect();
+        prop_assert!(got == content);
+    }
+}

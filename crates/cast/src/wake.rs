@@ -1,0 +1,45 @@
+//! Waking the thread that waits for sockets.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Wakes an engine from another thread.
+#[derive(Clone, Debug)]
+pub struct Waker(pub(crate) Arc<OwnedFd>);
+
+impl Waker {
+    /// A new one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)))
+    }
+
+    /// Has the engine look.
+    pub fn wake(&self) {
+        // A counter that is full has woken already.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Forgets that it was woken; whether it was.
+    pub fn clear(&self) -> bool {
+        rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn wait_in_tests(&self) {
+        let mut fds = [rustix::event::PollFd::new(&*self.0, rustix::event::PollFlags::IN)];
+        let _ = rustix::event::poll(&mut fds, None);
+        self.clear();
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,144 @@
+//! `rackweave cast`: files and streams to many hosts.
+
+mod diagnose;
+mod receive;
+mod send;
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Subcommand;
+use miette::miette;
+use rackweave_cast::Waker;
+use rackweave_cast::engine::{Admission, EngineConfig};
+use rackweave_wire::orca::PORT;
+
+use crate::exit;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CastCommand {
+    /// Send files, or standard input, to many hosts at once.
+    Send(Box<send::SendArgs>),
+    /// Take files that are sent.
+    Receive(Box<receive::ReceiveArgs>),
+}
+
+/// What both ends need to know.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CommonArgs {
+    /// A file that both ends have: packets made without it are refused. Nothing is encrypted.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// The interface of multicast, by its name or address (default: the system's choice).
+    #[arg(long, value_name = "IF", value_parser = interface)]
+    interface: Option<Ipv4Addr>,
+    /// Print one JSON document on standard output.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
+    match command {
+        CastCommand::Send(args) => send::send(*args),
+        CastCommand::Receive(args) => receive::receive(*args),
+    }
+}
+
+/// `HOST`, `HOST:PORT` or an address.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text
+        .to_socket_addrs()
+        .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
+        .map_err(|_| format!("`{text}` is no address, no known name, and neither with a port"))?;
+    found.next().ok_or_else(|| format!("`{text}` has no address"))
+}
+
+/// `HOST`: all its addresses.
+fn host(text: &str) -> Result<Vec<IpAddr>, String> {
+    let found = (text.trim_matches(['[', ']']), 0).to_socket_addrs();
+    let found = found.map_err(|_| format!("`{text}` is neither an address nor a known name"))?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+fn interface(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().or_else(|_| {
+        rackweave_linux::sys::ethtool::address_of(text)
+            .map_err(|error| format!("`{text}` is no interface with an IPv4 address: {error}"))
+    })
+}
+
+fn say(text: &str) {
+    // Where nobody reads errors, there is no use in an error about it.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The key file's bytes; a short one is refused.
+fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| miette!("cannot read the key file {}: {error}", path.display()))?;
+    if bytes.len() < 16 {
+        return Err(miette!(
+            "the key file {} has {} bytes: fewer than 16 can be guessed; `head -c 32 /dev/urandom > FILE` makes a good one",
+            path.display(),
+            bytes.len()
+        ));
+    }
+    Ok(bytes)
+}
+
+impl CommonArgs {
+    /// What the engine is told.
+    fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
+        let secret = self.key.as_deref().map(read_key).transpose()?;
+        let admission =
+            Admission { anybody: secret.is_some(), loopback: true, addresses: admitted };
+        let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        Ok(EngineConfig { secret, admission, interface, ..EngineConfig::new(bind) })
+    }
+}
+
+/// Set by Ctrl-C, which also wakes who waits; the second time the process ends.
+fn interrupted(waker: Waker) -> miette::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+        waker.wake();
+    })
+    .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    Ok(flag)
+}
+
+/// "12.3 MB".
+fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KB", "MB", "GB"] {
+        if value < 1000.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+/// "941 Mbps".
+fn rate(bits_per_second: f64) -> String {
+    match bits_per_second {
+        bits if bits >= 1e9 => format!("{:.2} Gbps", bits / 1e9),
+        bits if bits >= 1e6 => format!("{:.0} Mbps", bits / 1e6),
+        bits => format!("{:.0} kbps", bits / 1e3),
+    }
+}
+
+/// A hash as `b3sum` prints it.
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,521 @@
+//! `rackweave cast send`.
+
+use std::io::{IsTerminal, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use miette::miette;
+use rackweave_cast::baseline;
+use rackweave_cast::engine::{Engine, EngineEvent, ReceiverProgress, SendView};
+use rackweave_cast::source::{Files, Pipe, Source, SourceError};
+use rackweave_core::{Bytes, HostId, Rate, Span, Time};
+use rackweave_group::orca::flow::{Slow, Standing};
+use rackweave_group::orca::host::Spread;
+use rackweave_linux::sys::route_to;
+use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session};
+use serde_json::json;
+
+use super::{CommonArgs, address, diagnose, interrupted, rate, say, size};
+use crate::{exit, print};
+
+/// IP and UDP.
+const IP_UDP: u32 = 28;
+
+/// More makes a lost packet dear, and is no faster.
+const MAX_PAYLOAD: u32 = 8900;
+
+/// Send files, or standard input, to many hosts at once.
+///
+/// Receivers run `rackweave cast receive`. Every chunk and file is hashed; the exit code is 0 only if all receivers have
+/// all files. Sent again after an interruption, the same files go on where each receiver stopped.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave cast send image.iso --to 192.0.2.7,192.0.2.8,192.0.2.9\n  \
+    tar c dir | rackweave cast send - --to node1 --to node2 --key cast.key\n  \
+    rackweave cast send image.iso --to node1,node2 --method chain --json\n\n\
+    Exit codes: 0 all receivers have everything, 1 some have not, 2 wrong usage or file, 130 interrupted.")]
+pub(crate) struct SendArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Files and directories, or `-` for standard input.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default port: 6722).
+    #[arg(long, value_name = "HOST", required = true, value_delimiter = ',', value_parser = address)]
+    to: Vec<SocketAddr>,
+    /// How packets reach all (default: multicast if a probe shows that it reaches all receivers, else unicast).
+    #[arg(long)]
+    spread: Option<SpreadArg>,
+    /// What carries the files: Orca, or, to compare, the kernel's TCP (receivers need --tcp).
+    #[arg(long, default_value = "cast")]
+    method: MethodArg,
+    /// Never send faster.
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// The largest IP packet (default: what the ways to the receivers allow).
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_000))]
+    mtu: Option<u32>,
+    /// Where to send from.
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
+    bind: SocketAddr,
+    /// What receivers call the file that comes from standard input.
+    #[arg(long, value_name = "NAME", default_value = "stdin")]
+    name: String,
+    /// Where standard input is kept, in a file without a name.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    spool: PathBuf,
+    /// Keep no more of it than this; input waits when a receiver lacks more.
+    #[arg(long, value_name = "SIZE")]
+    spool_limit: Option<Bytes>,
+    /// Invite a receiver that fell silent again for so many seconds.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    retry: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SpreadArg {
+    /// IP multicast: one packet for all.
+    Multicast,
+    /// A copy to each.
+    Unicast,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MethodArg {
+    /// Orca.
+    Cast,
+    /// A TCP connection to each receiver, each from a thread of its own.
+    Tcp,
+    /// One TCP connection to the first receiver, which hands on to the second, and so on.
+    Chain,
+}
+
+pub(crate) fn send(args: SendArgs) -> miette::Result<u8> {
+    for (index, to) in args.to.iter().enumerate() {
+        if args.to[..index].contains(to) {
+            return Err(miette!("{to} is named twice"));
+        }
+        if to.is_ipv4() != args.to[0].is_ipv4() {
+            return Err(miette!("receivers must be all IPv4 or all IPv6"));
+        }
+    }
+    if args.files.iter().any(|file| file.as_os_str() == "-") && args.files.len() > 1 {
+        return Err(miette!("standard input is sent alone, without files"));
+    }
+    if args.method != MethodArg::Cast {
+        return send_tcp(&args);
+    }
+    let mut bind = args.bind;
+    if !args.to[0].is_ipv4() && bind == SocketAddr::from(([0, 0, 0, 0], 0)) {
+        bind = SocketAddr::from(([0; 16], 0));
+    }
+    let source = source(&args)?;
+    let mut config = args.common.engine(bind, Vec::new())?;
+    // Only those who are named are listened to, whoever has the key.
+    config.admission.loopback = false;
+    config.admission.anybody = false;
+    config.retry = Span::from_secs(args.retry.into());
+    config.flow.max_rate = args.rate;
+    let mut ways = Vec::new();
+    for to in &args.to {
+        match route_to(*to) {
+            Ok(way) => ways.push(way),
+            Err(error) => say(&format!("error: {to}: this host knows no way there: {error}\n")),
+        }
+    }
+    let Some(mtu) = args.mtu.or_else(|| ways.iter().map(|way| way.1).min()) else {
+        return Ok(exit::FAILED);
+    };
+    if args.common.interface.is_none()
+        && let Some(IpAddr::V4(from)) = ways.first().map(|way| way.0.ip())
+    {
+        config.interface = from;
+    }
+    let keyed = config.secret.is_some();
+    let header = header_bytes(keyed);
+    let payload = (mtu.max(256) - IP_UDP - header).min(MAX_PAYLOAD);
+    config.flow.payload = payload as u16;
+    config.flow.overhead = (IP_UDP + header + 38) as u16;
+    let flow = config.flow;
+    let mut engine = match Engine::new(config, None) {
+        Ok(engine) => engine,
+        Err(error) => {
+            say(&format!("error: {error}\n"));
+            return Ok(exit::FAILED);
+        }
+    };
+    let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
+    let failed = |error| miette!("the socket does not work any more: {error}");
+    let spread = match args.spread {
+        Some(SpreadArg::Multicast) => Spread::Multicast,
+        Some(SpreadArg::Unicast) => Spread::Unicast,
+        None if hosts.len() == 1 => Spread::Unicast,
+        None => engine.probe(&hosts).map_err(failed)?.0,
+    };
+    let session = match engine.open(source, &hosts, spread, flow) {
+        Ok(session) => session,
+        Err(error) => return Err(miette!("{error}")),
+    };
+    run(&args, &mut engine, session, spread, keyed)
+}
+
+fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
+    let wrong = |error: SourceError| miette!("{error}");
+    if args.files[0].as_os_str() == "-" {
+        let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
+        let mut number = [0; 16];
+        let random = std::fs::File::open("/dev/urandom").and_then(|mut it| it.read_exact(&mut number));
+        random.map_err(|error| miette!("cannot read /dev/urandom: {error}"))?;
+        let limit = args.spool_limit.map(|limit| limit.0);
+        let stream = u128::from_be_bytes(number);
+        let name = args.name.as_str();
+        if rackweave_cast::format::check_path(name.as_bytes()).is_err() {
+            return Err(miette!("--name {name:?} is not a relative path without `..`"));
+        }
+        let pipe = Pipe::new(name, input, &args.spool, stream, 1 << 18, limit).map_err(wrong)?;
+        return Ok(Box::new(pipe));
+    }
+    let files = Files::new(&args.files).map_err(wrong)?;
+    for path in files.skipped() {
+        say(&format!("note: {} is a link or a device and is not sent\n", path.display()));
+    }
+    Ok(Box::new(files))
+}
+
+/// Bytes of a data packet's header.
+fn header_bytes(keyed: bool) -> u32 {
+    let data = Data {
+        labelled: Labelled::Host,
+        label: Label(0),
+        session: Session(0),
+        offset: 0,
+        len: 0,
+        repair: false,
+        end: false,
+        parity: None,
+    };
+    // A rack label of 64 ports.
+    orca::header_bytes(&Header::Data(data), 2, keyed)
+}
+
+fn run(
+    args: &SendArgs,
+    engine: &mut Engine,
+    mut session: Session,
+    spread: Spread,
+    keyed: bool,
+) -> miette::Result<u8> {
+    let interrupted = interrupted(engine.waker())?;
+    let shown = !args.common.quiet && !args.common.json && std::io::stderr().is_terminal();
+    let mut show = Show::new(shown, args);
+    let began = engine.clock().now();
+    let mut finished = Vec::new();
+    let mut stopped = false;
+    let (view, error) = loop {
+        let until = match engine.turn() {
+            Ok(until) => until,
+            Err(error) => {
+                say(&format!("error: the socket does not work any more: {error}\n"));
+                return Ok(exit::FAILED);
+            }
+        };
+        let mut end = None;
+        while let Some(event) = engine.poll_event() {
+            match event {
+                EngineEvent::Sent { view, error, .. } => end = Some((view, error)),
+                EngineEvent::Renewed { session: next, view, .. } => {
+                    session = next;
+                    finished.extend(view.receivers.into_iter().filter(is_complete));
+                }
+                _ => {}
+            }
+        }
+        if let Some(end) = end {
+            break end;
+        }
+        if interrupted.load(Ordering::Relaxed) && !stopped {
+            stopped = true;
+            engine.abort(session);
+            continue;
+        }
+        let look = show.draw(engine, session);
+        let until = [until, look].into_iter().flatten().min();
+        engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
+    };
+    let seconds = engine.clock().now().since(began).as_secs_f64();
+    // Farewells leave.
+    let _ = engine.turn();
+    show.end();
+    let mut view = view;
+    for done in finished {
+        view.receivers.retain(|it| it.host != done.host);
+        view.receivers.push(done);
+    }
+    view.receivers.sort_by_key(|it| it.host);
+    let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
+    if args.common.json {
+        print(&format!("{:#}\n", outcome.json()))?;
+    } else if !args.common.quiet {
+        print(&outcome.text())?;
+    }
+    if let Some(error) = error {
+        say(&format!("error: {error}\n"));
+        return Ok(exit::FAILED);
+    }
+    if stopped {
+        return Ok(exit::INTERRUPTED);
+    }
+    let mut code = exit::DONE;
+    for receiver in &outcome.view.receivers {
+        let Standing::Lost(reason) = receiver.standing else {
+            code = if is_complete(receiver) { code } else { exit::FAILED };
+            continue;
+        };
+        code = exit::FAILED;
+        let never = receiver.have == 0 && receiver.from == 0;
+        let text = match reason {
+            Reason::Silent if never => {
+                diagnose::silent(receiver.address, keyed, engine.stats().key_mismatch)
+            }
+            _ => format!("{}: {}", receiver.address, why(reason)),
+        };
+        say(&format!("error: {text}\n"));
+    }
+    Ok(code)
+}
+
+fn is_complete(receiver: &ReceiverProgress) -> bool {
+    receiver.standing == Standing::Completed
+}
+
+/// What it means for a sender.
+const fn why(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Left => "the receiver was stopped; what it has stays there for the next time",
+        Reason::Refused => {
+            "the receiver can't take the files: its disk is full, or they exist there (see its messages)"
+        }
+        Reason::Busy => "the receiver takes another stream",
+        Reason::Unknown => "the receiver was started anew and does not come back",
+        Reason::Silent => "nothing was heard of the receiver for too long",
+        Reason::Damaged => "what arrived there was not what was sent",
+        Reason::TooLate => "the bytes that it lacks are no longer to be had",
+        Reason::NoLabel => "the fabric's labels can't name it",
+    }
+}
+
+struct Outcome {
+    view: SendView,
+    seconds: f64,
+    spread: Spread,
+    link_bytes: u64,
+}
+
+const fn name_of(spread: Spread) -> &'static str {
+    match spread {
+        Spread::Labels => "labels",
+        Spread::Relay => "relay",
+        Spread::Multicast => "multicast",
+        Spread::Unicast => "unicast",
+    }
+}
+
+fn state(receiver: &ReceiverProgress) -> String {
+    match receiver.standing {
+        Standing::Invited => "invited".into(),
+        Standing::Attached => "receiving".into(),
+        Standing::Alone => match receiver.slow {
+            Some(Slow::Silent) => "alone (it was silent)".into(),
+            Some(Slow::Room) => "alone (its disk or reader is slow)".into(),
+            Some(Slow::Rate) => "alone (its link or host is slow)".into(),
+            None => "alone (it came late)".into(),
+        },
+        Standing::Completed => "complete".into(),
+        Standing::Lost(reason) => match reason {
+            Reason::Left => "left",
+            Reason::Refused => "refused",
+            Reason::Busy => "busy",
+            Reason::Unknown => "forgotten",
+            Reason::Silent => "silent",
+            Reason::Damaged => "damaged",
+            Reason::TooLate => "too late",
+            Reason::NoLabel => "no label",
+        }
+        .into(),
+    }
+}
+
+impl Outcome {
+    fn json(&self) -> serde_json::Value {
+        let receivers: Vec<_> = self.view.receivers.iter().map(|receiver| {
+            let bytes = receiver.have.saturating_sub(receiver.from);
+            let seconds = receiver.seconds.unwrap_or(self.seconds);
+            json!({
+                "host": receiver.address.to_string(), "state": state(receiver), "bytes": bytes,
+                "resumed_at": receiver.from, "wall_s": seconds,
+                "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
+                "repair_bytes": receiver.repairs,
+            })
+        });
+        let summary = &self.view.summary;
+        json!({
+            "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
+            "link_bytes": self.link_bytes, "copies": self.view.copies,
+            "repaired_bytes": summary.repaired_all + summary.repaired_one,
+            "alone_bytes": summary.alone, "receivers": receivers.collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let width = self.view.receivers.iter().map(|it| it.address.to_string().len()).max();
+        for receiver in &self.view.receivers {
+            let bytes = receiver.have.saturating_sub(receiver.from);
+            let seconds = receiver.seconds.unwrap_or(self.seconds);
+            let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
+            let address = receiver.address.to_string();
+            let width = width.unwrap_or(0);
+            text += &format!(
+                "{address:width$}  {:8}  {} in {seconds:.2} s, {speed}, {} again",
+                state(receiver),
+                size(bytes),
+                size(receiver.repairs),
+            );
+            if receiver.from > 0 {
+                text += &format!(", resumed at {}", size(receiver.from));
+            }
+            text += "\n";
+        }
+        let content = self.view.content.max(1);
+        text += &format!(
+            "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
+            size(self.view.content),
+            name_of(self.spread),
+            self.seconds,
+            size(self.link_bytes),
+            self.link_bytes as f64 / content as f64,
+        );
+        text
+    }
+}
+
+/// A bar for each receiver, on a terminal only.
+struct Show {
+    bars: Vec<ProgressBar>,
+    all: Option<MultiProgress>,
+    next: Time,
+}
+
+/// Most bars.
+const BARS: usize = 32;
+
+impl Show {
+    fn new(wanted: bool, args: &SendArgs) -> Self {
+        if !wanted {
+            return Self { bars: Vec::new(), all: None, next: Time::ZERO };
+        }
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+        let bars = args.to.iter().take(BARS).map(|to| {
+            let bar = all.add(ProgressBar::new(1));
+            let style = "{prefix:22} {bar:20} {percent:>3} %  {wide_msg}";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(to.to_string());
+            bar
+        });
+        Self { bars: bars.collect(), all: Some(all), next: Time::ZERO }
+    }
+
+    /// Draws now and then; when it wants to again.
+    fn draw(&mut self, engine: &Engine, session: Session) -> Option<Time> {
+        self.all.as_ref()?;
+        let now = engine.clock().now();
+        if now >= self.next {
+            self.next = now + Span::from_ms(200);
+            let view = engine.view(session)?;
+            for (bar, receiver) in self.bars.iter().zip(&view.receivers) {
+                bar.set_length(view.length.0.max(1));
+                bar.set_position(receiver.have);
+                let speed = rate(receiver.bits_per_second as f64);
+                let again = size(receiver.repairs);
+                bar.set_message(format!("{speed}, {again} again, {}", state(receiver)));
+            }
+        }
+        Some(self.next)
+    }
+
+    fn end(&self) {
+        if let Some(all) = &self.all {
+            // A terminal that is gone needs no cleaning.
+            let _ = all.clear();
+        }
+    }
+}
+
+fn send_tcp(args: &SendArgs) -> miette::Result<u8> {
+    if args.files[0].as_os_str() == "-" || args.common.key.is_some() {
+        return Err(miette!("--method tcp and chain, which are here to compare, take files only, and no key"));
+    }
+    #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
+    let began = Instant::now();
+    let files = Files::new(&args.files).map_err(|error| miette!("{error}"))?;
+    let bytes = files.content();
+    let ways: Vec<Vec<SocketAddr>> = match args.method {
+        MethodArg::Chain => vec![args.to.clone()],
+        _ => args.to.iter().map(|to| vec![*to]).collect(),
+    };
+    drop(files);
+    let threads: Vec<_> = ways
+        .into_iter()
+        .map(|to| {
+            let files = args.files.clone();
+            std::thread::spawn(move || {
+                let failed = |error: String| -> Vec<(SocketAddr, Result<_, String>)> {
+                    to.iter().map(|to| (*to, Err(error.clone()))).collect()
+                };
+                match Files::new(&files) {
+                    Err(error) => failed(error.to_string()),
+                    Ok(mut files) => baseline::send(&mut files, &to)
+                        .unwrap_or_else(|error| failed(error.to_string())),
+                }
+            })
+        })
+        .collect();
+    let mut results = Vec::new();
+    for thread in threads {
+        results.extend(thread.join().map_err(|_| miette!("a thread has failed"))?);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let mut code = exit::DONE;
+    let (mut text, mut receivers) = (String::new(), Vec::new());
+    for (address, result) in &results {
+        let (state, wall, error) = match result {
+            Ok(wall) => ("complete", wall.as_secs_f64(), None),
+            Err(error) => {
+                code = exit::FAILED;
+                say(&format!("error: {address}: {error}\n"));
+                ("lost", seconds, Some(error))
+            }
+        };
+        let speed = bytes as f64 * 8.0 / wall.max(1e-6);
+        text += &format!("{address}  {state}  {} in {wall:.2} s, {}\n", size(bytes), rate(speed));
+        receivers.push(json!({
+            "host": address.to_string(), "state": state, "wall_s": wall, "bytes": bytes,
+            "bits_per_second": speed as u64, "error": error,
+        }));
+    }
+    if args.common.json {
+        let spread = if args.method == MethodArg::Chain { "chain" } else { "tcp" };
+        let document =
+            json!({ "wall_s": seconds, "spread": spread, "bytes": bytes, "receivers": receivers });
+        print(&format!("{document:#}\n"))?;
+    } else if !args.common.quiet {
+        print(&text)?;
+    }
+    Ok(code)
+}
