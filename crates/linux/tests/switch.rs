@@ -96,7 +96,9 @@ impl Running {
     }
 
     fn endpoints(&self, transport: &TransportConfig) -> Vec<Endpoint> {
-        (0..self.ports.len() as u32).map(|host| self.endpoint(host, transport)).collect()
+        // On a machine that is busy with other things, peers are silent for a while.
+        let transport = transport.patient(PATIENCE);
+        (0..self.ports.len() as u32).map(|host| self.endpoint(host, &transport)).collect()
     }
 
     fn report(&self) -> Report {

@@ -217,7 +217,8 @@ fn our_transports_between_interfaces() {
     let Some(spaces) = Spaces::make("a", 4) else { return };
     let homa = homa::Config { timeout_resends: 500, ..homa::Config::sigcomm18(LINK, 15_000) };
     let config = spaces.config(false);
-    let mut ends = spaces.endpoints(&config, &TransportConfig::Homa(Arc::new(homa)), PORT);
+    let homa = TransportConfig::Homa(Arc::new(homa)).patient(PATIENCE);
+    let mut ends = spaces.endpoints(&config, &homa, PORT);
     let ((), report) = spaces.with_switch(config, |_| incast(&mut ends, 50_000, 5));
     let counters = report.counters;
     assert_eq!((counters.foreign, counters.malformed, counters.oversized), (0, 0, 0));
@@ -226,7 +227,7 @@ fn our_transports_between_interfaces() {
 
     let config = spaces.config(true);
     let clock = config.clock;
-    let ndp = TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK)));
+    let ndp = TransportConfig::Ndp(Arc::new(ndp::Config::paper(LINK))).patient(PATIENCE);
     // Not the same port: a process that the other test is starting may still hold a copy of the first socket.
     let mut ends = spaces.endpoints(&config, &ndp, PORT + 1);
     let ((), report) = spaces.with_switch(config, |control| {

@@ -21,7 +21,7 @@ mod values;
 mod workload;
 
 pub use self::measure::Unfinished;
-pub use self::testbed::{TcpBy, TestbedConfig};
+pub use self::testbed::{Nic, TcpBy, TestbedConfig};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
