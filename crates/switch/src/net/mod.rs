@@ -291,7 +291,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
 
     /// When something is due next.
     #[must_use]
-    pub fn next_due(&mut self) -> Option<Time> {
+    pub fn next_due(&self) -> Option<Time> {
         self.events.next_at()
     }
 
