@@ -11,6 +11,7 @@ use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::{Fabric, Node};
 use rackweave_wire::orca::{Control, Data, Header, Session, TO_GROUP};
 
+use super::controller::{Controller, ControllerConfig, ControllerEvent};
 use super::flow::FlowConfig;
 use super::host::{Event, Host, HostConfig, Tor};
 use super::label::Layout;
@@ -39,6 +40,9 @@ pub(crate) struct Taken {
 /// A host and what belongs to it.
 pub(crate) struct Station {
     pub(crate) host: Host,
+    /// If it is there, it has the host's link.
+    pub(crate) controller: Option<Controller>,
+    pub(crate) told: Vec<(Time, ControllerEvent)>,
     pub(crate) down: bool,
     pub(crate) app: App,
     pub(crate) taken: BTreeMap<Session, Taken>,
@@ -120,6 +124,8 @@ impl Net {
                 set(&mut config);
                 Station {
                     host: Host::new(config),
+                    controller: None,
+                    told: Vec::new(),
                     down: false,
                     app: App { joins: true, room: 1 << 20 },
                     taken: BTreeMap::new(),
@@ -154,6 +160,23 @@ impl Net {
         net
     }
 
+    /// With a controller in place of host 0, agents everywhere else, and switches that believe only the controller.
+    pub(crate) fn with_labels(topology: Topology, seed: u64, timeout: Span) -> Self {
+        let mut net = Self::new(topology, seed, |config| {
+            config.tor = Tor::Switch;
+            config.controller = Some(HostId(0));
+            config.heartbeat = Some(Span(timeout.0 / 4));
+        });
+        let config = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), timeout);
+        net.stations[0].controller = Some(Controller::new(config));
+        net.programs = net.programs.into_iter().map(|p| p.believing(HostId(0))).collect();
+        net
+    }
+
+    pub(crate) fn controller(&self) -> &Controller {
+        self.stations[0].controller.as_ref().expect("host 0 is the controller")
+    }
+
     fn push(&mut self, at: Time, kind: Kind) {
         self.number += 1;
         self.events.push(std::cmp::Reverse((at, self.number, kind)));
@@ -186,11 +209,22 @@ impl Net {
         });
     }
 
+    /// A packet that nobody's machine has made leaves by a host's link.
+    pub(crate) fn inject(&mut self, host: u32, packet: Packet<Header>) {
+        self.number += 1;
+        self.flying.insert(self.number, packet);
+        let (at, number) = (self.now, self.number);
+        self.push(at, Kind::Arrival(host, number));
+    }
+
     pub(crate) fn crash(&mut self, host: u32, down: bool) {
         let now = self.now;
         let station = &mut self.stations[host as usize];
         station.down = down;
         station.host.crash(now, down);
+        if let Some(controller) = &mut station.controller {
+            controller.crash(now, down);
+        }
         station.relays.clear();
         if down {
             station.taken.clear();
@@ -203,6 +237,11 @@ impl Net {
         let station = &mut self.stations[host as usize];
         if station.down {
             return;
+        }
+        if let Some(controller) = &mut station.controller {
+            while let Some(event) = controller.poll_event() {
+                station.told.push((now, event));
+            }
         }
         while let Some(event) = station.host.poll_event() {
             station.events.push((now, event));
@@ -235,7 +274,11 @@ impl Net {
         }
         self.send_from_host(host);
         let station = &mut self.stations[host as usize];
-        if let Some(at) = station.host.poll_timeout()
+        let next = match &station.controller {
+            Some(controller) => controller.poll_timeout(),
+            None => station.host.poll_timeout(),
+        };
+        if let Some(at) = next
             && at < station.timer
         {
             station.timer = at.max(now);
@@ -249,7 +292,11 @@ impl Net {
             return;
         }
         let station = &mut self.stations[host as usize];
-        let Some(packet) = station.host.poll_transmit(self.now, 0) else { return };
+        let packet = match &mut station.controller {
+            Some(controller) => controller.poll_transmit(self.now, 0),
+            None => station.host.poll_transmit(self.now, 0),
+        };
+        let Some(packet) = packet else { return };
         if let Header::Data(Data { session, offset, len, .. }) = packet.header
             && !station.sends.contains(&session)
         {
@@ -338,6 +385,10 @@ impl Net {
         if station.down {
             return;
         }
+        if let Some(controller) = &mut station.controller {
+            controller.handle_packet(now, 0, packet);
+            return self.serve(host);
+        }
         let for_us =
             packet.dst == HostId(host) || packet.dst == TO_GROUP || packet.dst.0 > u32::MAX - 2;
         let is_sync = matches!(packet.header, Header::Control(_));
@@ -393,7 +444,10 @@ impl Net {
                     }
                     station.timer = Time::MAX;
                     if !station.down {
-                        station.host.handle_timeout(now);
+                        match &mut station.controller {
+                            Some(controller) => controller.handle_timeout(now),
+                            None => station.host.handle_timeout(now),
+                        }
                         self.serve(host);
                     }
                 }
@@ -428,7 +482,10 @@ impl Net {
                 station.host.poll_timeout(),
             )
         });
-        hosts.collect()
+        let controller = self.stations[0].controller.as_ref();
+        let controller = controller.map(|c| (c.counters(), self.controls.clone(), self.dropped));
+        let registers: Vec<_> = self.programs.iter().filter_map(Program::register).collect();
+        hosts.collect::<String>() + &format!("{controller:?} {registers:?}")
     }
 
     pub(crate) fn has_whole(&self, host: u32, session: u32, length: u64) -> bool {

@@ -7,6 +7,7 @@ pub mod host;
 #[cfg(test)]
 mod kit;
 pub mod label;
+pub mod scale;
 pub mod store;
 pub mod switch;
 pub mod table;

@@ -275,7 +275,7 @@ mod tests {
             for session in 0..50 {
                 let members: BTreeMap<_, _> = store.members(Session(session)).collect();
                 prop_assert_eq!(store.get(Session(session)).is_some(), map.contains_key(&session));
-                prop_assert_eq!(&members, map.get(&session).unwrap_or(&BTreeMap::new()));
+                prop_assert_eq!(members, map.get(&session).cloned().unwrap_or_default());
             }
             prop_assert_eq!((0..store.slots()).filter_map(|slot| store.at(slot)).count(), map.len());
         }

@@ -28,7 +28,23 @@ impl Controller {
         }
     }
 
+    pub(super) fn trusts(&mut self, now: Time, host: HostId) {
+        self.agents[host.0 as usize].heard = now;
+        let place = self.config.layout.place(host);
+        if self.agents[host.0 as usize].standing == Standing::Dead {
+            self.watch(now, host, place);
+            self.lives(now, host, place);
+        }
+    }
+
     fn comes_back(&mut self, now: Time, host: HostId, place: Place) {
+        self.watch(now, host, place);
+        self.resyncs.insert(host, Resync { at: now, ..Resync::default() });
+        self.go_on_with_resync(now, now, host);
+    }
+
+    /// From now on it is dead if it is silent.
+    fn watch(&mut self, now: Time, host: HostId, place: Place) {
         self.agents[host.0 as usize].standing = Standing::Syncing;
         let timeout = self.config.timeout;
         let rack = &mut self.racks[usize::from(place.rack)];
@@ -38,8 +54,6 @@ impl Controller {
             rack.check_at = at;
             self.timers.insert((at, Timer::Check(place.rack)));
         }
-        self.resyncs.insert(host, Resync { at: now, ..Resync::default() });
-        self.go_on_with_resync(now, now, host);
     }
 
     /// Tells an agent more of its rack's labels; when it has confirmed all, it lives.

@@ -299,6 +299,13 @@ impl Controller {
         true
     }
 
+    /// Takes an agent for alive and for one that holds all its rack's labels, as [`Controller::restore`] takes sessions.
+    pub fn trust(&mut self, now: Time, host: HostId) {
+        if host.0 < self.config.layout.hosts() {
+            self.trusts(now, host);
+        }
+    }
+
     fn event(&mut self, event: ControllerEvent) {
         if self.events.len() >= MOST_EVENTS {
             self.events.pop_front();

@@ -440,11 +440,11 @@ impl Host {
 
     /// Copies of each packet that the sender's link carries at present.
     #[must_use]
-    pub fn copies(&mut self, session: Session) -> usize {
+    pub fn copies(&mut self, now: Time, session: Session) -> usize {
         let Self { sending, config, .. } = self;
         sending
             .get_mut(&session)
-            .map_or(0, |sending| sending.copies(config.me, &config.layout, config.ports).len())
+            .map_or(0, |sending| sending.copies(now, config.me, &config.layout, config.ports).len())
     }
 
     fn with_sending(
@@ -570,6 +570,7 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        self.poll_agent(now);
         while let Some((at, key)) = self.timers.first().copied()
             && at <= now
         {

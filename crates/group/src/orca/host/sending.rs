@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{HostId, Time};
+use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Label, Labelled};
 
 use super::Spread;
@@ -10,6 +10,9 @@ use super::client::Client;
 use super::tree::Tree;
 use crate::orca::flow;
 use crate::orca::label::Layout;
+
+/// Longest wait of a stream's start for labels.
+const HOLD: Span = Span::from_ms(10);
 
 /// Where a copy of what is for everyone goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,9 @@ pub(super) struct Sending {
     /// Since when data has been under way.
     busy: Option<Time>,
     offered: u64,
+    /// Until then the stream waits for labels, lest it begin with a copy for each.
+    hold_until: Option<Time>,
+    is_holding: bool,
     /// Kept for late questions until then.
     pub(super) over_at: Option<Time>,
 }
@@ -56,6 +62,8 @@ impl Sending {
             stale: true,
             busy: None,
             offered: 0,
+            hold_until: None,
+            is_holding: false,
             over_at: None,
         }
     }
@@ -75,6 +83,7 @@ impl Sending {
         self.stale = true;
         if let Some(client) = &mut self.client {
             client.want(now, host, attached);
+            self.hold_until.get_or_insert(now.saturating_add(HOLD));
         }
         if self.spread == Spread::Relay {
             self.tree.set(now, host, layout.place(host), attached);
@@ -129,6 +138,7 @@ impl Sending {
             self.client.as_ref().and_then(Client::poll_timeout),
             self.tree.poll_timeout(),
             check,
+            self.hold_until.filter(|_| self.is_holding),
             // It is not forgotten before the controller knows.
             self.over_at.filter(|_| !self.is_closing()),
         ]
@@ -154,7 +164,10 @@ impl Sending {
     }
 
     /// The copies of what goes to everyone, from a host that sees `ports` links.
-    pub(super) fn copies(&mut self, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
+    pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
+        if self.stale || self.is_holding {
+            self.hold(now);
+        }
         if self.stale {
             self.stale = false;
             self.copies.clear();
@@ -162,6 +175,14 @@ impl Sending {
             self.flow.set_copies(self.copies.len() as u32);
         }
         &self.copies
+    }
+
+    /// At its start the stream waits until at most one receiver needs a copy of its own, but not for long.
+    fn hold(&mut self, now: Time) {
+        let (Some(client), Some(until)) = (&self.client, self.hold_until) else { return };
+        let unreached = self.attached.iter().filter(|host| !client.covered().contains(host));
+        self.is_holding = now < until && unreached.take(2).count() == 2;
+        self.flow.hold(now, self.is_holding);
     }
 
     fn fill_copies(&mut self, me: HostId, layout: &Layout, ports: u8) {

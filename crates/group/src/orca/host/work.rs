@@ -276,9 +276,7 @@ impl Host {
 
     /// The next packet for a port: control, then what the agent sends on, then this host's own data.
     pub(super) fn poll_port(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
-        if self.agent.poll_timeout().is_some_and(|at| at <= now) {
-            self.poll_agent(now);
-        }
+        self.poll_agent(now);
         let at = usize::from(port);
         loop {
             let link = self.links.get_mut(at)?;
@@ -306,7 +304,11 @@ impl Host {
         }
     }
 
-    fn poll_agent(&mut self, now: Time) {
+    /// Also while no link has room: a time that has come must not be named again.
+    pub(super) fn poll_agent(&mut self, now: Time) {
+        if self.agent.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
         let mut said = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
         self.agent.poll(now, |to, session, body| said.push((to, session, body)));
         for (to, session, body) in said {
@@ -337,7 +339,7 @@ impl Host {
         }
         // Copies are computed before the flow is asked: it decides by their number.
         let me = self.config.me;
-        let copies = sending.copies(me, &self.config.layout, self.config.ports).len();
+        let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
         let mut run = smallvec::SmallVec::<[flow::Piece; RUN]>::new();
         let mut other = None;
         while run.len() < if copies > 1 { RUN } else { 1 } {
@@ -352,7 +354,7 @@ impl Host {
         if run.is_empty() && other.is_none() {
             return false;
         }
-        let copies = sending.copies(me, &self.config.layout, self.config.ports).to_vec();
+        let copies = sending.copies(now, me, &self.config.layout, self.config.ports).to_vec();
         for copy in copies {
             for piece in &run {
                 let data =
