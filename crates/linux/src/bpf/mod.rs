@@ -151,7 +151,7 @@ impl Tor {
     pub fn attach(config: &TorConfig) -> Result<Self, BpfError> {
         let interfaces = interfaces(&config.ports)?;
         for name in &config.ports {
-            if taken(name)? {
+            if taken(name) {
                 return Err(BpfError::Taken(name.clone()));
             }
         }
@@ -371,12 +371,11 @@ fn interfaces(names: &[String]) -> Result<Vec<u32>, BpfError> {
 }
 
 /// Whether an interface is a port of a ToR in the kernel.
-fn taken(name: &str) -> Result<bool, BpfError> {
-    match SchedClassifier::query_tcx(name, TcAttachType::Ingress) {
-        Ok((_, programs)) => Ok(programs.iter().any(|info| info.name_as_str() == Some(PROGRAM))),
-        // Rights or the kernel's age: attaching says which.
-        Err(_) => Ok(false),
-    }
+fn taken(name: &str) -> bool {
+    // Without rights, or in an old kernel, attaching says what is wrong.
+    SchedClassifier::query_tcx(name, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
+        programs.iter().any(|program| program.name_as_str() == Some(PROGRAM))
+    })
 }
 
 const fn number(mac: [u8; 6]) -> u64 {
