@@ -1,10 +1,11 @@
 //! `rackweave cast`: files and streams to many hosts.
 
+mod agent;
 mod diagnose;
 mod receive;
 mod send;
 
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) enum CastCommand {
     Send(Box<send::SendArgs>),
     /// Take files that are sent.
     Receive(Box<receive::ReceiveArgs>),
+    /// Serve applications of this host.
+    Agent(Box<agent::AgentArgs>),
 }
 
 /// What both ends need to know.
@@ -45,8 +48,9 @@ pub(crate) struct CommonArgs {
 
 pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
     match command {
-        CastCommand::Send(args) => send::send(*args),
-        CastCommand::Receive(args) => receive::receive(*args),
+        CastCommand::Send(args) => send::send(&args),
+        CastCommand::Receive(args) => receive::receive(&args),
+        CastCommand::Agent(args) => agent::agent(&args),
     }
 }
 
@@ -71,6 +75,15 @@ fn interface(text: &str) -> Result<Ipv4Addr, String> {
         rackweave_linux::sys::ethtool::address_of(text)
             .map_err(|error| format!("`{text}` is no interface with an IPv4 address: {error}"))
     })
+}
+
+/// A number that nobody can guess.
+fn random() -> miette::Result<u128> {
+    let mut number = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut number))
+        .map_err(|error| miette!("cannot read /dev/urandom: {error}"))?;
+    Ok(u128::from_be_bytes(number))
 }
 
 fn say(text: &str) {

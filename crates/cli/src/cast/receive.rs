@@ -42,7 +42,7 @@ pub(crate) struct ReceiveArgs {
     once: bool,
     /// Take streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
-    from: Vec<std::vec::Vec<IpAddr>>,
+    from: Vec<Vec<IpAddr>>,
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
@@ -97,11 +97,11 @@ impl ReceiveArgs {
     }
 }
 
-pub(crate) fn receive(args: ReceiveArgs) -> miette::Result<u8> {
+pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let target = args.target()?;
     let admitted: Vec<IpAddr> = args.from.iter().flatten().copied().collect();
     if args.tcp {
-        return receive_tcp(&args, &target, &admitted);
+        return receive_tcp(args, &target, &admitted);
     }
     let mut config = args.common.engine(args.listen, admitted.clone())?;
     config.in_group = args.listen.is_ipv4();
@@ -144,7 +144,7 @@ pub(crate) fn receive(args: ReceiveArgs) -> miette::Result<u8> {
         say(&format!("receiving at {}\n", engine.local_addr()));
     }
     let mut show = Show::new(!quiet && std::io::stderr().is_terminal());
-    run(&args, &mut engine, &mut show)
+    run(args, &mut engine, &mut show)
 }
 
 fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Result<u8> {

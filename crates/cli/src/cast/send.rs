@@ -1,6 +1,6 @@
 //! `rackweave cast send`.
 
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal as _, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -13,13 +13,13 @@ use rackweave_cast::baseline;
 use rackweave_cast::engine::{Engine, EngineEvent, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time};
-use rackweave_group::orca::flow::{Slow, Standing};
+use rackweave_group::orca::flow::{FlowConfig, Slow, Standing};
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session};
 use serde_json::json;
 
-use super::{CommonArgs, address, diagnose, interrupted, rate, say, size};
+use super::{CommonArgs, address, diagnose, interrupted, random, rate, say, size};
 use crate::{exit, print};
 
 /// IP and UDP.
@@ -94,7 +94,7 @@ enum MethodArg {
     Chain,
 }
 
-pub(crate) fn send(args: SendArgs) -> miette::Result<u8> {
+pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
     for (index, to) in args.to.iter().enumerate() {
         if args.to[..index].contains(to) {
             return Err(miette!("{to} is named twice"));
@@ -107,40 +107,33 @@ pub(crate) fn send(args: SendArgs) -> miette::Result<u8> {
         return Err(miette!("standard input is sent alone, without files"));
     }
     if args.method != MethodArg::Cast {
-        return send_tcp(&args);
+        return send_tcp(args);
     }
     let mut bind = args.bind;
     if !args.to[0].is_ipv4() && bind == SocketAddr::from(([0, 0, 0, 0], 0)) {
         bind = SocketAddr::from(([0; 16], 0));
     }
-    let source = source(&args)?;
+    let source = source(args)?;
     let mut config = args.common.engine(bind, Vec::new())?;
     // Only those who are named are listened to, whoever has the key.
     config.admission.loopback = false;
     config.admission.anybody = false;
     config.retry = Span::from_secs(args.retry.into());
-    config.flow.max_rate = args.rate;
-    let mut ways = Vec::new();
-    for to in &args.to {
-        match route_to(*to) {
-            Ok(way) => ways.push(way),
-            Err(error) => say(&format!("error: {to}: this host knows no way there: {error}\n")),
+    let flow = FlowArgs { mtu: args.mtu, rate: args.rate };
+    let flow = match flow.flow(&args.to, config.secret.is_some()) {
+        Ok(flow) => flow,
+        Err(error) => {
+            say(&format!("error: {error}\n"));
+            return Ok(exit::FAILED);
         }
-    }
-    let Some(mtu) = args.mtu.or_else(|| ways.iter().map(|way| way.1).min()) else {
-        return Ok(exit::FAILED);
     };
     if args.common.interface.is_none()
-        && let Some(IpAddr::V4(from)) = ways.first().map(|way| way.0.ip())
+        && let Ok(IpAddr::V4(from)) = route_to(args.to[0]).map(|way| way.0.ip())
     {
         config.interface = from;
     }
     let keyed = config.secret.is_some();
-    let header = header_bytes(keyed);
-    let payload = (mtu.max(256) - IP_UDP - header).min(MAX_PAYLOAD);
-    config.flow.payload = payload as u16;
-    config.flow.overhead = (IP_UDP + header + 38) as u16;
-    let flow = config.flow;
+    config.flow = flow;
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
@@ -160,18 +153,15 @@ pub(crate) fn send(args: SendArgs) -> miette::Result<u8> {
         Ok(session) => session,
         Err(error) => return Err(miette!("{error}")),
     };
-    run(&args, &mut engine, session, spread, keyed)
+    run(args, &mut engine, session, spread, keyed)
 }
 
 fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     let wrong = |error: SourceError| miette!("{error}");
     if args.files[0].as_os_str() == "-" {
         let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
-        let mut number = [0; 16];
-        let random = std::fs::File::open("/dev/urandom").and_then(|mut it| it.read_exact(&mut number));
-        random.map_err(|error| miette!("cannot read /dev/urandom: {error}"))?;
+        let stream = random()?;
         let limit = args.spool_limit.map(|limit| limit.0);
-        let stream = u128::from_be_bytes(number);
         let name = args.name.as_str();
         if rackweave_cast::format::check_path(name.as_bytes()).is_err() {
             return Err(miette!("--name {name:?} is not a relative path without `..`"));
@@ -184,6 +174,34 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
         say(&format!("note: {} is a link or a device and is not sent\n", path.display()));
     }
     Ok(Box::new(files))
+}
+
+/// What decides on packets.
+pub(super) struct FlowArgs {
+    pub(super) mtu: Option<u32>,
+    pub(super) rate: Option<Rate>,
+}
+
+impl FlowArgs {
+    /// Settings for the ways to these receivers.
+    pub(super) fn flow(&self, to: &[SocketAddr], keyed: bool) -> Result<FlowConfig, String> {
+        let mut mtu = self.mtu.unwrap_or(u32::MAX);
+        for to in to {
+            let way = route_to(*to)
+                .map_err(|error| format!("{to}: this host knows no way there: {error}"))?;
+            if self.mtu.is_none() {
+                mtu = mtu.min(way.1);
+            }
+        }
+        let header = header_bytes(keyed);
+        let payload = (mtu.max(256) - IP_UDP - header).min(MAX_PAYLOAD);
+        Ok(FlowConfig {
+            payload: payload as u16,
+            overhead: (IP_UDP + header + 38) as u16,
+            max_rate: self.rate,
+            ..FlowConfig::default()
+        })
+    }
 }
 
 /// Bytes of a data packet's header.
@@ -288,7 +306,7 @@ fn run(
     Ok(code)
 }
 
-fn is_complete(receiver: &ReceiverProgress) -> bool {
+pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
     receiver.standing == Standing::Completed
 }
 
@@ -324,7 +342,7 @@ const fn name_of(spread: Spread) -> &'static str {
     }
 }
 
-fn state(receiver: &ReceiverProgress) -> String {
+pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.standing {
         Standing::Invited => "invited".into(),
         Standing::Attached => "receiving".into(),
@@ -351,7 +369,7 @@ fn state(receiver: &ReceiverProgress) -> String {
 
 impl Outcome {
     fn json(&self) -> serde_json::Value {
-        let receivers: Vec<_> = self.view.receivers.iter().map(|receiver| {
+        let receivers = self.view.receivers.iter().map(|receiver| {
             let bytes = receiver.have.saturating_sub(receiver.from);
             let seconds = receiver.seconds.unwrap_or(self.seconds);
             json!({

@@ -1,0 +1,224 @@
+//! The local door: applications hand streams in and out by a Unix socket of a running agent, one connection a stream.
+//!
+//! The first line is JSON: `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}`, then bytes until the writing end is shut; or
+//! `{"receive": {}}`, and bytes come, each chunk once its hash is right, until the stream's end. Nothing is dropped: who reads slowly
+//! makes the sender wait (or is left behind and caught up alone). To who sends, a line of JSON tells the outcome.
+
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::format::check_path;
+use crate::wake::Waker;
+
+/// The longest first line.
+const MAX_LINE: usize = 1 << 16;
+
+/// A connection must have said what it wants by then.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// What an application wants.
+#[derive(Debug)]
+pub enum Request {
+    /// Bytes to send.
+    Send {
+        /// To whom.
+        to: Vec<SocketAddr>,
+        /// What receivers call it.
+        name: String,
+        /// The bytes, and the way back for the outcome.
+        stream: UnixStream,
+    },
+    /// The next stream that comes.
+    Receive {
+        /// Where it goes.
+        stream: UnixStream,
+    },
+}
+
+/// Why there is no door.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// Another agent has it.
+    #[error("another agent listens at {0}")]
+    Taken(PathBuf),
+    /// The system refuses.
+    #[error("cannot listen at {path}: {source}")]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A socket that applications connect to; only this user's may.
+#[derive(Debug)]
+pub struct Door {
+    path: PathBuf,
+    requests: Receiver<Request>,
+}
+
+impl Door {
+    /// Opens it. A socket that a dead agent has left is replaced.
+    ///
+    /// # Errors
+    /// See [`DoorError`].
+    pub fn open(path: &Path, waker: Waker) -> Result<Self, DoorError> {
+        let failed = |source| DoorError::Listen { path: path.to_owned(), source };
+        if UnixStream::connect(path).is_ok() {
+            return Err(DoorError::Taken(path.to_owned()));
+        }
+        if path.symlink_metadata().is_ok_and(|meta| {
+            std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type())
+        }) {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+        let (send, requests) = channel();
+        let builder = std::thread::Builder::new().name("cast door".into());
+        let thread = builder.spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                let (send, waker) = (send.clone(), waker.clone());
+                let builder = std::thread::Builder::new().name("cast greeting".into());
+                // Who can't be greeted sees a closed connection.
+                let _ = builder.spawn(move || greet(stream, &send, &waker));
+            }
+        });
+        thread.map_err(failed)?;
+        Ok(Self { path: path.to_owned(), requests })
+    }
+
+    /// What an application wants.
+    #[must_use]
+    pub fn poll(&self) -> Option<Request> {
+        self.requests.try_recv().ok()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // Left over, it is replaced the next time.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn greet(mut stream: UnixStream, send: &Sender<Request>, waker: &Waker) {
+    let request = match first_line(&mut stream) {
+        Ok(line) => parse(&line),
+        Err(error) => Err(error.to_string()),
+    };
+    match request {
+        Ok(Some((to, name))) => {
+            let _ = send.send(Request::Send { to, name, stream });
+            waker.wake();
+        }
+        Ok(None) => {
+            let _ = send.send(Request::Receive { stream });
+            waker.wake();
+        }
+        Err(error) => answer(&mut stream, &serde_json::json!({ "error": error })),
+    }
+}
+
+/// Tells an application the outcome.
+pub fn answer(stream: &mut UnixStream, document: &Value) {
+    // Who has gone does not want to know.
+    let _ = stream.set_write_timeout(Some(GREETING));
+    let _ = stream.write_all(format!("{document}\n").as_bytes());
+}
+
+/// Byte by byte: what follows the line is not ours.
+fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(GREETING))?;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < MAX_LINE {
+        if stream.read(&mut byte)? == 0 || byte[0] == b'\n' {
+            stream.set_read_timeout(None)?;
+            return Ok(line);
+        }
+        line.push(byte[0]);
+    }
+    Err(io::Error::other("the first line is too long"))
+}
+
+/// To whom and by what name, or `None` to receive.
+fn parse(line: &[u8]) -> Result<Option<(Vec<SocketAddr>, String)>, String> {
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| format!("the first line must be a JSON object: {error}"))?;
+    if value.get("receive").is_some() {
+        return Ok(None);
+    }
+    let send = value.get("send").ok_or("the first line must have `send` or `receive`")?;
+    let to = send.get("to").and_then(Value::as_array).ok_or("`send` must have `to`, a list")?;
+    let address = |value: &Value| {
+        let text = value.as_str().ok_or("`to` must be a list of \"ADDR:PORT\"")?;
+        text.parse().map_err(|_| format!("`{text}` is not ADDR:PORT"))
+    };
+    let to = to.iter().map(address).collect::<Result<Vec<SocketAddr>, String>>()?;
+    if to.is_empty() {
+        return Err("`to` is empty".to_owned());
+    }
+    let name = send.get("name").and_then(Value::as_str).unwrap_or("stream");
+    check_path(name.as_bytes()).map_err(|error| format!("`name`: {error}"))?;
+    Ok(Some((to, name.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_lines_are_understood_or_refused() {
+        let good = br#"{"send": {"to": ["127.0.0.1:5", "[::1]:6"], "name": "a/b"}}"#;
+        let (to, name) = parse(good).unwrap().unwrap();
+        assert_eq!((to.len(), name.as_str()), (2, "a/b"));
+        assert_eq!(parse(br#"{"receive": {}}"#), Ok(None));
+        for bad in [
+            &b""[..],
+            b"[]",
+            br#"{"send": {"to": []}}"#,
+            br#"{"send": {"to": ["x"]}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "name": "../x"}}"#,
+            b"\xff\xfe",
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_door_is_one_agents_and_says_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        let waker = Waker::new().unwrap();
+        let door = Door::open(&path, waker.clone()).unwrap();
+        assert!(matches!(Door::open(&path, waker.clone()), Err(DoorError::Taken(_))));
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"nonsense\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("{\"error\":"), "{said}");
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"send\": {\"to\": [\"127.0.0.1:9\"]}}\nbytes").unwrap();
+        let request = loop {
+            match door.poll() {
+                Some(request) => break request,
+                None => waker.wait_in_tests(),
+            }
+        };
+        let Request::Send { mut stream, name, .. } = request else { panic!("{request:?}") };
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!((&bytes, name.as_str()), (b"bytes", "stream"));
+    }
+}
