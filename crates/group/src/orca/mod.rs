@@ -1,1 +1,3 @@
 //! Orca: server-assisted multicast.
+
+pub mod view;

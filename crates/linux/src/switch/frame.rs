@@ -1,6 +1,7 @@
 //! Frames: their bytes in slots, what the fabric needs to know of them, and how they look when they leave.
 
 use rackweave_core::{Ecn, Header, HostId, Packet, Rng, Slice};
+use rackweave_switch::Bodies;
 use rackweave_wire::frame::{
     ETHERNET_HEADER, ip_address, mac_address, traffic_class, with_traffic_class,
 };
@@ -127,14 +128,6 @@ impl Frames {
         Some(slot)
     }
 
-    /// Keeps the bytes of another slot once more.
-    pub(super) fn copy(&mut self, of: &Carried) -> Option<u32> {
-        let mut bytes = [0; MAX_FRAME];
-        let len = usize::from(of.len);
-        bytes[..len].copy_from_slice(&self.get(of.slot)[..len]);
-        self.insert(&bytes[..len])
-    }
-
     /// A slot's bytes.
     #[must_use]
     pub fn get(&self, slot: u32) -> &[u8] {
@@ -157,15 +150,30 @@ impl Frames {
     pub fn live(&self) -> u32 {
         self.made - self.free.len() as u32
     }
+}
+
+impl Bodies<Carried> for Frames {
+    fn release(&mut self, packet: &Packet<Carried>) {
+        self.release(packet.header.slot);
+    }
+
+    /// Keeps the bytes once more.
+    fn copy(&mut self, packet: &Packet<Carried>) -> Option<Carried> {
+        let of = packet.header;
+        let mut bytes = [0; MAX_FRAME];
+        let len = usize::from(of.len);
+        bytes[..len].copy_from_slice(&self.get(of.slot)[..len]);
+        Some(of.at(self.insert(&bytes[..len])?))
+    }
 
     /// Flips bits of a frame behind its IP and UDP headers. One to three in a packet of ours, whose check finds
     /// every such damage; one in others: the Internet checksum misses some pairs.
-    pub(super) fn damage(&mut self, packet: &Packet<Carried>, rng: &mut Rng) {
+    fn damage(&mut self, packet: &Packet<Carried>, rng: &mut Rng) -> bool {
         let carried = packet.header;
         let (from, to) = (usize::from(carried.body), carried.travels(packet.is_trimmed()));
         let Some(bits) = to.checked_sub(from).filter(|bytes| *bytes > 0).map(|bytes| bytes * 8)
         else {
-            return;
+            return true;
         };
         let flips = if carried.overlay { 1 + rng.below(3) } else { 1 };
         let bytes = &mut self.get_mut(carried.slot)[from..to];
@@ -178,6 +186,7 @@ impl Frames {
                 flipped[n] = Some(bit);
             }
         }
+        true
     }
 }
 

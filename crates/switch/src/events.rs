@@ -136,6 +136,30 @@ impl EventQueue {
         Some(Self::unkey(key))
     }
 
+    /// When the earliest event is.
+    #[must_use]
+    pub fn next(&mut self) -> Option<Time> {
+        if self.current.is_empty() && !self.advance() {
+            return None;
+        }
+        self.current.last().map(|key| Self::unkey(*key).0)
+    }
+
+    /// Takes the earliest event, if it is not later than `until`.
+    #[inline]
+    pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
+        if self.current.is_empty() && !self.advance() {
+            return None;
+        }
+        let (at, component) = Self::unkey(*self.current.last()?);
+        if at > until {
+            return None;
+        }
+        self.current.pop();
+        self.len -= 1;
+        Some((at, component))
+    }
+
     /// The events after the popped one, if that one was the first of several in its bucket.
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
@@ -284,6 +308,11 @@ mod tests {
                     }
                 } else {
                     let expected = reference.pop_first().map(|(at, _, component)| (at, component));
+                    let next = expected.map(|(at, _)| Time(at));
+                    assert_eq!(queue.next(), next);
+                    if let Some(Time(at)) = next.filter(|at| at.0 > 0) {
+                        assert_eq!(queue.pop_until(Time(at - 1)), None);
+                    }
                     let popped = queue.pop().map(|(at, component)| (at.0, component));
                     assert_eq!(popped, expected);
                     if let Some((at, component)) = popped {

@@ -1,0 +1,87 @@
+//! What switches see of packets.
+
+use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
+
+/// What a switch sees of a packet: enough to forward it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Not Orca's.
+    Other,
+    /// A piece of a stream.
+    Data {
+        /// What the label is.
+        labelled: Labelled,
+        /// The label.
+        label: Label,
+    },
+    /// To the active agent of the rack that it comes from.
+    ToAgent,
+    /// The controller names the rack's active agent.
+    SetActive {
+        /// The rack.
+        rack: u16,
+        /// The agent's port; 255: none.
+        agent: u8,
+        /// Later ones have larger numbers.
+        epoch: u32,
+    },
+    /// The controller tells all agents of a rack a label.
+    Sync {
+        /// The rack.
+        rack: u16,
+    },
+    /// An agent is alive.
+    Ping {
+        /// Its place.
+        place: Place,
+    },
+    /// Anything else, to the host that it is addressed to.
+    Control,
+}
+
+/// A header of which a switch program sees what it needs.
+pub trait Visible: rackweave_core::Header {
+    /// What a switch sees.
+    fn view(&self) -> View;
+}
+
+impl Visible for Header {
+    #[inline]
+    fn view(&self) -> View {
+        match *self {
+            Self::Data(Data { labelled, label, .. }) => View::Data { labelled, label },
+            Self::Control(Control { to, body, .. }) => match body {
+                Body::SetActive { rack, agent, epoch } => View::SetActive { rack, agent, epoch },
+                Body::Sync { rack, .. } => View::Sync { rack },
+                Body::Ping { place, .. } => View::Ping { place },
+                _ if to == TO_AGENT => View::ToAgent,
+                _ => View::Control,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::HostId;
+    use rackweave_wire::orca::Session;
+
+    use super::*;
+
+    fn control(to: HostId, body: Body) -> View {
+        Header::Control(Control { from: HostId(1), to, session: Session(7), body }).view()
+    }
+
+    #[test]
+    fn what_switches_act_upon_is_seen() {
+        assert_eq!(control(TO_AGENT, Body::End { length: 1 }), View::ToAgent);
+        assert_eq!(control(HostId(2), Body::End { length: 1 }), View::Control);
+        let place = Place { rack: 3, port: 4 };
+        let ping = Body::Ping { place, number: 1 };
+        assert_eq!(control(HostId(2), ping), View::Ping { place });
+        let set = Body::SetActive { rack: 3, agent: 255, epoch: 9 };
+        assert_eq!(control(HostId(2), set), View::SetActive { rack: 3, agent: 255, epoch: 9 });
+        let sync = Body::Sync { rack: 3, ports: 1, version: 1 };
+        assert_eq!(control(HostId(2), sync), View::Sync { rack: 3 });
+    }
+}
