@@ -93,6 +93,26 @@ pub enum Malformed {
     /// A check is wrong.
     #[error("{0} was damaged on its way")]
     Damaged(&'static str),
+    /// No such Orca packet.
+    #[error("Orca packet kind {0:#04x} is not known")]
+    OrcaKind(u8),
+    /// A label takes one to four words.
+    #[error("a label of {0} words; it has 1 to 4")]
+    OrcaWords(u8),
+    /// A field of an Orca packet has a value that it can't have.
+    #[error("an Orca packet whose {what} is {value}")]
+    OrcaField {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// Who has a key listens only to packets that were made with it.
+    #[error("a packet that was not made with the session's key")]
+    NotKeyed,
+    /// The packet was made with a key, and there is none to check it with.
+    #[error("a packet made with a key, but no key is known")]
+    NoKey,
     /// A message is a request, a response or one-way.
     #[error("message kind {0} is not known")]
     MessageKind(u8),
@@ -145,6 +165,20 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
+    pub(crate) fn u48(&mut self) -> Result<u64, Malformed> {
+        let [a, b, c, d, e, f] = self.array()?;
+        Ok(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+
+    pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
+        self.array().map(u128::from_be_bytes)
+    }
+
+    /// How many bytes were read.
+    pub(crate) const fn at(&self) -> usize {
+        self.at
+    }
+
     pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_be_bytes)
     }
@@ -156,6 +190,8 @@ pub(crate) trait Put {
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
+    fn put_u48(&mut self, value: u64);
+    fn put_u128(&mut self, value: u128);
     fn put_zeros(&mut self, count: usize);
 }
 
@@ -170,6 +206,12 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&value.to_be_bytes());
     }
     fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_u48(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_be_bytes()[2..]);
+    }
+    fn put_u128(&mut self, value: u128) {
         self.extend_from_slice(&value.to_be_bytes());
     }
     fn put_zeros(&mut self, count: usize) {

@@ -62,6 +62,11 @@ fn overlay() {
     replay("decode_overlay", checks::overlay);
 }
 
+#[test]
+fn orca() {
+    replay("decode_orca", checks::orca);
+}
+
 /// Else: `cargo run -p rackweave-wire --example fuzz_seeds`.
 #[test]
 fn seeds_are_up_to_date() {

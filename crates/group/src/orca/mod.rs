@@ -1,3 +1,5 @@
 //! Orca: server-assisted multicast.
 
+pub mod label;
+pub mod switch;
 pub mod view;

@@ -8,10 +8,29 @@
 //!  1: flags, and in the low three bits the label's length n in words of 32 bits (1 to 4)
 //!  2: offset in the stream (48 bits)          8: session
 //! 12: label, n words, most significant first  12+4n: CRC-32C, or with a key 8 bytes of keyed BLAKE3
-//! then the payload of data, or the body of a control packet
+//! then the payload of data (before parity: 5 bytes, see below), or the body of a control packet
 //! ```
 //!
-//! Kind and label change on the way, so in data the check leaves them out: they decide where a packet goes, not what it is.
+//! - Kinds: 1 data with the pilot label, 2 with the rack label, 3 with none; 4 control for the rack's active agent,
+//!   6 [`Body::SetActive`], 7 [`Body::Ping`], 8 [`Body::Pong`], 9 [`Body::Sync`], 10 [`Body::SyncDone`], 5 other control.
+//! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity (then the payload begins with its
+//!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length).
+//! - Control has a label of one word, zero. Its body: who says it (4 bytes), to whom (4), tag (1), fields. So without a
+//!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
+//!
+//! Kind and label change on the way, so in data the check leaves them out (with the label's length): they decide where a
+//! packet goes, not what it is. An agent that relays data copies the check and need not look at the payload.
+//! The key keeps out who doesn't have it; it does not keep out old packets of the same session, whose number is new each time.
+
+mod body;
+mod codec;
+#[cfg(test)]
+mod tests;
+
+pub use codec::{
+    Check, Decoded, Glance, Key, check, decode, encode_header, encode_relayed, glance,
+    header_bytes, relabel,
+};
 
 use rackweave_core::{HostId, MessageId, Slice};
 

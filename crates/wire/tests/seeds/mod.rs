@@ -3,7 +3,7 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, overlay, phost, polo, tcp};
+use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, orca, overlay, phost, polo, tcp};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -51,6 +51,9 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     }
     for (name, bytes) in datagrams() {
         seeds.push(("decode_overlay", name, bytes));
+    }
+    for (name, bytes) in orca_packets() {
+        seeds.push(("decode_orca", name.to_owned(), bytes));
     }
     for (target, name, bytes) in wrong() {
         seeds.push((target, format!("wrong_{name}"), bytes));
@@ -348,4 +351,84 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("decode_frame", "total_length_below_header", changed(good_frame.clone(), 17, 19)),
         ("decode_frame", "header_length_beyond_packet", changed(good_frame, 14, 0x4f)),
     ]
+}
+
+/// Every kind of Orca packet, and some that are wrong.
+fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
+    use orca::{Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status};
+    let place = Place { rack: 2, port: 5 };
+    let gap = Gap { offset: 1400, len: 2800, who: 0b10_0000 };
+    let gaps = [gap, Gap { offset: 9800, ..gap }, Gap::default()];
+    let status = Status {
+        rack: 2,
+        who: 0b10_0100,
+        have: 1400,
+        slowest: 5,
+        seen: 70_000,
+        held_us: 12,
+        limit: 1 << 20,
+        gaps,
+    };
+    let bodies = [
+        ("invite", Body::Invite { stream: 7, place, payload: 1400, via_agent: true }),
+        ("join", Body::Join { stream: 7, place, at: 0, limit: 1 << 20 }),
+        ("status", Body::Status(status)),
+        ("end", Body::End { length: 1_472_559_936 }),
+        ("complete", Body::Complete { place }),
+        ("bye", Body::Bye { reason: Reason::Silent }),
+        ("alone", Body::Alone { alone: true }),
+        ("ping", Body::Ping { place, number: 9 }),
+        ("pong", Body::Pong { number: 9 }),
+        ("set_active", Body::SetActive { rack: 2, agent: 5, epoch: 3 }),
+        ("sync", Body::Sync { rack: 2, ports: 0x54, version: 4 }),
+        ("sync_done", Body::SyncDone { place, version: 4 }),
+        ("create", Body::Create),
+        ("member", Body::Member { host: HostId(77), joins: true, change: 1 }),
+        ("destroy", Body::Destroy),
+        ("labels", Body::Labels { pilot: Label(0x5050_5000), ports: 0x54, change: 1 }),
+        ("denied", Body::Denied { reason: Reason::NoLabel, change: 2 }),
+    ];
+    let mut seeds = Vec::new();
+    let control = |body, to| {
+        let session = Session(0x5355_4d45);
+        orca::Header::Control(orca::Control { from: HostId(1), to, session, body })
+    };
+    for (name, body) in bodies {
+        let mut bytes = Vec::new();
+        orca::encode_header(&control(body, HostId(2)), 1, None, &[], &mut bytes);
+        seeds.push((name, bytes));
+    }
+    let mut bytes = Vec::new();
+    let status = control(Body::Status(status), orca::TO_AGENT);
+    orca::encode_header(&status, 1, None, &[], &mut bytes);
+    let mut many_gaps = bytes.clone();
+    many_gaps[68] = 200;
+    seeds.extend([("status_to_agent", bytes), ("wrong_many_gaps", many_gaps)]);
+    let parity = Parity { index: 1, data: 32, parity: 4, last: 700 };
+    let labels = [
+        ("data_pilot", Labelled::Pilot, 4, None),
+        ("data_rack", Labelled::Rack, 1, None),
+        ("data_host", Labelled::Host, 2, None),
+        ("data_parity", Labelled::Rack, 1, Some(parity)),
+    ];
+    for (name, labelled, words, parity) in labels {
+        let data = Data {
+            labelled,
+            label: Label(0x54),
+            session: Session(0x5355_4d45),
+            offset: 1400,
+            len: 12,
+            repair: true,
+            end: true,
+            parity,
+        };
+        let (header, payload) = (orca::Header::Data(data), b"some payload");
+        let mut bytes = Vec::new();
+        orca::encode_header(&header, words, None, &[payload], &mut bytes);
+        bytes.extend_from_slice(payload);
+        seeds.push((name, bytes));
+    }
+    seeds.push(("wrong_no_label", vec![0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    seeds.push(("wrong_cut", vec![0xc3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]));
+    seeds
 }

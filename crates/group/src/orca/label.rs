@@ -1,0 +1,549 @@
+//! Labels: which fields they have in a fabric, how wide these are, and where hosts are.
+//!
+//! The fields are those of the end-to-end evaluation's Fig. 4, most significant first:
+//!
+//! ```text
+//! pilot label:  ToR up (port) | aggregate up (port) | core down (pods) | aggregate down (racks of a pod)
+//! rack label:   ToR down (hosts of the rack)
+//! ```
+//!
+//! The sender sets the pilot label, the receiving rack's active agent puts the rack label in its place; the packet's kind
+//! tells which it is. "Up" fields are numbers of ports (any of equal ways), "down" fields have a bit for each port. The
+//! field for aggregates is the same in all pods, so that a rack without receivers may get a copy that its agent throws
+//! away. A leaf-spine fabric is one pod without core switches.
+
+use rackweave_core::rng::mix;
+use rackweave_core::{HostId, Port};
+use rackweave_switch::config::Topology;
+use rackweave_switch::fabric::Fabric;
+use rackweave_wire::orca::{Label, Place};
+
+/// Why a fabric's hosts can't be named by labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// A field with a bit for each port, of more ports than a switch can send copies to at once.
+    #[error("{what} would need {ports} bits of a label; at most 64 are possible")]
+    TooManyPorts {
+        /// What the bits are for.
+        what: &'static str,
+        /// How many ports.
+        ports: u32,
+    },
+    /// The fields together are longer than a label in a packet can be.
+    #[error("pilot labels would have {0} bits; at most 128 are possible")]
+    TooLong(u32),
+    /// Racks are numbered in 16 bits.
+    #[error("the fabric would have {0} racks; at most 65535 are possible")]
+    TooManyRacks(u64),
+    /// A dimension of zero.
+    #[error("a fabric needs at least one of: {0}")]
+    Zero(&'static str),
+    /// Not a switch of this fabric.
+    #[error("there is no switch {0}")]
+    NoSwitch(u32),
+}
+
+/// A field of a label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Field {
+    /// Bits below it.
+    pub shift: u8,
+    /// Its bits; 0: there is nothing to choose.
+    pub width: u8,
+}
+
+/// How racks are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// They are not: one switch, or nothing is known.
+    Apart,
+    /// Two racks, joined by one link.
+    Pair { left: u32 },
+    /// Pods of racks below spines (or aggregates); more than one pod: below cores.
+    Tree,
+}
+
+/// What labels look like in a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    shape: Shape,
+    hosts: u32,
+    hosts_per_rack: u32,
+    racks_per_pod: u32,
+    pods: u32,
+    /// Uplinks of a ToR, and of an aggregate.
+    tor_ups: u32,
+    aggregate_ups: u32,
+    up_leaf: Field,
+    up_spine: Field,
+    core_down: Field,
+    agg_down: Field,
+}
+
+/// Bits that number so many ways.
+const fn bits_of(ways: u32) -> u32 {
+    if ways < 2 { 0 } else { 32 - (ways - 1).leading_zeros() }
+}
+
+impl Field {
+    /// Its value in a label.
+    #[must_use]
+    pub const fn of(self, label: Label) -> u64 {
+        if self.width == 0 { 0 } else { (label.0 >> self.shift) as u64 & self.mask() }
+    }
+
+    const fn put(self, value: u64) -> u128 {
+        if self.width == 0 { 0 } else { ((value & self.mask()) as u128) << self.shift }
+    }
+
+    const fn mask(self) -> u64 {
+        if self.width >= 64 { u64::MAX } else { (1 << self.width) - 1 }
+    }
+}
+
+impl Layout {
+    /// The labels of a fabric.
+    ///
+    /// # Errors
+    /// With more than 64 hosts of a rack, racks of a pod (leaves of a leaf-spine fabric) or pods, or if the fields
+    /// together need more than 128 bits.
+    pub fn new(fabric: &Fabric) -> Result<Self, LabelError> {
+        match fabric.config().topology {
+            Topology::SingleSwitch { hosts, .. } => {
+                at_most_64("the hosts of a rack", hosts)?;
+                Ok(Self { hosts_per_rack: hosts.max(1), ..Self::flat(hosts) })
+            }
+            Topology::Dumbbell { left, right, .. } => {
+                at_most_64("the hosts of a rack", left.max(right))?;
+                let hosts = left.saturating_add(right);
+                Ok(Self {
+                    shape: Shape::Pair { left },
+                    racks_per_pod: 2,
+                    tor_ups: 1,
+                    ..Self::flat(hosts)
+                })
+            }
+            Topology::LeafSpine { leaves, hosts_per_leaf, spines, .. } => {
+                Self::tree(1, leaves, hosts_per_leaf, spines, 0)
+            }
+            Topology::FatTree { k, .. } => Self::tree(k, k / 2, k / 2, k / 2, k / 2),
+        }
+    }
+
+    /// One rack without uplinks, or where nothing is known of the fabric: hosts by their numbers, 64 to a "rack". With more
+    /// than 64 hosts there are labels for relaying hosts, but no switch could follow them.
+    #[must_use]
+    pub const fn flat(hosts: u32) -> Self {
+        let none = Field { shift: 0, width: 0 };
+        Self {
+            shape: Shape::Apart,
+            hosts,
+            hosts_per_rack: 64,
+            racks_per_pod: hosts.div_ceil(64),
+            pods: 1,
+            tor_ups: 0,
+            aggregate_ups: 0,
+            up_leaf: none,
+            up_spine: none,
+            core_down: none,
+            agg_down: none,
+        }
+    }
+
+    /// Pods of racks of hosts; `tor_ups` aggregates (or spines) in each pod, each with `aggregate_ups` cores above (one pod
+    /// needs none).
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn tree(
+        pods: u32,
+        racks_per_pod: u32,
+        hosts_per_rack: u32,
+        tor_ups: u32,
+        aggregate_ups: u32,
+    ) -> Result<Self, LabelError> {
+        let all = [
+            ("pods", pods),
+            ("racks", racks_per_pod),
+            ("hosts per rack", hosts_per_rack),
+            ("spines", tor_ups),
+        ];
+        for (what, n) in all {
+            if n == 0 {
+                return Err(LabelError::Zero(what));
+            }
+        }
+        if pods > 1 && aggregate_ups == 0 {
+            return Err(LabelError::Zero("core switches"));
+        }
+        at_most_64("the hosts of a rack", hosts_per_rack)?;
+        at_most_64("the racks of a pod", racks_per_pod)?;
+        at_most_64("the pods", pods)?;
+        let racks = u64::from(pods) * u64::from(racks_per_pod);
+        if racks > u64::from(u16::MAX) {
+            return Err(LabelError::TooManyRacks(racks));
+        }
+        let cores = pods > 1;
+        let widths = [
+            racks_per_pod,
+            if cores { pods } else { 0 },
+            if cores { bits_of(aggregate_ups) } else { 0 },
+            bits_of(tor_ups),
+        ];
+        let bits = widths.iter().sum();
+        if bits > 128 {
+            return Err(LabelError::TooLong(bits));
+        }
+        let mut shift = 0;
+        let [agg_down, core_down, up_spine, up_leaf] = widths.map(|width| {
+            let field = Field { shift, width: width as u8 };
+            shift += width as u8;
+            field
+        });
+        Ok(Self {
+            shape: Shape::Tree,
+            hosts: racks as u32 * hosts_per_rack,
+            hosts_per_rack,
+            racks_per_pod,
+            pods,
+            tor_ups,
+            aggregate_ups: if cores { aggregate_ups } else { 0 },
+            up_leaf,
+            up_spine,
+            core_down,
+            agg_down,
+        })
+    }
+
+    /// Where a host is.
+    #[must_use]
+    pub const fn place(&self, host: HostId) -> Place {
+        let HostId(host) = host;
+        match self.shape {
+            Shape::Pair { left } if host >= left => {
+                // What is no host of the fabric must not look like one.
+                let port = host - left;
+                Place { rack: 1, port: if port < 64 { port as u8 } else { 63 } }
+            }
+            Shape::Pair { .. } => Place { rack: 0, port: host as u8 },
+            _ => {
+                let rack = host / self.hosts_per_rack;
+                let rack = if rack > u16::MAX as u32 { u16::MAX } else { rack as u16 };
+                Place { rack, port: (host % self.hosts_per_rack) as u8 }
+            }
+        }
+    }
+
+    /// The host at a place, if there is one.
+    #[must_use]
+    pub fn host(&self, place: Place) -> Option<HostId> {
+        let (rack, port) = (u32::from(place.rack), u32::from(place.port));
+        let host = match self.shape {
+            Shape::Pair { left } => match rack {
+                0 if port < left => port,
+                1 => left + port,
+                _ => return None,
+            },
+            _ if port < self.hosts_per_rack => rack * self.hosts_per_rack + port,
+            _ => return None,
+        };
+        (host < self.hosts).then_some(HostId(host))
+    }
+
+    /// Number of hosts.
+    #[must_use]
+    pub const fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// Number of racks.
+    #[must_use]
+    pub const fn racks(&self) -> u16 {
+        let racks = self.pods * self.racks_per_pod;
+        if racks > u16::MAX as u32 { u16::MAX } else { racks as u16 }
+    }
+
+    /// Hosts of a rack.
+    #[must_use]
+    pub fn hosts_of(&self, rack: u16) -> u32 {
+        match self.shape {
+            Shape::Pair { left } if rack == 0 => left,
+            Shape::Pair { left } if rack == 1 => self.hosts - left,
+            _ => {
+                let first = u32::from(rack).saturating_mul(self.hosts_per_rack);
+                self.hosts.saturating_sub(first).min(self.hosts_per_rack)
+            }
+        }
+    }
+
+    /// Uplinks of a ToR.
+    #[must_use]
+    pub const fn uplinks(&self) -> u16 {
+        self.tor_ups as u16
+    }
+
+    /// Whether a copy with a pilot label can come back to the sender's own rack. If not, the sender sends its rack a copy of
+    /// its own.
+    #[must_use]
+    pub const fn returns(&self) -> bool {
+        matches!(self.shape, Shape::Tree)
+    }
+
+    /// Whether pilot labels lead to other racks.
+    #[must_use]
+    pub const fn joins_racks(&self) -> bool {
+        !matches!(self.shape, Shape::Apart)
+    }
+
+    /// The pilot label's field with the number of the ToR's uplink (the first has number 0).
+    #[must_use]
+    pub const fn up_leaf(&self) -> Field {
+        self.up_leaf
+    }
+
+    /// The pilot label's field with the number of the aggregate's uplink.
+    #[must_use]
+    pub const fn up_spine(&self) -> Field {
+        self.up_spine
+    }
+
+    /// The pilot label's field with a bit for each pod; none: the sender's pod only.
+    #[must_use]
+    pub const fn core_down(&self) -> Field {
+        self.core_down
+    }
+
+    /// The pilot label's field with a bit for each rack of a pod.
+    #[must_use]
+    pub const fn agg_down(&self) -> Field {
+        self.agg_down
+    }
+
+    /// The pilot label from a host to these racks; `salt` picks one of the equal ways up.
+    /// Racks that the fabric doesn't have are left out.
+    #[must_use]
+    pub fn pilot(&self, from: HostId, racks: impl Iterator<Item = u16>, salt: u32) -> Label {
+        if self.shape != Shape::Tree {
+            return Label(0);
+        }
+        let (mut pods, mut leaves) = (0_u64, 0_u64);
+        for rack in racks.map(u32::from).filter(|rack| *rack < self.pods * self.racks_per_pod) {
+            pods |= 1 << (rack / self.racks_per_pod);
+            leaves |= 1 << (rack % self.racks_per_pod);
+        }
+        if leaves == 0 {
+            return Label(0);
+        }
+        let own = u64::from(self.place(from).rack) / u64::from(self.racks_per_pod);
+        if own < 64 && pods == 1 << own {
+            pods = 0;
+        }
+        let random = mix(u64::from(salt) << 32 | u64::from(from.0));
+        let leaf = (random >> 32) % u64::from(self.tor_ups);
+        let spine = (random & 0xffff_ffff) % u64::from(self.aggregate_ups.max(1));
+        Label(
+            self.up_leaf.put(leaf)
+                | self.up_spine.put(spine)
+                | self.core_down.put(pods)
+                | self.agg_down.put(leaves),
+        )
+    }
+
+    /// The racks that a pilot label from this host leads to, those without receivers too.
+    pub fn racks_of(&self, from: HostId, pilot: Label) -> impl Iterator<Item = u16> + use<> {
+        let own = u32::from(self.place(from).rack) / self.racks_per_pod.max(1);
+        let (pods, leaves) = (self.core_down.of(pilot), self.agg_down.of(pilot));
+        let pods = if pods == 0 && own < 64 { 1 << own } else { pods };
+        let per_pod = self.racks_per_pod;
+        let tree = self.shape == Shape::Tree;
+        let racks = if tree { u32::from(self.racks()) } else { 0 };
+        (0..racks)
+            .filter(move |rack| pods >> (rack / per_pod) & leaves >> (rack % per_pod) & 1 == 1)
+            .map(|rack| rack as u16)
+    }
+
+    /// The rack label of these ports.
+    #[must_use]
+    pub fn rack_label(&self, ports: u64) -> Label {
+        Label(u128::from(ports))
+    }
+
+    /// The ports of a rack label.
+    #[must_use]
+    pub const fn ports(&self, label: Label) -> u64 {
+        label.0 as u64
+    }
+
+    /// The uplink's port of a ToR with so many hosts that a pilot label names.
+    #[must_use]
+    pub(crate) fn uplink(&self, label: Label, hosts: u16) -> Port {
+        let ways = u64::from(self.tor_ups.max(1));
+        Port(hosts + (self.up_leaf.of(label) % ways) as u16)
+    }
+
+    /// Bits of the longest rack label.
+    #[must_use]
+    pub fn rack_bits(&self) -> u32 {
+        match self.shape {
+            Shape::Pair { left } => left.max(self.hosts - left),
+            _ => self.hosts_per_rack.min(self.hosts).max(1),
+        }
+    }
+
+    /// Bits of a pilot label.
+    #[must_use]
+    pub fn pilot_bits(&self) -> u32 {
+        let fields = [self.up_leaf, self.up_spine, self.core_down, self.agg_down];
+        fields.iter().map(|field| u32::from(field.width)).sum()
+    }
+
+    /// Words of 32 bits that a label takes in a packet, 1 to 4.
+    #[must_use]
+    pub fn words(&self) -> u8 {
+        self.rack_bits().max(self.pilot_bits()).div_ceil(32).clamp(1, 4) as u8
+    }
+
+    /// Bits that labels need in a packet if nothing is rounded to words: a bit for the kind and the longer of the two labels,
+    /// where the pilot label may have a filter of so many bits (16 in the PEEL authors' model of Orca,
+    /// `1 + max(rack, up + up + core + aggregates + filter)`; ours has none).
+    #[must_use]
+    pub fn model_bits(&self, filter_bits: u32) -> u32 {
+        1 + self.rack_bits().max(self.pilot_bits() + filter_bits)
+    }
+}
+
+const fn at_most_64(what: &'static str, ports: u32) -> Result<(), LabelError> {
+    if ports > 64 { Err(LabelError::TooManyPorts { what, ports }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+    use rackweave_core::{Rate, Span};
+    use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig};
+
+    use super::*;
+
+    const GBPS: Rate = Rate::from_gbps(10);
+
+    pub(crate) fn fabric(topology: Topology) -> Fabric {
+        let switch = SwitchConfig {
+            latency: Span::ZERO,
+            buffer: BufferConfig::PerPort { bytes: u64::MAX },
+            ecn_threshold_bytes: None,
+            priorities: false,
+            trim: None,
+            routing: Routing::Transport,
+        };
+        let config = FabricConfig {
+            topology,
+            host_link_delay: Span::ZERO,
+            host_link_delays: Vec::new(),
+            core_link_delay: Span::ZERO,
+            host_send_delay: Span::ZERO,
+            host_receive_delay: Span::ZERO,
+            switch,
+        };
+        Fabric::new(&config).expect("a fabric")
+    }
+
+    pub(crate) fn single(hosts: u32) -> Topology {
+        Topology::SingleSwitch { hosts, host_link: GBPS }
+    }
+
+    pub(crate) fn leaf_spine(leaves: u32, hosts_per_leaf: u32, spines: u32) -> Topology {
+        Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link: GBPS, core_link: GBPS }
+    }
+
+    pub(crate) fn dumbbell(left: u32, right: u32) -> Topology {
+        Topology::Dumbbell { left, right, host_link: GBPS, core_link: GBPS }
+    }
+
+    pub(crate) fn fat_tree(k: u32) -> Topology {
+        Topology::FatTree { k, host_link: GBPS }
+    }
+
+    fn of(topology: Topology) -> Layout {
+        Layout::new(&fabric(topology)).expect("labels")
+    }
+
+    #[test]
+    fn every_host_has_a_place_of_its_own() {
+        let topologies =
+            [single(64), single(5), leaf_spine(4, 16, 4), dumbbell(3, 7), fat_tree(8), fat_tree(2)];
+        for topology in topologies {
+            let fabric = fabric(topology);
+            let layout = Layout::new(&fabric).expect("labels");
+            let mut per_rack = vec![0; usize::from(layout.racks())];
+            for host in (0..fabric.hosts()).map(HostId) {
+                let place = layout.place(host);
+                assert_eq!(layout.host(place), Some(host), "{topology:?}");
+                per_rack[usize::from(place.rack)] += 1;
+                // The port is that of the fabric's own ToR.
+                let leaf = fabric.links()[host.0 as usize].to;
+                let rackweave_switch::fabric::Node::Switch(leaf) = leaf else { panic!("{leaf:?}") };
+                assert_eq!(leaf, u32::from(place.rack));
+                assert_eq!(fabric.downlink(host) - fabric.ports(leaf).start, u32::from(place.port));
+            }
+            for (rack, hosts) in per_rack.into_iter().enumerate() {
+                assert_eq!(layout.hosts_of(rack as u16), hosts, "{topology:?}");
+            }
+            assert_eq!(layout.host(Place { rack: layout.racks(), port: 0 }), None);
+            assert_eq!(layout.host(Place { rack: 0, port: 255 }), None);
+        }
+    }
+
+    /// `get_orca_per_pkt_overhead_bytes` of the PEEL authors' simulator, for fat-trees of k-port switches.
+    fn peel_bits(k: u32, filter: u32) -> u32 {
+        let log = f64::from(k / 2).log2().ceil() as u32;
+        1 + (k / 2).max(log + log + k + k / 2 + filter)
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_model() {
+        for k in [4, 8, 16, 24, 32, 48, 64] {
+            let layout = Layout::tree(k, k / 2, k / 2, k / 2, k / 2).expect("labels");
+            for filter in [0, 16] {
+                assert_eq!(layout.model_bits(filter), peel_bits(k, filter), "k = {k}");
+            }
+        }
+        // The 27,648 hosts of the paper's simulation.
+        let large = Layout::tree(12, 48, 48, 48, 48).expect("labels");
+        assert_eq!(large.hosts(), 27_648);
+        assert_eq!((large.model_bits(16), large.model_bits(16).div_ceil(8)), (89, 12));
+        assert_eq!((large.pilot_bits(), large.words()), (72, 3));
+        assert_eq!((of(single(4)).words(), of(leaf_spine(4, 16, 4)).words()), (1, 1));
+    }
+
+    #[test]
+    fn what_no_label_can_name_is_refused() {
+        let refused = |topology| Layout::new(&fabric(topology)).unwrap_err().to_string();
+        assert!(refused(single(65)).contains("65 bits"));
+        assert!(refused(leaf_spine(65, 2, 2)).contains("the racks of a pod"));
+        assert!(refused(dumbbell(2, 70)).contains("70"));
+        assert!(refused(fat_tree(66)).contains("the pods"));
+        assert_eq!(Layout::tree(64, 64, 2, 2, 2), Err(LabelError::TooLong(130)));
+        assert_eq!(Layout::tree(2, 2, 2, 2, 0), Err(LabelError::Zero("core switches")));
+    }
+
+    proptest! {
+        #[test]
+        fn a_pilot_label_leads_to_its_racks(
+            pods in 1..12_u32, racks in 1..20_u32, ups in 1..10_u32, from in 0..1000_u32,
+            some in proptest::collection::btree_set(0..240_u16, 0..20), salt: u32
+        ) {
+            let layout = Layout::tree(pods, racks, 8, ups, ups).expect("labels");
+            let from = HostId(from % layout.hosts());
+            let there: Vec<_> = some.iter().copied().filter(|r| *r < layout.racks()).collect();
+            let label = layout.pilot(from, there.iter().copied(), salt);
+            let led: Vec<_> = layout.racks_of(from, label).collect();
+            prop_assert!(there.iter().all(|rack| led.contains(rack)));
+            // In one pod exactly these.
+            if pods == 1 || there.len() == 1 {
+                prop_assert_eq!(&led, &there);
+            }
+            prop_assert!(layout.up_leaf().of(label) < u64::from(ups));
+            prop_assert_eq!(label.0 >> layout.pilot_bits(), 0);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! What switches do with Orca's packets.
+//!
+//! A ToR follows rack labels, brings pilot-labelled data up, or down to the rack's active agent, and knows nothing but which
+//! of its hosts that is: one register, however many sessions there are (the paper's "divide state and tasks"). The switches
+//! above follow the pilot label and have no state at all.
+
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+use rackweave_core::{DropReason, HostId, Packet, Port, SwitchProgram, Time, Verdict};
+use rackweave_switch::config::Topology;
+use rackweave_switch::fabric::Fabric;
+use rackweave_wire::orca::{Labelled, TO_GROUP};
+
+use super::label::{LabelError, Layout};
+use super::view::{View, Visible};
+
+/// "No agent" in [`Register`] and in `SetActive`.
+pub const NO_AGENT: u8 = 255;
+
+/// All that a ToR remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// The active agent's port; [`NO_AGENT`]: none.
+    pub agent: u8,
+    /// Of the message that said so; 0: none has yet.
+    pub epoch: u32,
+}
+
+impl Default for Register {
+    fn default() -> Self {
+        Self { agent: NO_AGENT, epoch: 0 }
+    }
+}
+
+/// What a switch is; its down ports come before its up ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Tor {
+        rack: u16,
+        active: Register,
+    },
+    /// Of one pod: also the spine of a leaf-spine fabric, which has no uplinks.
+    Aggregate,
+    Core,
+}
+
+/// A switch's program.
+#[derive(Clone, Debug)]
+pub struct Program<H> {
+    layout: Arc<Layout>,
+    role: Role,
+    downs: u16,
+    ups: u16,
+    /// Where the controller is, if the switch was told: nobody else is believed.
+    controller: Option<HostId>,
+    header: PhantomData<H>,
+}
+
+impl<H: Visible> Program<H> {
+    /// The program of a switch of this fabric, for which the layout was made.
+    ///
+    /// # Errors
+    /// If there is no such switch, or one with more ports than can get copies.
+    pub fn new(layout: Arc<Layout>, fabric: &Fabric, switch: u32) -> Result<Self, LabelError> {
+        if switch >= fabric.switches() {
+            return Err(LabelError::NoSwitch(switch));
+        }
+        let tor = Role::Tor { rack: switch as u16, active: Register::default() };
+        let (role, downs, ups) = match fabric.config().topology {
+            Topology::SingleSwitch { hosts, .. } => (tor, hosts, 0),
+            Topology::Dumbbell { .. } => (tor, layout.hosts_of(switch as u16), 1),
+            Topology::LeafSpine { leaves, hosts_per_leaf, spines, .. } => {
+                if switch < leaves {
+                    (tor, hosts_per_leaf, spines)
+                } else {
+                    (Role::Aggregate, leaves, 0)
+                }
+            }
+            Topology::FatTree { k, .. } => {
+                let (half, edges) = (k / 2, k * (k / 2));
+                match switch {
+                    _ if switch < edges => (tor, half, half),
+                    _ if switch < 2 * edges => (Role::Aggregate, half, half),
+                    _ => (Role::Core, k, 0),
+                }
+            }
+        };
+        if downs > 64 {
+            return Err(LabelError::TooManyPorts { what: "a switch", ports: downs });
+        }
+        let (downs, ups) = (downs as u16, ups as u16);
+        Ok(Self { layout, role, downs, ups, controller: None, header: PhantomData })
+    }
+
+    /// Believes only a controller at this host: what others say in its name is thrown away.
+    #[must_use]
+    pub const fn believing(mut self, controller: HostId) -> Self {
+        self.controller = Some(controller);
+        self
+    }
+
+    /// What a ToR remembers; `None`: not a ToR, which has no state.
+    #[must_use]
+    pub const fn register(&self) -> Option<Register> {
+        match self.role {
+            Role::Tor { active, .. } => Some(active),
+            _ => None,
+        }
+    }
+
+    /// Bytes of state that packets can change.
+    #[must_use]
+    pub const fn state_bytes(&self) -> usize {
+        match self.role {
+            Role::Tor { .. } => size_of::<Register>(),
+            _ => 0,
+        }
+    }
+
+    const fn all_down(&self) -> u64 {
+        if self.downs >= 64 { u64::MAX } else { (1 << self.downs) - 1 }
+    }
+
+    const fn is_from_below(&self, port: Port) -> bool {
+        port.0 < self.downs
+    }
+
+    /// The decision about a packet with this destination that is seen so and came in at `port`.
+    #[must_use]
+    pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
+        match view {
+            View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
+            View::Other | View::Control | View::Data { labelled: Labelled::Host, .. } => {
+                Verdict::Route
+            }
+            _ => match self.role {
+                Role::Tor { rack, active } => self.decide_at_tor(rack, active, port, src, view),
+                _ => self.decide_above(port, view),
+            },
+        }
+    }
+
+    fn decide_at_tor(
+        &mut self,
+        mine: u16,
+        active: Register,
+        port: Port,
+        src: HostId,
+        view: View,
+    ) -> Verdict {
+        let below = self.is_from_below(port);
+        match view {
+            View::Data { labelled: Labelled::Rack, label } if below => {
+                copies(self.layout.ports(label) & self.all_down() & !bit(port))
+            }
+            View::Data { labelled: Labelled::Pilot, label } if below && self.ups > 0 => {
+                Verdict::Forward(self.layout.uplink(label, self.downs))
+            }
+            View::Data { labelled: Labelled::Pilot, .. } => to_agent(active),
+            // Rack labels are set in the rack.
+            View::Data { .. } => NO_WAY,
+            View::ToAgent if below => to_agent(active),
+            View::ToAgent => NO_WAY,
+            View::SetActive { rack, agent, epoch } if rack == mine => {
+                let known = agent == NO_AGENT || u16::from(agent) < self.downs;
+                let newer = active.epoch == 0 || newer(epoch, active.epoch);
+                if !self.is_from_controller(port, src) || !known {
+                    return NO_WAY;
+                }
+                if newer {
+                    self.role = Role::Tor { rack: mine, active: Register { agent, epoch } };
+                }
+                Verdict::Consume
+            }
+            View::Sync { rack } if rack == mine => {
+                if self.is_from_controller(port, src) {
+                    copies(self.all_down())
+                } else {
+                    NO_WAY
+                }
+            }
+            // An agent speaks for itself only.
+            View::Ping { place }
+                if below && (place.rack, u16::from(place.port)) != (mine, port.0) =>
+            {
+                NO_WAY
+            }
+            _ => Verdict::Route,
+        }
+    }
+
+    fn decide_above(&self, port: Port, view: View) -> Verdict {
+        let View::Data { labelled, label } = view else {
+            return if view == View::ToAgent { NO_WAY } else { Verdict::Route };
+        };
+        if labelled != Labelled::Pilot {
+            return NO_WAY;
+        }
+        let layout = &self.layout;
+        let (pods, racks) = (layout.core_down().of(label), layout.agg_down().of(label));
+        match self.role {
+            Role::Core => copies(pods & self.all_down()),
+            // Other pods: up, and from the core down again to this one too.
+            _ if self.is_from_below(port) && pods != 0 && self.ups > 0 => {
+                let way = layout.up_spine().of(label) % u64::from(self.ups);
+                Verdict::Forward(Port(self.downs + way as u16))
+            }
+            _ => copies(racks & self.all_down()),
+        }
+    }
+
+    /// Plain multicast: everybody gets it, by the first way up.
+    fn flood(&self, port: Port) -> Verdict {
+        let down = self.all_down() & !bit(port);
+        let up = if self.ups > 0 && self.is_from_below(port) { bit(Port(self.downs)) } else { 0 };
+        copies(down | up)
+    }
+
+    /// From the host that it says, as far as the port can tell.
+    fn is_from_controller(&self, port: Port, src: HostId) -> bool {
+        let Some(controller) = self.controller else { return true };
+        let Role::Tor { rack, .. } = self.role else { return false };
+        let place = self.layout.place(controller);
+        let right_port = if place.rack == rack {
+            port.0 == u16::from(place.port)
+        } else {
+            !self.is_from_below(port)
+        };
+        src == controller && right_port
+    }
+}
+
+impl<H: Visible> SwitchProgram for Program<H> {
+    type Header = H;
+
+    fn handle_packet(&mut self, _now: Time, port: Port, packet: &mut Packet<H>) -> Verdict {
+        self.decide(port, packet.src, packet.dst, packet.header.view())
+    }
+}
+
+const NO_WAY: Verdict = Verdict::Drop(DropReason::Program);
+
+const fn bit(port: Port) -> u64 {
+    if port.0 < 64 { 1 << port.0 } else { 0 }
+}
+
+const fn copies(ports: u64) -> Verdict {
+    if ports == 0 { NO_WAY } else { Verdict::Replicate(ports) }
+}
+
+const fn to_agent(active: Register) -> Verdict {
+    match active.agent {
+        NO_AGENT => NO_WAY,
+        agent => Verdict::Forward(Port(agent as u16)),
+    }
+}
+
+/// Whether a number that counts up (and around) is newer.
+pub(crate) const fn newer(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other) as i32 > 0
+}
+
+/// The register is all the state of a ToR.
+const _: () = assert!(size_of::<Register>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Rng;
+    use rackweave_wire::orca::{Data, Header, Label, Place, Session};
+
+    use super::super::label::tests::{dumbbell, fabric, fat_tree, leaf_spine, single};
+    use super::*;
+
+    fn programs(topology: Topology) -> (Arc<Layout>, Fabric, Vec<Program<Header>>) {
+        let fabric = fabric(topology);
+        let layout = Arc::new(Layout::new(&fabric).expect("labels"));
+        let programs = (0..fabric.switches())
+            .map(|switch| Program::new(Arc::clone(&layout), &fabric, switch).expect("a program"))
+            .collect();
+        (layout, fabric, programs)
+    }
+
+    const CONTROLLER: HostId = HostId(0);
+
+    fn set_active(
+        program: &mut Program<Header>,
+        port: u16,
+        rack: u16,
+        agent: u8,
+        epoch: u32,
+    ) -> Verdict {
+        let view = View::SetActive { rack, agent, epoch };
+        program.decide(Port(port), CONTROLLER, HostId(1), view)
+    }
+
+    fn pilot(label: Label) -> View {
+        View::Data { labelled: Labelled::Pilot, label }
+    }
+
+    #[test]
+    fn a_rack_label_is_followed_but_not_back() {
+        let (_, _, mut programs) = programs(single(4));
+        let view = View::Data { labelled: Labelled::Rack, label: Label(0b1_1011) };
+        let verdict = programs[0].decide(Port(1), HostId(1), TO_GROUP, view);
+        assert_eq!(verdict, Verdict::Replicate(0b1001));
+        let alone = View::Data { labelled: Labelled::Rack, label: Label(0b10) };
+        assert_eq!(programs[0].decide(Port(1), HostId(1), TO_GROUP, alone), NO_WAY);
+    }
+
+    #[test]
+    fn the_newest_epoch_counts() {
+        let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
+        let tor = &mut programs[1];
+        assert_eq!(tor.decide(Port(5), HostId(0), TO_GROUP, pilot(Label(2))), NO_WAY);
+        for (agent, epoch, now) in
+            [(2, 7, 2), (3, 6, 2), (1, 7, 2), (1, 8, 1), (200, 9, 1), (255, 10, 255)]
+        {
+            set_active(tor, 5, 1, agent, epoch);
+            assert_eq!(tor.register().expect("a ToR").agent, now, "after {agent} at {epoch}");
+        }
+        assert_eq!(set_active(tor, 5, 0, 1, 99), Verdict::Route, "another rack's");
+        set_active(tor, 5, 1, 3, u32::MAX / 2);
+        set_active(tor, 5, 1, 2, 5_u32.wrapping_add(u32::MAX / 2));
+        set_active(tor, 5, 1, 3, u32::MAX / 2);
+        assert_eq!(tor.register().expect("a ToR").agent, 2, "numbers count around");
+        let up = tor.decide(Port(5), HostId(0), TO_GROUP, pilot(Label(2)));
+        assert_eq!(up, Verdict::Forward(Port(2)), "from above, to the agent");
+        let down = tor.decide(Port(1), HostId(5), TO_GROUP, pilot(Label(1 << 2 | 1)));
+        assert_eq!(down, Verdict::Forward(Port(5)), "from below, up by the second uplink");
+        let asked = tor.decide(Port(0), HostId(4), HostId(u32::MAX), View::ToAgent);
+        assert_eq!(asked, Verdict::Forward(Port(2)));
+    }
+
+    #[test]
+    fn who_is_not_the_controller_is_not_believed() {
+        let (_, _, programs) = programs(leaf_spine(2, 4, 2));
+        let mut tors: Vec<_> =
+            programs.into_iter().take(2).map(|program| program.believing(CONTROLLER)).collect();
+        // Its own rack: only from its port. Another one: only from above.
+        for (tor, right, wrong) in [(0, 0, [1, 4]), (1, 4, [0, 3])] {
+            for port in wrong {
+                assert_eq!(set_active(&mut tors[tor], port, tor as u16, 1, 1), NO_WAY);
+                let sync = View::Sync { rack: tor as u16 };
+                assert_eq!(tors[tor].decide(Port(port), CONTROLLER, HostId(1), sync), NO_WAY);
+            }
+            let view = View::SetActive { rack: tor as u16, agent: 1, epoch: 1 };
+            assert_eq!(tors[tor].decide(Port(right), HostId(3), HostId(1), view), NO_WAY);
+            assert_eq!(tors[tor].register(), Some(Register::default()));
+            assert_eq!(set_active(&mut tors[tor], right, tor as u16, 1, 1), Verdict::Consume);
+            let sync = View::Sync { rack: tor as u16 };
+            let copied = tors[tor].decide(Port(right), CONTROLLER, HostId(1), sync);
+            assert_eq!(copied, Verdict::Replicate(0b1111));
+        }
+    }
+
+    #[test]
+    fn agents_ping_for_themselves() {
+        let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
+        let ping = |rack, port| View::Ping { place: Place { rack, port } };
+        let tor = &mut programs[1];
+        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(1, 2)), Verdict::Route);
+        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(1, 3)), NO_WAY);
+        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(0, 2)), NO_WAY);
+        assert_eq!(tor.decide(Port(5), HostId(6), HostId(0), ping(0, 2)), Verdict::Route);
+    }
+
+    /// Follows a packet through the fabric; returns the hosts that got it (agents are at port 0).
+    fn spread(
+        fabric: &Fabric,
+        programs: &mut [Program<Header>],
+        from: HostId,
+        dst: HostId,
+        view: View,
+    ) -> Vec<u32> {
+        use rackweave_switch::fabric::Node;
+        let links = fabric.links();
+        let mut at = vec![from.0];
+        let mut hosts = Vec::new();
+        while let Some(link) = at.pop() {
+            let Node::Switch(switch) = links[link as usize].to else {
+                let Node::Host(host) = links[link as usize].to else { unreachable!() };
+                hosts.push(host);
+                continue;
+            };
+            assert!(hosts.len() + at.len() < 10_000, "goes around in circles");
+            let back = fabric
+                .ports(switch)
+                .position(|port| links[port as usize].to == links[link as usize].from);
+            let port = Port(back.expect("cables have two directions") as u16);
+            let ports = match programs[switch as usize].decide(port, from, dst, view) {
+                Verdict::Forward(Port(port)) => vec![u32::from(port)],
+                Verdict::Replicate(set) => (0..64).filter(|port| set >> port & 1 == 1).collect(),
+                Verdict::Drop(_) => vec![],
+                other => panic!("{other:?}"),
+            };
+            at.extend(ports.into_iter().map(|port| fabric.ports(switch).start + port));
+        }
+        hosts.sort_unstable();
+        hosts
+    }
+
+    #[test]
+    fn pilot_labels_lead_to_the_agents_of_their_racks() {
+        let mut rng = Rng::stream(1, 0, 0, "racks");
+        for topology in [leaf_spine(6, 4, 3), fat_tree(8), fat_tree(4)] {
+            let (layout, fabric, mut programs) = programs(topology);
+            for program in &mut programs {
+                if let Role::Tor { rack, .. } = program.role {
+                    let port = if rack == 0 { 0 } else { program.downs };
+                    set_active(program, port, rack, 0, 1);
+                }
+            }
+            for salt in 0..200 {
+                let from = HostId(rng.below(u64::from(fabric.hosts())) as u32);
+                let racks: Vec<u16> = (0..layout.racks()).filter(|_| rng.chance(0.2)).collect();
+                let label = layout.pilot(from, racks.iter().copied(), salt);
+                let got = spread(&fabric, &mut programs, from, TO_GROUP, pilot(label));
+                let agents: Vec<u32> = layout
+                    .racks_of(from, label)
+                    .map(|rack| layout.host(Place { rack, port: 0 }).expect("a host").0)
+                    .collect();
+                assert_eq!(got, agents, "each once, {topology:?}");
+                assert!(racks.iter().all(|rack| layout.racks_of(from, label).any(|r| r == *rack)));
+            }
+        }
+    }
+
+    #[test]
+    fn plain_multicast_reaches_everybody_else_once() {
+        let host = View::Data { labelled: Labelled::Host, label: Label(0) };
+        for topology in [single(5), dumbbell(2, 3), leaf_spine(3, 4, 2), fat_tree(4)] {
+            let (_, fabric, mut programs) = programs(topology);
+            let got = spread(&fabric, &mut programs, HostId(1), TO_GROUP, host);
+            let all: Vec<u32> = (0..fabric.hosts()).filter(|host| *host != 1).collect();
+            assert_eq!(got, all, "{topology:?}");
+        }
+    }
+
+    #[test]
+    fn a_million_sessions_leave_no_trace_in_switches() {
+        let (_, _, mut programs) = programs(leaf_spine(2, 48, 4));
+        let mut rng = Rng::stream(2, 0, 0, "sessions");
+        set_active(&mut programs[1], 50, 1, 3, 1);
+        let before: Vec<_> =
+            programs.iter().map(|program| (program.register(), program.state_bytes())).collect();
+        assert_eq!(before[1], (Some(Register { agent: 3, epoch: 1 }), 8));
+        assert_eq!(before[2], (None, 0));
+        for session in 0..1_000_000 {
+            let data = Data {
+                labelled: if session % 2 == 0 { Labelled::Pilot } else { Labelled::Rack },
+                label: Label(u128::from(rng.next_u64())),
+                session: Session(session),
+                offset: 0,
+                len: 1,
+                repair: false,
+                end: false,
+                parity: None,
+            };
+            let mut packet = Packet::new(HostId(50), TO_GROUP, 100, Header::Data(data));
+            let program = &mut programs[session as usize % 6];
+            let _ = program.handle_packet(Time::ZERO, Port(session as u16 % 52), &mut packet);
+        }
+        let after: Vec<_> =
+            programs.iter().map(|program| (program.register(), program.state_bytes())).collect();
+        assert_eq!(before, after);
+    }
+}

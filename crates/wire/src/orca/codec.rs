@@ -1,0 +1,399 @@
+//! Orca's packets as bytes; the layout is [`crate::orca`]'s.
+
+use core::ops::Range;
+
+use rackweave_core::HostId;
+
+use super::{Body, Control, Data, Header, Label, Labelled, Parity, Session, TO_AGENT, body};
+use crate::malformed::{Malformed, Put, Reader};
+
+const MAGIC: u8 = 0xc0;
+
+mod kind {
+    pub(super) const PILOT: u8 = 1;
+    pub(super) const RACK: u8 = 2;
+    pub(super) const HOST: u8 = 3;
+    pub(super) const TO_AGENT: u8 = 4;
+    pub(super) const CONTROL: u8 = 5;
+    pub(super) const SET_ACTIVE: u8 = 6;
+    pub(super) const PING: u8 = 7;
+    pub(super) const PONG: u8 = 8;
+    pub(super) const SYNC: u8 = 9;
+    pub(super) const SYNC_DONE: u8 = 10;
+}
+
+const KEYED: u8 = 0x80;
+const REPAIR: u8 = 0x40;
+const END: u8 = 0x20;
+const PARITY: u8 = 0x10;
+const WORDS: u8 = 0x07;
+
+/// Where the label begins.
+const LABEL_AT: usize = 12;
+/// What parity adds before the payload.
+const PARITY_BYTES: usize = 5;
+/// Who says a control packet, to whom, and its tag.
+const CONTROL_BYTES: usize = 9;
+
+/// A secret that all members share: packets made without it are refused.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// This key.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key of a passphrase or a key file: as hard to guess as that is.
+    #[must_use]
+    pub fn derive(secret: &[u8]) -> Self {
+        Self(blake3::derive_key("rackweave 2026 orca packets", secret))
+    }
+}
+
+impl core::fmt::Debug for Key {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// The check of a packet: that its bytes are those that were sent, and with a key also by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// CRC-32C: found by who looks, forged by who likes.
+    Crc(u32),
+    /// The first 8 bytes of BLAKE3, keyed.
+    Keyed([u8; 8]),
+}
+
+/// A packet that was read and found whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Its header.
+    pub header: Header,
+    /// Its check, for [`encode_relayed`].
+    pub check: Check,
+    /// Where in the packet the payload is; empty in a control packet.
+    pub payload: Range<usize>,
+}
+
+/// What a switch sees of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Its header.
+    pub header: Header,
+    /// The bytes before the payload; of a control packet, all.
+    pub header_end: usize,
+    /// Whether it is a control packet whose check is right (data is not looked at): a switch believes no other.
+    pub verified: bool,
+}
+
+/// Bytes of a header, all that stands before the payload (a control packet has none). `words` as in [`encode_header`].
+#[must_use]
+pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
+    let check = if keyed { 8 } else { 4 };
+    match header {
+        Header::Data(data) => {
+            let parity = if data.parity.is_some() { PARITY_BYTES } else { 0 };
+            (LABEL_AT + 4 * clamp(words) as usize + check + parity) as u32
+        }
+        Header::Control(control) => {
+            (LABEL_AT + 4 + check + CONTROL_BYTES + body::bytes(&control.body)) as u32
+        }
+    }
+}
+
+/// The check of a packet, whose payload is in these pieces.
+#[must_use]
+pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
+    let mut front = Vec::with_capacity(64);
+    match header {
+        Header::Data(data) => {
+            put_front(data, key.is_some(), 0, &mut front);
+            // Without kind, label and its length, but with what describes the payload.
+            front.truncate(LABEL_AT);
+            put_parity(data, &mut front);
+            check_of(key, &front[1..], payload)
+        }
+        Header::Control(control) => {
+            put_control_front(control, key.is_some(), &mut front);
+            put_control(control, &mut front);
+            check_of(key, &front, &[])
+        }
+    }
+}
+
+/// Appends a packet's header, behind which the payload follows: `payload`'s pieces, to be sent together with it but not
+/// copied. A label takes `words` words (1 to 4; what it has above is cut off).
+pub fn encode_header(
+    header: &Header,
+    words: u8,
+    key: Option<&Key>,
+    payload: &[&[u8]],
+    out: &mut Vec<u8>,
+) {
+    let check = check(header, key, payload);
+    match header {
+        Header::Data(data) => encode_relayed(data, words, check, out),
+        Header::Control(control) => {
+            put_control_front(control, key.is_some(), out);
+            check.put(out);
+            put_control(control, out);
+        }
+    }
+}
+
+/// Appends the header of data whose check is known: it came with it, and only kind and label are others now.
+pub fn encode_relayed(data: &Data, words: u8, check: Check, out: &mut Vec<u8>) {
+    put_front(data, matches!(check, Check::Keyed(_)), clamp(words), out);
+    check.put(out);
+    put_parity(data, out);
+}
+
+/// Puts another label into a data packet in place, if it has room for it; says whether.
+pub fn relabel(bytes: &mut [u8], labelled: Labelled, label: Label) -> bool {
+    let Ok(Front { header: Header::Data(_), words, .. }) = Front::read(bytes) else { return false };
+    let bits = 32 * u32::from(words);
+    if label.0.checked_shr(bits).unwrap_or(0) != 0 {
+        return false;
+    }
+    bytes[0] = MAGIC | kind_of_data(labelled);
+    let skipped = 16 - 4 * usize::from(words);
+    bytes[LABEL_AT..LABEL_AT + 4 * usize::from(words)]
+        .copy_from_slice(&label.0.to_be_bytes()[skipped..]);
+    true
+}
+
+/// Reads a packet and checks it.
+///
+/// # Errors
+/// See [`Malformed`]: also if it was damaged on its way, or was not made with the key.
+pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<Decoded, Malformed> {
+    let front = Front::read(bytes)?;
+    match (front.check, key) {
+        (Check::Crc(_), Some(_)) => return Err(Malformed::NotKeyed),
+        (Check::Keyed(_), None) => return Err(Malformed::NoKey),
+        _ => {}
+    }
+    if !front.is_whole(bytes, key) {
+        return Err(Malformed::Damaged("an Orca packet"));
+    }
+    Ok(Decoded { header: front.header, check: front.check, payload: front.end..bytes.len() })
+}
+
+/// Reads what a switch needs. Of data only the header is looked at; of a control packet the check too, as far as the
+/// switch has the key.
+///
+/// # Errors
+/// See [`Malformed`].
+pub fn glance(bytes: &[u8], key: Option<&Key>) -> Result<Glance, Malformed> {
+    let front = Front::read(bytes)?;
+    let same_kind = matches!(front.check, Check::Keyed(_)) == key.is_some();
+    let verified = matches!(front.header, Header::Control(_)) && same_kind;
+    let verified = verified && front.is_whole(bytes, key);
+    Ok(Glance { header: front.header, header_end: front.end, verified })
+}
+
+/// A packet of which all but the check was read.
+struct Front {
+    header: Header,
+    words: u8,
+    check: Check,
+    /// Where the check is.
+    check_at: usize,
+    /// Where the payload begins.
+    end: usize,
+}
+
+impl Front {
+    fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new("an Orca packet", bytes);
+        let (first, flags) = (reader.u8()?, reader.u8()?);
+        let kind = first & 0x0f;
+        if first & 0xf0 != MAGIC || !(kind::PILOT..=kind::SYNC_DONE).contains(&kind) {
+            return Err(Malformed::OrcaKind(first));
+        }
+        let words = flags & WORDS;
+        if !(1..=4).contains(&words) {
+            return Err(Malformed::OrcaWords(words));
+        }
+        let offset = reader.u48()?;
+        let session = Session(reader.u32()?);
+        let mut label = 0;
+        for _ in 0..words {
+            label = label << 32 | u128::from(reader.u32()?);
+        }
+        let check_at = reader.at();
+        let check = if flags & KEYED == 0 {
+            Check::Crc(reader.u32()?)
+        } else {
+            Check::Keyed(reader.array()?)
+        };
+        let labelled = match kind {
+            kind::PILOT => Labelled::Pilot,
+            kind::RACK => Labelled::Rack,
+            kind::HOST => Labelled::Host,
+            _ => {
+                let plain = flags & !(KEYED | WORDS) == 0 && words == 1 && label == 0;
+                if !plain || offset != 0 {
+                    let value = u64::from(flags);
+                    return Err(Malformed::OrcaField { what: "control header", value });
+                }
+                let (from, to) = (HostId(reader.u32()?), HostId(reader.u32()?));
+                let control = Control { from, to, session, body: body::read(&mut reader)? };
+                if kind_of_control(&control) != kind {
+                    return Err(Malformed::OrcaKind(first));
+                }
+                let (end, header) = (reader.at(), Header::Control(control));
+                if end != bytes.len() {
+                    return Err(Malformed::SegmentLength { said: end, left: bytes.len() });
+                }
+                return Ok(Self { header, words, check, check_at, end });
+            }
+        };
+        let parity = if flags & PARITY == 0 {
+            None
+        } else {
+            let (index, data, parity) = (reader.u8()?, reader.u8()?, reader.u8()?);
+            Some(Parity { index, data, parity, last: reader.u16()? })
+        };
+        if flags & 0x08 != 0 {
+            return Err(Malformed::OrcaField { what: "flags", value: u64::from(flags) });
+        }
+        let end = reader.at();
+        let left = bytes.len() - end;
+        let len = u16::try_from(left)
+            .map_err(|_| Malformed::SegmentLength { said: left, left: usize::from(u16::MAX) })?;
+        let header = Header::Data(Data {
+            labelled,
+            label: Label(label),
+            session,
+            offset,
+            len,
+            repair: flags & REPAIR != 0,
+            end: flags & END != 0,
+            parity,
+        });
+        Ok(Self { header, words, check, check_at, end })
+    }
+
+    /// Whether the check is right. The key must be there if it was made with one.
+    fn is_whole(&self, bytes: &[u8], key: Option<&Key>) -> bool {
+        let after = match self.check {
+            Check::Crc(_) => self.check_at + 4,
+            Check::Keyed(_) => self.check_at + 8,
+        };
+        let ours = match &self.header {
+            Header::Data(_) => {
+                let mut front = [0; LABEL_AT - 1];
+                front.copy_from_slice(&bytes[1..LABEL_AT]);
+                front[0] &= !WORDS;
+                check_of(key, &front, &[&bytes[after..]])
+            }
+            Header::Control(_) => check_of(key, &bytes[..self.check_at], &[&bytes[after..]]),
+        };
+        match (ours, self.check) {
+            (Check::Crc(ours), Check::Crc(theirs)) => ours == theirs,
+            (Check::Keyed(ours), Check::Keyed(theirs)) => {
+                // Without a branch on the place of the first difference.
+                ours.iter().zip(theirs).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Check {
+    fn put(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Crc(check) => out.put_u32(check),
+            Self::Keyed(check) => out.extend_from_slice(&check),
+        }
+    }
+}
+
+/// The check of `front` and these pieces together.
+fn check_of(key: Option<&Key>, front: &[u8], pieces: &[&[u8]]) -> Check {
+    let Some(Key(key)) = key else {
+        let first = crc32c::crc32c(front);
+        return Check::Crc(
+            pieces.iter().fold(first, |crc, piece| crc32c::crc32c_append(crc, piece)),
+        );
+    };
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(front);
+    for piece in pieces {
+        hasher.update(piece);
+    }
+    let mut check = [0; 8];
+    check.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    Check::Keyed(check)
+}
+
+const fn clamp(words: u8) -> u8 {
+    match words {
+        0 => 1,
+        1..=4 => words,
+        _ => 4,
+    }
+}
+
+const fn kind_of_data(labelled: Labelled) -> u8 {
+    match labelled {
+        Labelled::Pilot => kind::PILOT,
+        Labelled::Rack => kind::RACK,
+        Labelled::Host => kind::HOST,
+    }
+}
+
+fn kind_of_control(control: &Control) -> u8 {
+    if control.to == TO_AGENT {
+        return kind::TO_AGENT;
+    }
+    match control.body {
+        Body::SetActive { .. } => kind::SET_ACTIVE,
+        Body::Ping { .. } => kind::PING,
+        Body::Pong { .. } => kind::PONG,
+        Body::Sync { .. } => kind::SYNC,
+        Body::SyncDone { .. } => kind::SYNC_DONE,
+        _ => kind::CONTROL,
+    }
+}
+
+/// Everything before the check.
+fn put_front(data: &Data, keyed: bool, words: u8, out: &mut Vec<u8>) {
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let flags = flag(keyed, KEYED)
+        | flag(data.repair, REPAIR)
+        | flag(data.end, END)
+        | flag(data.parity.is_some(), PARITY);
+    out.put_u8(MAGIC | kind_of_data(data.labelled));
+    out.put_u8(flags | words);
+    out.put_u48(data.offset);
+    out.put_u32(data.session.0);
+    let bytes = data.label.0.to_be_bytes();
+    out.extend_from_slice(&bytes[16 - 4 * usize::from(words)..]);
+}
+
+fn put_parity(data: &Data, out: &mut Vec<u8>) {
+    if let Some(Parity { index, data, parity, last }) = data.parity {
+        out.extend_from_slice(&[index, data, parity]);
+        out.put_u16(last);
+    }
+}
+
+fn put_control_front(control: &Control, keyed: bool, out: &mut Vec<u8>) {
+    out.put_u8(MAGIC | kind_of_control(control));
+    out.put_u8(if keyed { KEYED } else { 0 } | 1);
+    out.put_u48(0);
+    out.put_u32(control.session.0);
+    out.put_u32(0);
+}
+
+fn put_control(control: &Control, out: &mut Vec<u8>) {
+    out.put_u32(control.from.0);
+    out.put_u32(control.to.0);
+    body::put(&control.body, out);
+}

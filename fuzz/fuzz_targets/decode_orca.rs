@@ -1,0 +1,8 @@
+//! Any bytes as an Orca packet.
+
+#![no_main]
+
+#[path = "../../crates/wire/tests/checks/mod.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::orca(bytes));
