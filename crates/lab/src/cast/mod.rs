@@ -19,14 +19,16 @@ use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 
 pub use self::run::{CastError, run};
-pub use self::summary::{CastResult, CastSummary, FileTimes, Quantiles, ReceiverSummary, ReceiverTimes};
+pub use self::summary::{
+    CastResult, CastSummary, FileTimes, Quantiles, ReceiverSummary, ReceiverTimes,
+};
 
 /// The files of the Orca end-to-end evaluation in their order (`docker/broadcast_files_0.txt` of its repository): 34, of
 /// which the text counts 33 rounds. Its larger workloads have each size times 2, 4, 8 and 16.
 pub const PAPER_FILES: [u64; 34] = [
-    61_768, 3_574, 5_086, 3_573, 9_187_341, 5_219, 3_573, 9_187_341, 5_352, 3_573, 9_187_341, 5_485,
-    2_918, 3_573, 9_187_341, 5_618, 3_573, 9_187_341, 5_751, 3_573, 9_187_341, 5_884, 3_573, 3_924,
-    9_187_341, 6_017, 3_573, 9_187_341, 4_307, 3_573, 9_187_341, 4_953, 3_573, 9_187_341,
+    61_768, 3_574, 5_086, 3_573, 9_187_341, 5_219, 3_573, 9_187_341, 5_352, 3_573, 9_187_341,
+    5_485, 2_918, 3_573, 9_187_341, 5_618, 3_573, 9_187_341, 5_751, 3_573, 9_187_341, 5_884, 3_573,
+    3_924, 9_187_341, 6_017, 3_573, 9_187_341, 4_307, 3_573, 9_187_341, 4_953, 3_573, 9_187_341,
 ];
 
 /// Files from one host to many.

@@ -58,7 +58,8 @@ pub fn run(
                 cost: cast.cost,
             };
             let server = unicast::Server::new(&sending, scene.clients(), scene.rounds());
-            let mut nodes = vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
+            let mut nodes =
+                vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
             nodes.extend(cast.receivers.iter().map(|&host| {
                 let server = scene.sender_of(host);
                 let receiver = unicast::Receiver::new(host, server, scene.deliveries());
@@ -77,7 +78,8 @@ pub fn run(
                 chain: chunk.is_some(),
             };
             let server = streams::Server::new(&sending, scene.clients(), scene.rounds());
-            let mut nodes = vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
+            let mut nodes =
+                vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
             for (nth, &host) in cast.receivers.iter().enumerate() {
                 let successor = cast.receivers.get(nth + 1);
                 let next = chunk.zip(successor).map(|(chunk, next)| (*next, chunk));
@@ -130,8 +132,12 @@ impl Scene<'_> {
         N: Node<Header = H> + Role,
         P: SwitchProgram<Header = H>,
     {
-        let mut programs =
-            (0..fabric.switches()).map(program).collect::<Result<Vec<P>, _>>()?.into_iter().map(Some).collect::<Vec<_>>();
+        let mut programs = (0..fabric.switches())
+            .map(program)
+            .collect::<Result<Vec<P>, _>>()?
+            .into_iter()
+            .map(Some)
+            .collect::<Vec<_>>();
         let setup = ClusterSetup {
             seed: self.config.seed,
             run: self.config.run,
@@ -139,7 +145,10 @@ impl Scene<'_> {
             nodes,
             // Each switch is made once.
             programs: Box::new(move |switch| {
-                programs.get_mut(switch as usize).and_then(Option::take).expect("a switch of the fabric")
+                programs
+                    .get_mut(switch as usize)
+                    .and_then(Option::take)
+                    .expect("a switch of the fabric")
             }),
             faults: &self.config.faults,
             time_limit: self.config.measure.time_limit,
@@ -155,11 +164,14 @@ impl Scene<'_> {
         cluster: &mut Cluster<N, P>,
     ) -> CastResult {
         let links = cluster.link_stats();
-        let of_senders =
-            || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
+        let of_senders = || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
         let rounds = cluster.node(0).rounds();
         let times: Vec<_> = rounds.map(|rounds| rounds.times().collect()).unwrap_or_default();
-        let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes { bytes, begun, ended };
+        let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes {
+            bytes,
+            begun,
+            ended,
+        };
         let receiver = |(nth, &host): (usize, &HostId)| {
             let deliveries = cluster.node(nth + 1).deliveries();
             let gaps = deliveries.map(Deliveries::gaps).unwrap_or_default();

@@ -198,7 +198,11 @@ impl CastSummary {
             wrong_bytes: result.wrong_bytes,
             promotions: result.promotions,
             failover_us: failover(config, result),
-            receivers: result.receivers.iter().map(|receiver| receiver_summary(config, receiver)).collect(),
+            receivers: result
+                .receivers
+                .iter()
+                .map(|receiver| receiver_summary(config, receiver))
+                .collect(),
         }
     }
 }
@@ -219,9 +223,10 @@ fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSu
 /// How long the racks of crashed hosts got nothing, beyond what is normal.
 fn failover(config: &CastConfig, result: &CastResult) -> Option<f64> {
     let racks: Vec<_> = config.crashed.iter().map(|host| config.rack_of(*host)).collect();
-    let others = result.receivers.iter().filter(|receiver| {
-        !receiver.crashed && racks.contains(&config.rack_of(receiver.host))
-    });
+    let others = result
+        .receivers
+        .iter()
+        .filter(|receiver| !receiver.crashed && racks.contains(&config.rack_of(receiver.host)));
     others
         .map(|receiver| {
             Span(receiver.longest_gap.0.saturating_sub(receiver.longest_gap_before.0)).as_us_f64()

@@ -158,7 +158,9 @@ impl<'de> Deserialize<'de> for Files {
         impl<'de> Visitor<'de> for List {
             type Value = Files;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("\"orca\" (the paper's list), a size such as \"100 MB\", or a list of sizes")
+                f.write_str(
+                    "\"orca\" (the paper's list), a size such as \"100 MB\", or a list of sizes",
+                )
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Files, E> {
                 if text.trim() == PAPER_LIST {
@@ -201,7 +203,7 @@ impl CastKeys {
     /// Checks the keys against each other and the fabric. `scheme` is what carries the files.
     pub(crate) fn resolve(
         &self,
-        scheme: scheme::Chosen,
+        scheme: &scheme::Chosen,
         fabric: &FabricConfig,
         faults: &[Fault],
     ) -> Result<CastConfig, Problem> {
@@ -285,10 +287,14 @@ impl CastKeys {
             return Err(Problem::new(key("scale"), "`scale` must be at least 1"));
         }
         if list.is_empty() || list.contains(&0) {
-            return Err(Problem::new(key("files"), "there is at least one file, and none is empty"));
+            return Err(Problem::new(
+                key("files"),
+                "there is at least one file, and none is empty",
+            ));
         }
         if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MOST_FILES {
-            let message = format!("the list is repeated at least once, for {MOST_FILES} files at most");
+            let message =
+                format!("the list is repeated at least once, for {MOST_FILES} files at most");
             return Err(Problem::new(key("repeat"), message));
         }
         let scaled: Vec<u64> = list.iter().map(|size| size.saturating_mul(self.scale)).collect();
@@ -316,7 +322,9 @@ fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<Ho
         let free: usize = free.iter().map(Vec::len).sum();
         return Err(Problem::new(
             key("receivers"),
-            format!("{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"),
+            format!(
+                "{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"
+            ),
         ));
     }
     Ok(chosen)

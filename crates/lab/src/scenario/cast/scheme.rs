@@ -152,8 +152,11 @@ pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
             merged.0.push(entry.clone());
         } else if let Some(first) = others.first() {
             if !any_name {
-                let message =
-                    format!("`{key}` is not a key of {}, but of {}", name.as_str(), others.join(", "));
+                let message = format!(
+                    "`{key}` is not a key of {}, but of {}",
+                    name.as_str(),
+                    others.join(", ")
+                );
                 return Err(DeError::new(message, format!("{} has no such key", name.as_str()))
                     .with_help(format!("what is for {first} alone goes into [{PATH}.{first}]"))
                     .at(entry.key_origin));
@@ -355,7 +358,8 @@ impl Scheme {
     pub(super) fn check_buffer(&self, buffer: u64) -> Result<(), Problem> {
         match self {
             Self::Unicast { .. } if buffer > u64::from(MAX_DATAGRAM) => {
-                let message = format!("a buffer of {buffer} bytes: UDP takes {MAX_DATAGRAM} at most");
+                let message =
+                    format!("a buffer of {buffer} bytes: UDP takes {MAX_DATAGRAM} at most");
                 Err(Problem::new("workload.cast.buffer", message))
             }
             _ => Ok(()),
