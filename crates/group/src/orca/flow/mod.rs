@@ -1,0 +1,199 @@
+//! The reliable one-to-many stream (ours: the paper has no recovery). A [`Sender`] and its [`Receiver`]s are state
+//! machines without payload, clock or randomness: they name bytes by their offset in the stream.
+//!
+//! # The contract
+//! After any call that takes `&mut self` the driver drains `poll_event`, asks `poll` as often as its link has room, and
+//! arms one timer for `poll_timeout`. Times never decrease. A spurious `handle_timeout` does nothing.
+
+mod config;
+mod congestion;
+mod ranges;
+mod receiver;
+mod sender;
+mod summary;
+
+pub use config::{FlowConfig, SlowPolicy};
+pub use receiver::Receiver;
+pub use sender::Sender;
+pub use summary::{Summary, merge};
+
+use rackweave_core::{HostId, Rate, Span};
+use rackweave_wire::orca::{Body, Parity, Place, Reason, Session};
+
+/// Bytes of the stream to put into one data packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte.
+    pub offset: u64,
+    /// How many: at least 1, at most the session's payload.
+    pub len: u16,
+    /// Sent before.
+    pub repair: bool,
+    /// The stream ends with the last of them.
+    pub end: bool,
+    /// Always `None` so far: there is no forward error correction.
+    pub parity: Option<Parity>,
+}
+
+/// What a sender wants to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// To all attached receivers, by whatever way the session spreads.
+    Everyone(Piece),
+    /// To one receiver.
+    One(HostId, Piece),
+    /// A control packet to one receiver.
+    Control(HostId, Body),
+}
+
+/// What a sender's application (and its [`Host`](super)) learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// A receiver takes part, from this offset on. `Attached` follows, now or later.
+    Joined {
+        /// Which.
+        host: HostId,
+        /// The first byte that it needs.
+        at: u64,
+    },
+    /// What goes to everyone is to reach this receiver from now on (what misses it until it does is repaired).
+    Attached {
+        /// Which.
+        host: HostId,
+    },
+    /// What goes to everyone need not reach it any more: it is too slow, and gets its bytes alone.
+    Detached {
+        /// Which.
+        host: HostId,
+    },
+    /// It is not in the session any more, and has not completed.
+    Lost {
+        /// Which.
+        host: HostId,
+        /// Why.
+        reason: Reason,
+    },
+    /// It has everything, and its application says that it is right.
+    Completed {
+        /// Which.
+        host: HostId,
+    },
+    /// The stream has ended and nobody is left to serve; at least one receiver has completed (or there were none).
+    Finished,
+    /// Nobody is left, and nobody has completed; or the session was aborted.
+    Failed {
+        /// Of the last receiver that was lost, or of the abort.
+        reason: Reason,
+    },
+}
+
+/// What a receiver's application learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiverEvent {
+    /// All bytes below are here, in order.
+    Readable {
+        /// Grows from event to event.
+        upto: u64,
+    },
+    /// All bytes of the stream are here; told after the last `Readable`. The application answers with
+    /// [`Receiver::complete`] or [`Receiver::leave`].
+    Ended {
+        /// The stream's length.
+        length: u64,
+    },
+    /// The receiver gets its bytes alone (true: the driver may leave the multicast group) or with the others.
+    Alone {
+        /// Whether alone.
+        alone: bool,
+    },
+    /// The session is over for this receiver, without success.
+    Failed {
+        /// Why.
+        reason: Reason,
+    },
+    /// The session is over: completed and acknowledged, or left.
+    Closed,
+}
+
+/// Which bytes of a data packet the driver stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Whose.
+    pub session: Session,
+    /// Where in the stream.
+    pub offset: u64,
+    /// Bytes of the payload to pass over.
+    pub skip: u16,
+    /// Bytes of the payload to store.
+    pub len: u16,
+}
+
+/// How a receiver stands with its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Invited, no answer yet.
+    Invited,
+    /// Gets what goes to everyone.
+    Attached,
+    /// Gets its bytes alone: too slow, late, or resumed.
+    Alone,
+    /// Has completed.
+    Completed,
+    /// Is out.
+    Lost(Reason),
+}
+
+/// Why a receiver held the others up when it was last detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slow {
+    /// It said nothing.
+    Silent,
+    /// Its application did not make room.
+    Room,
+    /// Its link or host took less than the others'.
+    Rate,
+}
+
+/// A receiver, as its sender sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverView {
+    /// Which host.
+    pub host: HostId,
+    /// Where it is.
+    pub place: Place,
+    /// It has all bytes below.
+    pub have: u64,
+    /// How it stands.
+    pub standing: Standing,
+    /// What it took lately.
+    pub rate: Rate,
+    /// Bytes that were sent again because it lacked them (also those that others lacked too).
+    pub repairs: u64,
+    /// Why it was detached, if it was.
+    pub slow: Option<Slow>,
+}
+
+/// A sender's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderSummary {
+    /// New bytes sent to everyone, once each.
+    pub sent: u64,
+    /// Bytes sent again to everyone.
+    pub repaired_all: u64,
+    /// Bytes sent again to single attached receivers.
+    pub repaired_one: u64,
+    /// Bytes sent to receivers that are alone.
+    pub alone: u64,
+    /// Status packets that came in.
+    pub statuses: u64,
+    /// At what rate the slowest attached receiver takes the stream.
+    pub rate: Rate,
+    /// Smoothed round trip.
+    pub srtt: Span,
+    /// Bytes that may be under way.
+    pub congestion_window: u64,
+    /// Attached receivers.
+    pub attached: u32,
+    /// Receivers that are alone.
+    pub alone_now: u32,
+}

@@ -1,0 +1,215 @@
+//! When a receiver reports, and what.
+
+use rackweave_core::{Span, Time};
+use rackweave_wire::orca::{GAPS, Gap, Place, Status};
+
+use super::super::FlowConfig;
+use super::super::ranges::Ranges;
+
+/// Most packets of one report: more gaps are told with the next.
+const PACKETS: usize = 8;
+/// Reports are never closer than this, except at the first bytes and the end.
+const CLOSEST: Span = Span::from_us(100);
+/// Gaps are told again after this, and then at intervals that double up to [`GAPS_MOST`].
+const GAPS_FIRST: Span = Span::from_ms(2);
+const GAPS_MOST: Span = Span::from_ms(64);
+/// Without gaps the first repetition comes after this; intervals double up to a quarter of the patience.
+const IDLE_FIRST: Span = Span::from_ms(16);
+
+/// A receiver's reports.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    bytes: u32,
+    interval: Span,
+    reorder: u64,
+    reorder_time: Span,
+    idle_most: Span,
+
+    /// The highest end of a packet that came.
+    seen: u64,
+    seen_at: Time,
+    /// The stream goes on to here at least: what is missing below is lost or under way.
+    horizon: u64,
+    /// Gaps that end at or below are taken for lost.
+    ripe: u64,
+    /// What of `horizon` becomes ripe at this time.
+    ripens: Option<(Time, u64)>,
+    /// Gaps that end at or below have been told at least once.
+    told_gaps: u64,
+    told_limit: u64,
+
+    /// Bytes that came since the last report.
+    unreported: u64,
+    due: Time,
+    last: Option<Time>,
+    /// Doublings of the idle interval.
+    quiet: u8,
+    /// What remains to be sent of a report: the gaps to pass over.
+    rest: Option<usize>,
+}
+
+impl Report {
+    pub(super) fn new(at: u64, limit: u64, config: &FlowConfig) -> Self {
+        Self {
+            bytes: config.status_bytes,
+            interval: config.status_interval,
+            reorder: u64::from(config.reorder) * u64::from(config.payload),
+            reorder_time: config.reorder_time,
+            idle_most: Span(config.patience.0 / 4),
+            seen: at,
+            seen_at: Time::ZERO,
+            horizon: at,
+            ripe: at,
+            ripens: None,
+            told_gaps: at,
+            told_limit: limit,
+            unreported: 0,
+            due: Time::MAX,
+            last: None,
+            quiet: 0,
+            rest: None,
+        }
+    }
+
+    pub(super) const fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    pub(super) fn next(&self) -> Time {
+        let ripens = self.ripens.map_or(Time::MAX, |(at, _)| at);
+        if self.rest.is_some() { Time::ZERO } else { self.due.min(ripens) }
+    }
+
+    /// A report is due by this time, but not too close to the last.
+    fn by(&mut self, at: Time) {
+        let earliest = self.last.map_or(Time::ZERO, |last| last.saturating_add(CLOSEST));
+        self.due = self.due.min(at.max(earliest));
+    }
+
+    pub(super) fn soon(&mut self, now: Time) {
+        self.due = self.due.min(now);
+    }
+
+    /// A packet that ends at `end` came, with something new or not.
+    pub(super) fn arrived(&mut self, now: Time, end: u64, len: u64, new: bool, ranges: &Ranges) {
+        self.unreported = self.unreported.saturating_add(len);
+        self.quiet = 0;
+        if end > self.seen {
+            (self.seen, self.seen_at) = (end, now);
+            self.horizon = self.horizon.max(end);
+            // Enough came after what ends so far below.
+            self.ripe = self.ripe.max(end.saturating_sub(self.reorder));
+        }
+        if self.last.is_none() || self.unreported >= u64::from(self.bytes) {
+            // The first packet's round trip has no queue of ours in it.
+            self.by(now);
+        } else if new || self.due > now.saturating_add(self.interval) {
+            self.by(now.saturating_add(self.interval));
+        }
+        if ranges.prefix() < self.horizon {
+            self.look_for_gaps(now, ranges);
+        } else {
+            self.ripens = None;
+        }
+    }
+
+    fn look_for_gaps(&mut self, now: Time, ranges: &Ranges) {
+        let mut last_end = 0;
+        for (_, end) in ranges.gaps(self.horizon) {
+            if end <= self.ripe && end > self.told_gaps {
+                self.by(now);
+            }
+            last_end = end;
+        }
+        if last_end > self.ripe {
+            if self.ripens.is_none() {
+                self.ripens = Some((now.saturating_add(self.reorder_time), self.horizon));
+            }
+        } else {
+            self.ripens = None;
+        }
+    }
+
+    /// The stream is so long, and all of it has been sent.
+    pub(super) fn ends(&mut self, now: Time, length: u64) {
+        self.horizon = self.horizon.max(length);
+        self.ripe = self.horizon;
+        self.ripens = None;
+        self.soon(now);
+    }
+
+    /// The application made room.
+    pub(super) fn room(&mut self, now: Time, limit: u64, room: u64, ranges: &Ranges) {
+        let grown = limit.saturating_sub(self.told_limit);
+        let left = self.told_limit.saturating_sub(ranges.prefix());
+        if grown >= room / 4 || (grown > 0 && left < room / 8) {
+            self.quiet = 0;
+            self.by(now);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Time, ranges: &Ranges) {
+        if let Some((at, edge)) = self.ripens
+            && now >= at
+        {
+            self.ripe = self.ripe.max(edge);
+            self.ripens = None;
+            self.look_for_gaps(now, ranges);
+        }
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        now: Time,
+        ranges: &Ranges,
+        limit: u64,
+        place: Place,
+    ) -> Option<Status> {
+        self.tick(now, ranges);
+        if self.rest.is_none() && now < self.due {
+            return None;
+        }
+        let skip = self.rest.take().unwrap_or(0);
+        let who = 1 << place.port;
+        let mut gaps = [Gap::default(); GAPS];
+        let edge = self.ripe.min(limit);
+        let mut ripe = ranges.gaps(self.horizon).filter(|gap| gap.1 <= self.ripe).skip(skip);
+        let mut count = 0;
+        for gap in &mut gaps {
+            let Some((from, to)) = ripe.next().filter(|(from, _)| *from < edge) else { break };
+            *gap = Gap {
+                offset: from,
+                len: (to.min(edge) - from).min(u64::from(u32::MAX)) as u32,
+                who,
+            };
+            count += 1;
+        }
+        let more = count == GAPS && ripe.next().is_some_and(|(from, _)| from < edge);
+        if more && skip + GAPS < PACKETS * GAPS {
+            self.rest = Some(skip + GAPS);
+        }
+        self.told(now, limit, count > 0 || skip > 0);
+        Some(Status {
+            rack: place.rack,
+            who,
+            have: ranges.prefix(),
+            slowest: place.port,
+            seen: self.seen,
+            held_us: (now.since(self.seen_at).0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
+            limit,
+            gaps,
+        })
+    }
+
+    fn told(&mut self, now: Time, limit: u64, gaps: bool) {
+        self.told_gaps = self.told_gaps.max(self.ripe);
+        self.told_limit = limit;
+        self.unreported = 0;
+        self.last = Some(now);
+        let (first, most) =
+            if gaps { (GAPS_FIRST, GAPS_MOST) } else { (IDLE_FIRST, self.idle_most) };
+        let wait = Span(first.0 << self.quiet.min(12)).min(most).min(self.idle_most);
+        self.quiet = self.quiet.saturating_add(1);
+        self.due = now.saturating_add(wait);
+    }
+}

@@ -1,0 +1,238 @@
+//! What time brings: repetitions, probes, silence; and who is too slow.
+
+use rackweave_core::{Span, Time};
+use rackweave_wire::orca::Reason;
+
+use super::super::{Slow, SlowPolicy};
+use super::peers::{Peer, State, tell};
+use super::{Sender, Stage};
+
+/// How often a sender looks at its receivers while something moves.
+pub(super) const TICK: Span = Span::from_ms(5);
+/// After so long without anything new, ticks become rarer.
+const STILL: Span = Span::from_ms(200);
+/// First repetition of what is told until it is answered, doubling up to the most.
+const REPEAT: Span = Span::from_ms(10);
+const REPEAT_MOST: Span = Span::from_ms(500);
+/// One that was detached is alone for at least so long, twice as long each time.
+const ALONE_LEAST: Span = Span::from_ms(200);
+
+impl Sender {
+    /// The time that [`Self::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.wait <= now {
+            self.wait = Time::MAX;
+        }
+        if now < self.next_tick || self.stage == Stage::Over {
+            return;
+        }
+        let mut still = now.since(self.group.moved) > STILL;
+        for number in 0..self.peers.list.len() as u32 {
+            still &= self.tick_one(now, number);
+        }
+        if self.stale {
+            self.count();
+        }
+        self.probe_all(now);
+        self.look_for_slow(now);
+        self.settle(now);
+        if self.stage == Stage::Over {
+            return;
+        }
+        self.quiet = if still { self.quiet.saturating_add(1) } else { 0 };
+        let wait = Span(TICK.0 << self.quiet.min(16)).min(Span(self.config.patience.0 / 8));
+        self.next_tick = now.saturating_add(wait.max(Span::from_us(100)));
+        let gathered = self.opened.saturating_add(self.config.gather);
+        if self.stage == Stage::Gathering && gathered > now {
+            self.next_tick = self.next_tick.min(gathered);
+        }
+    }
+
+    /// True if nothing moves with this receiver.
+    fn tick_one(&mut self, now: Time, number: u32) -> bool {
+        let patience = self.config.patience;
+        let peer = &self.peers.list[number as usize];
+        if !peer.is_active() && peer.state != State::Invited {
+            return true;
+        }
+        if now.since(peer.heard) >= patience {
+            self.lose(now, number, Reason::Silent);
+            self.tell(number, tell::BYE);
+            return false;
+        }
+        let wait =
+            Span(REPEAT.0 << peer.tellings.min(10)).min(REPEAT_MOST).min(Span(patience.0 / 4));
+        let due = now >= peer.told_at.saturating_add(wait);
+        let (state, since, told_at) = (peer.state, peer.since, peer.told_at);
+        if state == State::Invited {
+            if due {
+                self.tell(number, tell::INVITE);
+            }
+            return now.since(since) > STILL;
+        }
+        let (head, moved) = match &peer.alone {
+            Some(course) => (course.head, course.moved),
+            None => (self.group.head, self.group.moved),
+        };
+        let still = now.since(moved) > STILL;
+        if self.length == Some(head) {
+            if due && now.since(moved) >= wait {
+                self.tell(number, tell::END);
+            }
+        } else if now.since(moved.max(told_at)) >= Span(patience.0 / 4) {
+            self.tell(number, tell::MODE);
+        }
+        if state == State::Alone {
+            self.tick_alone(now, number);
+        }
+        still
+    }
+
+    fn tick_alone(&mut self, now: Time, number: u32) {
+        let hold_after = self.peers.list[number as usize].detached;
+        let peer = &mut self.peers.list[number as usize];
+        let Some(course) = peer.alone.as_deref_mut() else { return };
+        let timeout = Self::hold_off(course, &self.config, false);
+        let wait = Span(timeout.0 << course.probes.min(8)).min(Span::from_ms(500));
+        if peer.have < course.head && now.since(course.moved) >= wait {
+            let last = (course.head - 1) / u64::from(self.config.payload);
+            let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+            course.cells.missing(now, now, last, number, most);
+            course.probes = course.probes.saturating_add(1);
+            course.moved = now;
+        }
+        // Near enough to the others, and unless all is sent already.
+        let lead = self.group.head.saturating_sub(course.head);
+        let near = lead <= self.group.control.window() / 4
+            && self.group.head.saturating_sub(peer.have) <= self.config.window / 4;
+        let least = match hold_after {
+            0 => Span::ZERO,
+            times => Span(ALONE_LEAST.0 << times.min(8)),
+        };
+        if near && self.length != Some(self.group.head) && now.since(peer.since) >= least {
+            peer.at_best = peer.progress;
+            self.attach(now, number);
+        }
+    }
+
+    /// If nothing moves although something is under way, the last packet goes again: who gets it says what is missing.
+    fn probe_all(&mut self, now: Time) {
+        let head = self.group.head;
+        if self.lows.attached == 0 || self.lows.have >= head || self.held {
+            return;
+        }
+        let timeout = Self::hold_off(&self.group, &self.config, self.via_agent);
+        let wait = Span(timeout.0 << self.group.probes.min(8)).min(Span::from_ms(500));
+        if now.since(self.group.moved) < wait {
+            return;
+        }
+        self.group.moved = now;
+        self.group.probes = self.group.probes.saturating_add(1);
+        let last = (head - 1) / u64::from(self.config.payload);
+        let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let lacking = |peer: &Peer| peer.state == State::Attached && peer.have < head;
+        for number in 0..self.peers.list.len() as u32 {
+            if lacking(&self.peers.list[number as usize]) {
+                self.group.cells.missing(now, now, last, number, most);
+            }
+        }
+    }
+
+    /// Detaches those who hold the others up.
+    fn look_for_slow(&mut self, now: Time) {
+        let (after, below) = match self.config.slow {
+            SlowPolicy::Wait => return,
+            SlowPolicy::Detach { after, below_percent, .. }
+            | SlowPolicy::Drop { after, below_percent } => (after, u64::from(below_percent)),
+        };
+        let head = self.group.head;
+        let window = self.group.control.window();
+        let room = self.config.window;
+        let gate = |peer: &Peer| {
+            let have = if peer.at_best > peer.progress { peer.at_best } else { peer.have };
+            (peer.at_best + window).min(have + room).min(peer.limit)
+        };
+        let edge = head + u64::from(self.config.payload);
+        let (low_gate, attached) = (
+            (self.lows.progress.saturating_add(window))
+                .min(self.lows.have.saturating_add(room))
+                .min(self.lows.limit),
+            self.lows.attached,
+        );
+        let blocked = attached >= 2 && head < self.offered && !self.held && low_gate < edge;
+        let mut free = false;
+        if blocked {
+            let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
+            self.scratch.clear();
+            self.scratch.extend(attached.map(gate));
+            let middle = self.scratch.len() / 2;
+            let (_, median, _) = self.scratch.select_nth_unstable(middle);
+            free = *median >= head + window.min(room) / 2;
+        }
+        if !free {
+            for peer in &mut self.peers.list {
+                peer.holds = None;
+            }
+            return;
+        }
+        let mut overdue = false;
+        for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
+            if gate(peer) >= edge {
+                peer.holds = None;
+            } else if let Some((since, _)) = peer.holds {
+                overdue |= now.since(since) >= after;
+            } else {
+                peer.holds = Some((now, peer.at_best));
+            }
+        }
+        if overdue {
+            self.part_with_slow(now, after, below);
+        }
+    }
+
+    fn part_with_slow(&mut self, now: Time, after: Span, below: u64) {
+        let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
+        self.scratch.clear();
+        self.scratch.extend(attached.map(|peer| peer.peak));
+        let middle = self.scratch.len() / 2;
+        let (_, median, _) = self.scratch.select_nth_unstable(middle);
+        let could = u128::from(*median);
+        let mut parted = false;
+        for number in 0..self.peers.list.len() as u32 {
+            let peer = &mut self.peers.list[number as usize];
+            let Some((since, from)) = peer.holds.filter(|(since, _)| now.since(*since) >= after)
+            else {
+                continue;
+            };
+            let span = now.since(since).0.max(1);
+            let took = u128::from(peer.at_best - from.min(peer.at_best)) * 1_000_000_000_000;
+            let rate = took / u128::from(span);
+            peer.holds = None;
+            if rate * 100 >= could * u128::from(below) {
+                continue;
+            }
+            let silent = now.since(peer.heard) >= after;
+            let no_room = peer.limit < self.group.head + u64::from(self.config.payload);
+            peer.slow = Some(match (silent, no_room) {
+                (true, _) => Slow::Silent,
+                (false, true) => Slow::Room,
+                (false, false) => Slow::Rate,
+            });
+            let host = peer.host;
+            parted = true;
+            if matches!(self.config.slow, SlowPolicy::Drop { .. }) {
+                self.lose(now, number, Reason::Silent);
+                self.tell(number, tell::BYE);
+                continue;
+            }
+            peer.detached = peer.detached.saturating_add(1);
+            self.detach(now, number, true);
+            self.events.push_back(super::super::SenderEvent::Detached { host });
+        }
+        if parted {
+            self.count();
+            self.group.control.restart(&self.config);
+            self.wake(now);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Without label switches: who relays to whom. The sender sends one copy to each rack, whose receivers pass it on in a tree.
+//!
+//! Ours: the paper has label switches. A rack's receivers in the order of their ports make a tree of [`FANOUT`] children each;
+//! a relay's label (told by `Sync`, as the controller tells it to agents) is the ports of its children. Since children have
+//! higher ports than their relay and nobody relays to lower ones, old labels make copies twice at worst, never circles.
+//! Whoever can't be reached by relays that have confirmed their labels gets a copy from the sender.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::orca::{Body, Place};
+
+use crate::orca::agent::ANY_RACK;
+
+/// Copies that a relay sends. One makes a chain: each link carries the stream once.
+const FANOUT: usize = 1;
+/// First repetition of a `Sync`; each later one waits twice as long.
+const REPEAT: Span = Span::from_ms(5);
+const REPEAT_MOST: Span = Span::from_ms(500);
+/// A relay of which nothing is heard for so long while data is under way does not relay until it is heard again.
+const SUSPECT: Span = Span::from_ms(250);
+
+#[derive(Clone, Debug)]
+struct Node {
+    place: Place,
+    heard: Time,
+    suspect: bool,
+    /// What its label is to be, and the number of the message that says so.
+    ports: u64,
+    version: u32,
+    acked: bool,
+    repeat_at: Time,
+    repeats: u8,
+    /// Out of the tree; forgotten once it knows.
+    leaving: bool,
+}
+
+/// The relays of one session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tree {
+    nodes: BTreeMap<HostId, Node>,
+    version: u32,
+}
+
+impl Tree {
+    /// A host is in the session, or out of it.
+    pub(super) fn set(&mut self, now: Time, host: HostId, place: Place, takes_part: bool) {
+        if takes_part {
+            let node = self.nodes.entry(host).or_insert(Node {
+                place,
+                heard: now,
+                suspect: false,
+                ports: 0,
+                version: 0,
+                // A host that was never told anything relays nothing.
+                acked: true,
+                repeat_at: now,
+                repeats: 0,
+                leaving: false,
+            });
+            (node.leaving, node.heard) = (false, now);
+        } else if let Some(node) = self.nodes.get_mut(&host) {
+            node.leaving = true;
+        }
+        self.plan(now);
+    }
+
+    /// The host lives; says whether that changes anything.
+    pub(super) fn hear(&mut self, now: Time, host: HostId) -> bool {
+        let Some(node) = self.nodes.get_mut(&host) else { return false };
+        node.heard = now;
+        if !node.suspect {
+            return false;
+        }
+        node.suspect = false;
+        self.plan(now);
+        true
+    }
+
+    /// Data has been under way since `busy`: relays that say nothing are passed over. Says whether that changes anything.
+    pub(super) fn check(&mut self, now: Time, busy: Time) -> bool {
+        let mut changed = false;
+        for node in self.nodes.values_mut().filter(|node| !node.suspect && node.ports != 0) {
+            node.suspect = now.since(node.heard.max(busy)) >= SUSPECT;
+            changed |= node.suspect;
+        }
+        if changed {
+            self.plan(now);
+        }
+        changed
+    }
+
+    /// When [`Tree::check`] could find something.
+    pub(super) fn check_at(&self, busy: Time) -> Option<Time> {
+        let relays = self.nodes.values().filter(|node| !node.suspect && node.ports != 0);
+        relays.map(|node| node.heard.max(busy).saturating_add(SUSPECT)).min()
+    }
+
+    /// A relay has confirmed its label.
+    pub(super) fn confirm(&mut self, host: HostId, version: u32) -> bool {
+        let Some(node) = self.nodes.get_mut(&host).filter(|node| node.version == version) else {
+            return false;
+        };
+        node.acked = true;
+        if node.leaving {
+            self.nodes.remove(&host);
+        }
+        true
+    }
+
+    /// Sets everyone's label.
+    fn plan(&mut self, now: Time) {
+        let mut racks: BTreeMap<u16, Vec<(u8, HostId)>> = BTreeMap::new();
+        for (host, node) in self.nodes.iter().filter(|(_, node)| !node.leaving) {
+            racks.entry(node.place.rack).or_default().push((node.place.port, *host));
+        }
+        let mut labels: BTreeMap<HostId, u64> = BTreeMap::new();
+        for members in racks.values_mut() {
+            members.sort_unstable();
+            // Suspects relay nothing, and get a copy of their own.
+            members.retain(|(_, host)| !self.nodes[host].suspect);
+            for (n, (_, host)) in members.iter().enumerate() {
+                let children = members.iter().skip(FANOUT * n + 1).take(FANOUT);
+                let ports = children.fold(0, |ports, (port, _)| ports | 1 << (port & 63));
+                labels.insert(*host, ports);
+            }
+        }
+        for (host, node) in &mut self.nodes {
+            let ports = labels.get(host).copied().unwrap_or(0);
+            if ports != node.ports {
+                self.version += 1;
+                (node.ports, node.version, node.acked) = (ports, self.version, false);
+                (node.repeat_at, node.repeats) = (now, 0);
+            }
+        }
+        self.nodes.retain(|_, node| !node.leaving || !node.acked && node.repeats < 6);
+    }
+
+    /// Who needs a copy from the sender.
+    pub(super) fn roots(&self) -> Vec<HostId> {
+        let mut reached: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut roots = Vec::new();
+        let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| !node.leaving).collect();
+        // Parents come before their children.
+        order.sort_unstable_by_key(|(host, node)| (node.place.rack, node.place.port, **host));
+        for (host, node) in order {
+            let in_rack = reached.entry(node.place.rack).or_default();
+            if *in_rack >> (node.place.port & 63) & 1 == 0 || node.suspect {
+                roots.push(*host);
+            }
+            if node.acked && !node.suspect {
+                *in_rack |= node.ports;
+            }
+        }
+        roots
+    }
+
+    /// The next `Sync` to send.
+    pub(super) fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
+        self.nodes.retain(|_, node| !(node.leaving && node.repeats >= 6));
+        let due = |node: &&mut Node| !node.acked && node.repeat_at <= now;
+        let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(&n))?;
+        let wait = Span(REPEAT.0 << node.repeats.min(10)).min(REPEAT_MOST);
+        node.repeat_at = now.saturating_add(wait);
+        node.repeats = node.repeats.saturating_add(1);
+        Some((host, Body::Sync { rack: ANY_RACK, ports: node.ports, version: node.version }))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.nodes.values().filter(|node| !node.acked).map(|node| node.repeat_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn place(host: u32) -> Place {
+        Place { rack: (host / 64) as u16, port: (host % 64) as u8 }
+    }
+
+    fn settle(tree: &mut Tree, now: Time) -> usize {
+        let mut syncs = 0;
+        while let Some((host, Body::Sync { version, .. })) = tree.poll(now) {
+            tree.confirm(host, version);
+            syncs += 1;
+        }
+        syncs
+    }
+
+    #[test]
+    fn one_copy_a_rack_once_relays_have_confirmed() {
+        let mut tree = Tree::default();
+        let hosts = [3, 1, 2, 70, 66, 200];
+        for host in hosts {
+            tree.set(Time::ZERO, HostId(host), place(host), true);
+        }
+        let all: Vec<_> = [1, 2, 3, 66, 70, 200].map(HostId).into();
+        assert_eq!(tree.roots(), all, "nobody has confirmed");
+        assert_eq!(settle(&mut tree, Time::ZERO), 3);
+        assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
+        // A relay leaves: who was behind it gets copies until the new relay has confirmed.
+        tree.set(Time::ZERO, HostId(2), place(2), false);
+        assert_eq!(tree.roots(), [1, 3, 66, 200].map(HostId));
+        assert_eq!(settle(&mut tree, Time::ZERO), 2);
+        assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
+    }
+
+    #[test]
+    fn a_silent_relay_is_passed_over_until_it_is_heard() {
+        let mut tree = Tree::default();
+        for host in 1..4 {
+            tree.set(Time::ZERO, HostId(host), place(host), true);
+        }
+        settle(&mut tree, Time::ZERO);
+        assert_eq!(tree.check_at(Time::ZERO), Some(Time::ZERO + SUSPECT));
+        let late = Time::ZERO + SUSPECT;
+        tree.hear(late, HostId(2));
+        assert!(tree.check(late, Time::ZERO));
+        settle(&mut tree, late);
+        assert_eq!(tree.roots(), [1, 2].map(HostId), "3 is behind 2");
+        assert!(tree.hear(late, HostId(1)));
+        settle(&mut tree, late);
+        assert_eq!(tree.roots(), [1].map(HostId));
+        assert!(!tree.check(late, late));
+    }
+}

@@ -1,0 +1,263 @@
+//! The agent's table: the rack label of each session that has receivers in its rack.
+
+use rackweave_core::rng::mix;
+use rackweave_wire::orca::Session;
+
+use super::switch::newer;
+
+/// A session's rack label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Its receivers' ports; 0: it has none (any more).
+    pub ports: u64,
+    /// Of the message that said so.
+    pub version: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    session: u32,
+    version: u32,
+    ports: u64,
+    /// Whether anything is here; in a byte of its own because every number may be a session's.
+    used: bool,
+}
+
+/// Slots in three arrays, so that nothing is lost to alignment.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    sessions: Vec<u32>,
+    versions: Vec<u32>,
+    ports: Vec<u64>,
+    used: Vec<u64>,
+}
+
+/// What became of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updated {
+    /// It is in the table now, or was before.
+    Held,
+    /// The table knows a later one.
+    Old,
+    /// The table is full.
+    Full,
+}
+
+/// Rack labels of up to millions of sessions: open addressing in one piece of memory, no order, no pointers.
+#[derive(Clone, Debug, Default)]
+pub struct SessionTable {
+    slots: Slots,
+    /// Slots in use, also by sessions that have no receivers any more.
+    used: usize,
+    live: usize,
+    limit: usize,
+}
+
+/// Most slots in use, in 64ths of all.
+const FULL_64: usize = 54;
+
+impl SessionTable {
+    /// A table of at most so many sessions.
+    #[must_use]
+    pub fn new(limit: u32) -> Self {
+        Self { limit: limit as usize, ..Self::default() }
+    }
+
+    /// Sessions with receivers.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Bytes that the table takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let Slots { sessions, versions, ports, used } = &self.slots;
+        size_of::<Self>()
+            + 4 * (sessions.capacity() + versions.capacity())
+            + 8 * (ports.capacity() + used.capacity())
+    }
+
+    /// A session's label.
+    #[must_use]
+    pub fn get(&self, session: Session) -> Option<Entry> {
+        let slot = self.slots.get(self.find(session).ok()?);
+        Some(Entry { ports: slot.ports, version: slot.version })
+    }
+
+    /// A session's ports; none if it is unknown.
+    #[must_use]
+    pub fn ports(&self, session: Session) -> u64 {
+        self.get(session).map_or(0, |entry| entry.ports)
+    }
+
+    /// Sets a session's label, unless a later one is known.
+    pub fn set(&mut self, session: Session, entry: Entry) -> Updated {
+        let place = self.find(session);
+        if let Ok(at) = place {
+            let slot = self.slots.get(at);
+            if newer(slot.version, entry.version) {
+                return Updated::Old;
+            }
+            self.live -= usize::from(slot.ports != 0);
+            self.live += usize::from(entry.ports != 0);
+            self.put(at, session, entry);
+            return Updated::Held;
+        }
+        if entry.ports == 0 {
+            return Updated::Held; // What is not known need not be forgotten.
+        }
+        if self.live >= self.limit {
+            return Updated::Full;
+        }
+        if (self.used + 1) * 64 > self.slots.len() * FULL_64 {
+            self.grow();
+        }
+        let Err(Some(at)) = self.find(session) else { return Updated::Full };
+        self.used += 1;
+        self.live += 1;
+        self.put(at, session, entry);
+        Updated::Held
+    }
+
+    fn put(&mut self, at: usize, session: Session, entry: Entry) {
+        let Entry { ports, version } = entry;
+        self.slots.set(at, Slot { session: session.0, version, ports, used: true });
+    }
+
+    /// Where a session is, or the slot where it would be (none in a table without slots).
+    fn find(&self, session: Session) -> Result<usize, Option<usize>> {
+        let slots = self.slots.len();
+        if slots == 0 {
+            return Err(None);
+        }
+        // The high half of a product: uniform for any number of slots.
+        let hash = mix(u64::from(session.0));
+        let mut at = ((u128::from(hash) * slots as u128) >> 64) as usize;
+        for _ in 0..slots {
+            if !self.slots.is_used(at) {
+                return Err(Some(at));
+            }
+            if self.slots.sessions[at] == session.0 {
+                return Ok(at);
+            }
+            at = if at + 1 == slots { 0 } else { at + 1 };
+        }
+        Err(None)
+    }
+
+    /// Makes room by a quarter, and forgets sessions without receivers: by then, what was told of them before their end
+    /// is no longer under way.
+    fn grow(&mut self) {
+        let slots = (self.live + self.live / 4 + 16) * 64 / FULL_64;
+        let old = std::mem::replace(&mut self.slots, Slots::with(slots));
+        self.used = 0;
+        for at in (0..old.len()).filter(|at| old.is_used(*at)) {
+            let slot = old.get(at);
+            if slot.ports == 0 {
+                continue;
+            }
+            if let Err(Some(place)) = self.find(Session(slot.session)) {
+                self.slots.set(place, slot);
+                self.used += 1;
+            }
+        }
+    }
+}
+
+impl Slots {
+    fn with(slots: usize) -> Self {
+        Self {
+            sessions: vec![0; slots],
+            versions: vec![0; slots],
+            ports: vec![0; slots],
+            used: vec![0; slots.div_ceil(64)],
+        }
+    }
+
+    const fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn is_used(&self, at: usize) -> bool {
+        self.used[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    fn get(&self, at: usize) -> Slot {
+        let (session, version, ports) = (self.sessions[at], self.versions[at], self.ports[at]);
+        Slot { session, version, ports, used: self.is_used(at) }
+    }
+
+    fn set(&mut self, at: usize, slot: Slot) {
+        (self.sessions[at], self.versions[at]) = (slot.session, slot.version);
+        self.ports[at] = slot.ports;
+        self.used[at / 64] |= u64::from(slot.used) << (at % 64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_map_holds(
+            changes in proptest::collection::vec((0..40_u32, 0..4_u64, 0..6_u32), 0..400)
+        ) {
+            let mut table = SessionTable::new(1000);
+            let mut map = BTreeMap::new();
+            let mut version = u32::MAX - 200;
+            for (session, ports, late) in changes {
+                // Most updates come in order, some are older.
+                version = version.wrapping_add(1);
+                let entry = Entry { ports, version: version.wrapping_sub(if late > 4 { 50 } else { 0 }) };
+                let old = map.get(&session).is_some_and(|known: &Entry| newer(known.version, entry.version));
+                let updated = table.set(Session(session), entry);
+                if old {
+                    // Unless it was forgotten for want of room.
+                    if table.get(Session(session)) != Some(entry) {
+                        continue;
+                    }
+                    prop_assert!(map[&session].ports == 0);
+                }
+                prop_assert_eq!(updated, Updated::Held);
+                map.insert(session, entry);
+                prop_assert_eq!(table.ports(Session(session)), ports);
+            }
+            prop_assert_eq!(table.len(), map.values().filter(|entry| entry.ports != 0).count());
+            for (session, entry) in map {
+                prop_assert_eq!(table.ports(Session(session)), entry.ports);
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_sessions_take_25_bytes_each_at_most() {
+        let mut table = SessionTable::new(1_000_000);
+        for n in 0..1_000_000_u64 {
+            let entry = Entry { ports: n + 1, version: n as u32 };
+            assert_eq!(table.set(Session(mix(n) as u32), entry), Updated::Held);
+        }
+        // Of a million random numbers of 32 bits, some are equal.
+        assert!((999_000..=1_000_000).contains(&table.len()));
+        assert!(table.bytes() <= 25 * table.len(), "{} bytes", table.bytes());
+        assert_eq!(table.ports(Session(mix(77) as u32)), 78);
+        let mut full = SessionTable::new(3);
+        for n in 0..5 {
+            let updated = full.set(Session(n), Entry { ports: 1, version: 0 });
+            assert_eq!(updated, if n < 3 { Updated::Held } else { Updated::Full });
+        }
+        let _ = full.set(Session(0), Entry { ports: 0, version: 1 });
+        assert_eq!(full.set(Session(9), Entry { ports: 1, version: 1 }), Updated::Held);
+    }
+}
