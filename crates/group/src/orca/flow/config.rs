@@ -20,6 +20,10 @@ pub struct FlowConfig {
     pub min_queue: u64,
     /// See `queue_delay`.
     pub max_queue: u64,
+    /// The longest round trip without queues: what is measured beyond counts as a queue, even if it was never shorter.
+    /// So one that comes late does not take the queue of those before it for the length of the path. On long paths it
+    /// must be set to their round trip at least.
+    pub path: Span,
     /// The share of lost bytes of one receiver in a round above which loss counts as congestion, in percent.
     pub loss_percent: u8,
     /// Packets sent in a row when pacing.
@@ -84,13 +88,14 @@ impl Default for FlowConfig {
             queue_delay: Span::from_ms(1),
             min_queue: 64 << 10,
             max_queue: 160 << 10,
+            path: Span::from_us(500),
             loss_percent: 5,
             quantum: 44,
             max_rate: None,
             patience: Span::from_secs(3),
             gather: Span::from_ms(100),
             flush_delay: Span::from_us(500),
-            slow: SlowPolicy::Detach { after: Span::from_ms(50), below_percent: 50, share: 32 },
+            slow: SlowPolicy::Detach { after: Span::from_ms(50), below_percent: 50, share: 64 },
             open: true,
             max_receivers: 1 << 16,
             status_bytes: 64 << 10,

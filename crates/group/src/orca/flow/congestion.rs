@@ -76,6 +76,11 @@ impl Congestion {
         }
     }
 
+    /// Still finding out what the path takes.
+    pub(super) const fn is_starting(&self) -> bool {
+        self.starting
+    }
+
     pub(super) const fn window(&self) -> u64 {
         self.window
     }
@@ -148,7 +153,7 @@ impl Congestion {
             if queued * 2 > target && queue.0 * 4 > self.queue_delay.0 {
                 self.starting = false;
                 self.window = self.window.saturating_sub(queued.saturating_sub(target));
-            } else if limited {
+            } else if limited && bytes * 2 >= self.window {
                 self.window *= 2;
             }
         } else if queued > target {

@@ -11,6 +11,10 @@ mod ranges;
 mod receiver;
 mod sender;
 mod summary;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
 
 pub use config::{FlowConfig, SlowPolicy};
 pub use receiver::Receiver;

@@ -352,4 +352,11 @@ impl Receiver {
         self.stage = Stage::Over;
         self.push(ReceiverEvent::Failed { reason });
     }
+
+    /// Everything that could grow is within what the settings allow.
+    #[cfg(test)]
+    pub(super) fn check_bounds(&self) {
+        assert!(self.ranges.len() <= usize::from(self.config.max_gaps));
+        assert!(self.events.is_empty(), "events are taken after each call");
+    }
 }

@@ -253,6 +253,7 @@ impl Sender {
         let progress = self.lows.progress;
         if self.lows.attached > 0 && self.group.control.period_over(now, progress) {
             let mut worst = super::super::congestion::Worst::default();
+            let starting = self.group.control.is_starting();
             let fresh = Span::from_ms(50);
             for peer in &mut self.peers.list {
                 if peer.state != State::Attached {
@@ -262,7 +263,7 @@ impl Sender {
                 if now.since(peer.since) > fresh || peer.detached == 0 {
                     worst.lost = worst.lost.max(peer.lost);
                 }
-                worst.queue = worst.queue.max(peer.end_period());
+                worst.queue = worst.queue.max(peer.end_period(starting, self.config.path));
             }
             let head = self.group.head;
             self.group.control.end_period(now, progress, head, worst);
@@ -277,7 +278,7 @@ impl Sender {
             course.cells.forget_below(peer.have / u64::from(self.config.payload));
             if course.control.period_over(now, peer.progress) {
                 let lost = peer.lost;
-                let queue = peer.end_period();
+                let queue = peer.end_period(course.control.is_starting(), self.config.path);
                 let worst = super::super::congestion::Worst { queue, lost };
                 course.control.end_period(now, peer.progress, course.head, worst);
             }

@@ -442,4 +442,20 @@ impl Sender {
         let reports = config.status_interval * if via_agent { 3 } else { 2 };
         course.control.timeout() + reports
     }
+
+    /// Everything that could grow is within what the settings allow.
+    #[cfg(test)]
+    pub(super) fn check_bounds(&self) {
+        let peers = self.peers.list.len();
+        assert!(peers <= self.config.max_receivers as usize);
+        assert!(self.telling.len() <= peers && self.turn.len() <= peers);
+        assert!(self.events.is_empty(), "events are taken after each call");
+        let cells = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let alone = self.peers.list.iter().filter_map(|peer| peer.alone.as_deref());
+        for course in alone.chain([&self.group]) {
+            let [ring, queue, departures, repeats] = course.sizes();
+            assert!(ring <= cells && queue <= cells, "{ring} {queue} of {cells}");
+            assert!(departures <= 4096 && repeats <= cells + 1, "{departures} {repeats}");
+        }
+    }
 }

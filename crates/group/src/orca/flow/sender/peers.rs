@@ -26,6 +26,17 @@ pub(super) mod tell {
     pub(crate) const BYE: u8 = 8;
 }
 
+/// Of one that holds the others up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holds {
+    /// Since when.
+    pub(super) since: Time,
+    /// Where it was then.
+    pub(super) from: u64,
+    /// Looks that found it so, less those that did not.
+    pub(super) looks: u64,
+}
+
 /// One receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
@@ -52,7 +63,7 @@ pub(super) struct Peer {
 
     pub(super) base_rtt: Span,
     pub(super) period_rtt: Span,
-    pub(super) samples: u8,
+    last_rtt: Option<Span>,
     /// Gaps below have been counted as lost.
     pub(super) loss_edge: u64,
     /// Bytes lost in this period.
@@ -64,8 +75,8 @@ pub(super) struct Peer {
     pub(super) rate: u64,
     /// The most of `rate`, decaying.
     pub(super) peak: u64,
-    /// It has held the others up since then, and was here then.
-    pub(super) holds: Option<(Time, u64)>,
+    /// It holds the others up.
+    pub(super) holds: Option<Holds>,
     pub(super) repairs: u64,
     pub(super) detached: u8,
     pub(super) slow: Option<Slow>,
@@ -90,7 +101,7 @@ impl Peer {
             less_since: None,
             base_rtt: Span::MAX,
             period_rtt: Span::MAX,
-            samples: 0,
+            last_rtt: None,
             loss_edge: 0,
             lost: 0,
             rate_at: now,
@@ -123,13 +134,17 @@ impl Peer {
     pub(super) fn sample(&mut self, rtt: Span) {
         self.base_rtt = self.base_rtt.min(rtt);
         self.period_rtt = self.period_rtt.min(rtt);
-        self.samples = self.samples.saturating_add(1);
+        self.last_rtt = Some(rtt);
     }
 
-    /// The standing queue of the period that ends.
-    pub(super) fn end_period(&mut self) -> Option<Span> {
-        let standing = (self.samples > 0).then(|| self.period_rtt - self.base_rtt);
-        (self.period_rtt, self.samples, self.lost) = (Span::MAX, 0, 0);
+    /// The standing queue of the period that ends; at the start, when it only grows, its end.
+    pub(super) fn end_period(&mut self, starting: bool, path: Span) -> Option<Span> {
+        let least = |last| if starting { last } else { self.period_rtt };
+        let standing = self.last_rtt.map(|last| {
+            let queue = least(last).0.saturating_sub(self.base_rtt.min(path).0);
+            Span(queue)
+        });
+        (self.period_rtt, self.last_rtt, self.lost) = (Span::MAX, None, 0);
         standing
     }
 

@@ -4,7 +4,7 @@ use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
 
 use super::super::{Slow, SlowPolicy};
-use super::peers::{Peer, State, tell};
+use super::peers::{Holds, Peer, State, tell};
 use super::{Sender, Stage};
 
 /// How often a sender looks at its receivers while something moves.
@@ -169,28 +169,29 @@ impl Sender {
             let (_, median, _) = self.scratch.select_nth_unstable(middle);
             free = *median >= head + window.min(room) / 2;
         }
-        if !free {
-            for peer in &mut self.peers.list {
-                peer.holds = None;
-            }
-            return;
-        }
+        let enough = (after.0 / TICK.0).max(1);
         let mut overdue = false;
         for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
-            if gate(peer) >= edge {
-                peer.holds = None;
-            } else if let Some((since, _)) = peer.holds {
-                overdue |= now.since(since) >= after;
-            } else {
-                peer.holds = Some((now, peer.at_best));
+            let slow = free && gate(peer) < edge;
+            match &mut peer.holds {
+                Some(holds) if slow => {
+                    holds.looks += 1;
+                    overdue |= holds.looks > enough;
+                }
+                Some(holds) if holds.looks > 0 => holds.looks -= 1,
+                Some(_) => peer.holds = None,
+                None if slow => {
+                    peer.holds = Some(Holds { since: now, from: peer.at_best, looks: 0 });
+                }
+                None => {}
             }
         }
         if overdue {
-            self.part_with_slow(now, after, below);
+            self.part_with_slow(now, enough, after, below);
         }
     }
 
-    fn part_with_slow(&mut self, now: Time, after: Span, below: u64) {
+    fn part_with_slow(&mut self, now: Time, enough: u64, after: Span, below: u64) {
         let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
         self.scratch.clear();
         self.scratch.extend(attached.map(|peer| peer.peak));
@@ -200,7 +201,7 @@ impl Sender {
         let mut parted = false;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &mut self.peers.list[number as usize];
-            let Some((since, from)) = peer.holds.filter(|(since, _)| now.since(*since) >= after)
+            let Some(Holds { since, from, .. }) = peer.holds.filter(|holds| holds.looks > enough)
             else {
                 continue;
             };

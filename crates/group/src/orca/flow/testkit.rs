@@ -1,0 +1,717 @@
+//! A small deterministic network for flows, in virtual time: a link from each sender, a link with a queue to each
+//! receiver, loss, repetition, reordering, delay, crashes. It checks on the way that nobody reads a byte that was not
+//! stored, and that no packet names a byte that was released.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use rackweave_core::{HostId, Rate, Rng, Span, Time};
+use rackweave_wire::orca::{Body, Data, Label, Labelled, Place, Reason, Session, Status, TO_AGENT};
+
+use super::{FlowConfig, Outgoing, Piece, Receiver, ReceiverEvent, Sender, SenderEvent, Summary};
+
+/// Bytes of headers of a data packet, with Ethernet's.
+pub(super) const HEADERS: u64 = 20 + 8 + 20 + 38;
+const CONTROL: u64 = 84 + 64;
+
+/// A link to a receiver, and how it treats packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) rate: Rate,
+    pub(super) buffer: u64,
+    pub(super) delay: Span,
+    /// Of a million packets so many are lost, come twice, or are late by up to `late`.
+    pub(super) lost: u64,
+    pub(super) twice: u64,
+    pub(super) late: u64,
+    pub(super) late_by: Span,
+    /// Scheduling: what comes in is looked at only after up to so long, in batches.
+    pub(super) noise: Span,
+}
+
+impl Link {
+    pub(super) const fn new(mbps: u64) -> Self {
+        Self {
+            rate: Rate(mbps * 1_000_000),
+            buffer: 512 << 10,
+            delay: Span::from_us(25),
+            lost: 0,
+            twice: 0,
+            late: 0,
+            late_by: Span::ZERO,
+            noise: Span::ZERO,
+        }
+    }
+}
+
+/// What the application of a receiver does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct App {
+    pub(super) room: u64,
+    /// At what rate it consumes; `None`: at once.
+    pub(super) takes: Option<Rate>,
+    /// It confirms the end by itself.
+    pub(super) completes: bool,
+    /// First byte that it wants.
+    pub(super) at: u64,
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self { room: 16 << 20, takes: None, completes: true, at: 0 }
+    }
+}
+
+#[derive(Debug)]
+enum Happens {
+    /// The sender's link is free.
+    Free(usize),
+    SenderTimer(usize),
+    ReceiverTimer(usize),
+    Data(usize, Data),
+    ToReceiver(usize, Body),
+    ToSender(usize, HostId, Body),
+    Consume(usize),
+    AgentSends(u16),
+    /// A wish of the test's.
+    Do(Wish),
+}
+
+/// What a test lets happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    Offer(u64),
+    Finish,
+    Crash(usize),
+    Leave(usize, Reason),
+    /// The receiver joins by itself.
+    Join(usize),
+    Remove(usize),
+    SetRate(usize, Rate),
+}
+
+struct Event {
+    at: Time,
+    order: u64,
+    what: Happens,
+}
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Event {}
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// One receiver's side.
+pub(super) struct End {
+    pub(super) host: HostId,
+    pub(super) place: Place,
+    pub(super) link: Link,
+    pub(super) app: App,
+    pub(super) machine: Option<Receiver>,
+    /// Which sender's.
+    pub(super) of: usize,
+    pub(super) down: bool,
+    stored: BTreeMap<u64, u64>,
+    pub(super) read: u64,
+    pub(super) consumed: u64,
+    pub(super) ended: Option<Time>,
+    pub(super) closed: Option<Time>,
+    pub(super) failed: Option<Reason>,
+    pub(super) alone: bool,
+    /// Whose link it has: its own, or that of another receiver on the same host.
+    pub(super) port: usize,
+    busy_until: Time,
+    queued: VecDeque<(Time, u64)>,
+    backlog: u64,
+    pub(super) dropped: u64,
+    pub(super) statuses: u64,
+    timer: Time,
+    wakes_at: Time,
+    consuming: bool,
+    rng: Rng,
+}
+
+/// One sender's side.
+pub(super) struct Source {
+    pub(super) host: HostId,
+    pub(super) machine: Sender,
+    /// Which link it sends on: sources may share one.
+    pub(super) link: usize,
+    pub(super) events: Vec<(Time, SenderEvent)>,
+    pub(super) sent_bytes: u64,
+    pub(super) controls: u64,
+    pub(super) statuses: u64,
+    pub(super) attached: Vec<bool>,
+    timer: Time,
+    waiting: bool,
+}
+
+/// The network.
+pub(super) struct Net {
+    pub(super) now: Time,
+    pub(super) rate: Rate,
+    pub(super) delay: Span,
+    pub(super) config: FlowConfig,
+    pub(super) sources: Vec<Source>,
+    pub(super) ends: Vec<End>,
+    /// Agents' summaries: once in so long.
+    pub(super) agents: Option<Span>,
+    summaries: BTreeMap<(u16, usize), Summary>,
+    /// When each link is free, and which source it serves next.
+    links: Vec<(Time, usize)>,
+    heap: BinaryHeap<Reverse<Event>>,
+    order: u64,
+    /// At the same time.
+    steps: u64,
+    seed: u64,
+}
+
+impl Net {
+    pub(super) fn new(seed: u64, mbps: u64, config: FlowConfig) -> Self {
+        Self {
+            now: Time::ZERO,
+            rate: Rate(mbps * 1_000_000),
+            delay: Span::from_us(25),
+            config,
+            sources: Vec::new(),
+            ends: Vec::new(),
+            agents: None,
+            summaries: BTreeMap::new(),
+            links: Vec::new(),
+            heap: BinaryHeap::new(),
+            order: 0,
+            steps: 0,
+            seed,
+        }
+    }
+
+    /// Adds a sender; on a link of its own, or on one that others have.
+    pub(super) fn source(&mut self, link: Option<usize>) -> usize {
+        let number = self.sources.len();
+        let link = link.unwrap_or_else(|| {
+            self.links.push((self.now, 0));
+            self.links.len() - 1
+        });
+        let session = Session(number as u32 + 1);
+        let via = self.agents.is_some();
+        self.sources.push(Source {
+            host: HostId(1_000_000 + number as u32),
+            machine: Sender::new(self.now, session, 77, via, self.config),
+            link,
+            events: Vec::new(),
+            sent_bytes: 0,
+            controls: 0,
+            statuses: 0,
+            attached: Vec::new(),
+            timer: Time::MAX,
+            waiting: false,
+        });
+        number
+    }
+
+    /// Adds a receiver of a source, which is not in the session yet.
+    pub(super) fn end(&mut self, of: usize, link: Link, app: App) -> usize {
+        let number = self.ends.len();
+        let place = Place { rack: (number / 64) as u16, port: (number % 64) as u8 };
+        self.ends.push(End {
+            host: HostId(number as u32),
+            place,
+            link,
+            app,
+            machine: None,
+            of,
+            down: false,
+            stored: BTreeMap::new(),
+            read: app.at,
+            consumed: app.at,
+            ended: None,
+            closed: None,
+            failed: None,
+            alone: false,
+            port: number,
+            busy_until: Time::ZERO,
+            queued: VecDeque::new(),
+            backlog: 0,
+            dropped: 0,
+            statuses: 0,
+            timer: Time::MAX,
+            wakes_at: Time::ZERO,
+            consuming: false,
+            rng: Rng::stream(self.seed, 0, number as u64, "link"),
+        });
+        number
+    }
+
+    pub(super) fn invite(&mut self, end: usize) {
+        let (host, place, of) = (self.ends[end].host, self.ends[end].place, self.ends[end].of);
+        self.sources[of].machine.invite(self.now, host, place);
+        self.after_source(of);
+    }
+
+    pub(super) fn at(&mut self, at: Time, what: Wish) {
+        self.push(at, Happens::Do(what));
+    }
+
+    fn push(&mut self, at: Time, what: Happens) {
+        self.order += 1;
+        self.heap.push(Reverse(Event { at, order: self.order, what }));
+    }
+
+    /// Runs until nothing happens any more, or this time.
+    pub(super) fn run(&mut self, until: Time) {
+        while let Some(Reverse(event)) = self.heap.peek() {
+            if event.at > until {
+                break;
+            }
+            let Some(Reverse(event)) = self.heap.pop() else { break };
+            if event.at > self.now {
+                self.steps = 0;
+            }
+            self.steps += 1;
+            assert!(self.steps < 100_000, "time goes on");
+            self.now = event.at;
+            self.happen(event.what);
+        }
+    }
+
+    fn happen(&mut self, what: Happens) {
+        let now = self.now;
+        match what {
+            Happens::Free(source) => {
+                self.sources[source].waiting = false;
+                self.after_source(source);
+            }
+            Happens::SenderTimer(source) => {
+                if self.sources[source].timer == now {
+                    self.sources[source].timer = Time::MAX;
+                    self.sources[source].machine.handle_timeout(now);
+                    self.after_source(source);
+                }
+            }
+            Happens::ReceiverTimer(end) => {
+                if self.ends[end].timer == now {
+                    self.ends[end].timer = Time::MAX;
+                    if let Some(machine) = &mut self.ends[end].machine {
+                        machine.handle_timeout(now);
+                    }
+                    self.after_end(end);
+                }
+            }
+            Happens::Data(end, data) => self.data(end, data),
+            Happens::ToReceiver(end, body) => self.control(end, body),
+            Happens::ToSender(source, from, body) => {
+                if let Body::Status(_) = body {
+                    self.sources[source].statuses += 1;
+                }
+                self.sources[source].machine.handle_control(now, from, &body);
+                self.after_source(source);
+            }
+            Happens::Consume(end) => self.consume(end),
+            Happens::AgentSends(rack) => self.agent_sends(rack),
+            Happens::Do(wish) => self.wish(wish),
+        }
+    }
+
+    fn wish(&mut self, wish: Wish) {
+        let now = self.now;
+        match wish {
+            Wish::Offer(upto) => {
+                self.sources[0].machine.offer(now, upto);
+                self.after_source(0);
+            }
+            Wish::Finish => {
+                self.sources[0].machine.finish(now);
+                self.after_source(0);
+            }
+            Wish::Crash(end) => {
+                self.ends[end].down = true;
+                self.ends[end].machine = None;
+            }
+            Wish::Leave(end, reason) => {
+                if let Some(machine) = &mut self.ends[end].machine {
+                    machine.leave(now, reason);
+                    self.after_end(end);
+                }
+            }
+            Wish::Join(end) => self.joins(end),
+            Wish::Remove(end) => {
+                let of = self.ends[end].of;
+                let host = self.ends[end].host;
+                self.sources[of].machine.remove(now, host, Reason::Left);
+                self.after_source(of);
+            }
+            Wish::SetRate(end, rate) => self.ends[end].link.rate = rate,
+        }
+    }
+
+    fn joins(&mut self, number: usize) {
+        let end = &mut self.ends[number];
+        if end.machine.is_some() || end.down || end.closed.is_some() {
+            return;
+        }
+        let via = self.agents.is_some();
+        end.machine = Some(Receiver::new(
+            self.now,
+            Session(end.of as u32 + 1),
+            77,
+            self.sources[end.of].host,
+            end.place,
+            end.read,
+            end.app.room,
+            via,
+            self.config,
+        ));
+        self.after_end(number);
+    }
+
+    fn control(&mut self, number: usize, body: Body) {
+        if self.ends[number].down {
+            return;
+        }
+        if let Body::Invite { .. } = body {
+            self.joins(number);
+        }
+        if let Some(machine) = &mut self.ends[number].machine {
+            machine.handle_control(self.now, &body);
+        }
+        self.after_end(number);
+    }
+
+    fn data(&mut self, number: usize, data: Data) {
+        let end = &mut self.ends[number];
+        let Some(machine) = end.machine.as_mut().filter(|_| !end.down) else { return };
+        if let Some(placed) = machine.handle_data(self.now, &data) {
+            assert!(placed.len > 0 && placed.skip + placed.len <= data.len);
+            assert_eq!(placed.offset, data.offset + u64::from(placed.skip));
+            assert!(placed.offset >= end.read, "bytes below were read already");
+            assert!(placed.offset + u64::from(placed.len) <= end.consumed + end.app.room);
+            store(&mut end.stored, placed.offset, placed.offset + u64::from(placed.len));
+        }
+        self.after_end(number);
+    }
+
+    fn consume(&mut self, number: usize) {
+        let now = self.now;
+        let end = &mut self.ends[number];
+        end.consuming = false;
+        let Some(machine) = &mut end.machine else { return };
+        let step = match end.app.takes {
+            Some(rate) => rate.bytes_in(Span::from_ms(1)).max(1),
+            None => u64::MAX,
+        };
+        end.consumed = end.read.min(end.consumed.saturating_add(step));
+        machine.consume(now, end.consumed);
+        if end.consumed < end.read {
+            end.consuming = true;
+            self.push(now + Span::from_ms(1), Happens::Consume(number));
+        }
+        self.after_end(number);
+    }
+
+    fn after_end(&mut self, number: usize) {
+        let now = self.now;
+        let mut out = Vec::new();
+        let mut consume = false;
+        let end = &mut self.ends[number];
+        if end.down {
+            return;
+        }
+        let Some(machine) = &mut end.machine else { return };
+        while let Some(event) = machine.poll_event() {
+            match event {
+                ReceiverEvent::Readable { upto } => {
+                    assert!(upto > end.read, "grows");
+                    let (&from, &to) = end.stored.first_key_value().expect("something is stored");
+                    assert!(from <= end.read && to >= upto, "all readable bytes were stored");
+                    end.read = upto;
+                    consume = !end.consuming;
+                }
+                ReceiverEvent::Ended { length } => {
+                    assert_eq!(end.read, length, "all of it");
+                    assert!(end.ended.is_none(), "once");
+                    end.ended = Some(now);
+                    if end.app.completes {
+                        machine.complete(now);
+                    }
+                }
+                ReceiverEvent::Alone { alone } => end.alone = alone,
+                ReceiverEvent::Failed { reason } => end.failed = Some(reason),
+                ReceiverEvent::Closed => end.closed = Some(now),
+            }
+        }
+        let mut packets = 0;
+        while let Some((to, body)) = machine.poll(now) {
+            packets += 1;
+            assert!(packets <= 16, "a receiver's poll ends");
+            out.push((to, body));
+        }
+        let next = machine.poll_timeout();
+        if machine.is_over() {
+            end.machine = None;
+        } else if let Some(next) = next {
+            let at = next.max(now);
+            if end.timer > at || end.timer <= now {
+                assert!(next > now, "a timer is never due after polling");
+                end.timer = at;
+                self.push(at, Happens::ReceiverTimer(number));
+            }
+        }
+        for (to, body) in out {
+            self.from_receiver(number, to, body);
+        }
+        if consume {
+            self.ends[number].consuming = true;
+            self.push(now, Happens::Consume(number));
+        }
+    }
+
+    fn from_receiver(&mut self, number: usize, to: HostId, body: Body) {
+        let (of, host, link) = {
+            let end = &mut self.ends[number];
+            if matches!(body, Body::Status(_)) {
+                end.statuses += 1;
+            }
+            (end.of, end.host, end.link)
+        };
+        if to == TO_AGENT {
+            let Body::Status(status) = body else { panic!("only reports go to agents") };
+            self.to_agent(of, status);
+            return;
+        }
+        for at in self.arrivals(number, self.now + link.delay + self.delay) {
+            self.push(at, Happens::ToSender(of, host, body));
+        }
+    }
+
+    fn to_agent(&mut self, of: usize, status: Status) {
+        let interval = self.agents.expect("there are agents");
+        let rack = status.rack;
+        let quiet = self.summaries.range((rack, 0)..=(rack, usize::MAX)).all(|(_, s)| s.is_empty());
+        self.summaries.entry((rack, of)).or_default().add(&status);
+        if quiet {
+            self.push(self.now + interval, Happens::AgentSends(rack));
+        }
+    }
+
+    fn agent_sends(&mut self, rack: u16) {
+        let at = self.now + self.delay * 2;
+        let mut out = Vec::new();
+        for ((_, of), summary) in self.summaries.range_mut((rack, 0)..=(rack, usize::MAX)) {
+            out.extend(summary.statuses().map(|status| (*of, status)));
+            summary.clear();
+        }
+        for (of, status) in out {
+            self.push(at, Happens::ToSender(of, HostId(9_999_999), Body::Status(status)));
+        }
+    }
+
+    /// When copies of a packet come that would come at `at`.
+    fn arrivals(&mut self, number: usize, at: Time) -> impl Iterator<Item = Time> + use<> {
+        let end = &mut self.ends[number];
+        let link = end.link;
+        let mut copies = [None, None];
+        if !end.rng.chance(link.lost as f64 / 1e6) {
+            copies[0] = Some(at);
+        }
+        if end.rng.chance(link.twice as f64 / 1e6) {
+            copies[1] = Some(at + Span(end.rng.below(link.late_by.0 + 1)));
+        }
+        for copy in copies.iter_mut().flatten() {
+            if end.rng.chance(link.late as f64 / 1e6) {
+                *copy = *copy + Span(end.rng.below(link.late_by.0 + 1));
+            }
+            if link.noise > Span::ZERO {
+                if *copy >= end.wakes_at {
+                    let sleeps = end.rng.below(link.noise.0 + 1);
+                    end.wakes_at = *copy + Span(sleeps);
+                }
+                *copy = end.wakes_at;
+            }
+        }
+        copies.into_iter().flatten()
+    }
+
+    fn after_source(&mut self, number: usize) {
+        let now = self.now;
+        let source = &mut self.sources[number];
+        while let Some(event) = source.machine.poll_event() {
+            let (host, attached) = match event {
+                SenderEvent::Attached { host } => (host, true),
+                SenderEvent::Detached { host }
+                | SenderEvent::Lost { host, .. }
+                | SenderEvent::Completed { host } => (host, false),
+                _ => (HostId(u32::MAX), false),
+            };
+            if host != HostId(u32::MAX) {
+                let at = host.0 as usize;
+                if source.attached.len() <= at {
+                    source.attached.resize(at + 1, false);
+                }
+                source.attached[at] = attached;
+            }
+            source.events.push((now, event));
+        }
+        let link = source.link;
+        self.serve(link);
+        let source = &mut self.sources[number];
+        if let Some(next) = source.machine.poll_timeout() {
+            let at = next.max(now);
+            if source.timer > at || source.timer <= now {
+                source.timer = at;
+                self.push(at, Happens::SenderTimer(number));
+            }
+        }
+    }
+
+    /// Sends from the sources of a link, in turn, as long as it is free.
+    fn serve(&mut self, link: usize) {
+        let now = self.now;
+        let mut polls = 0;
+        while self.links[link].0 <= now {
+            let on: Vec<usize> =
+                (0..self.sources.len()).filter(|at| self.sources[*at].link == link).collect();
+            let turn = self.links[link].1;
+            let mut found = None;
+            for step in 0..on.len() {
+                let at = (turn + step) % on.len();
+                if let Some(out) = self.sources[on[at]].machine.poll(now) {
+                    found = Some((at, on[at], out));
+                    break;
+                }
+            }
+            let Some((at, source, out)) = found else {
+                return;
+            };
+            polls += 1;
+            assert!(polls < 100_000, "polling ends");
+            self.links[link].1 = at + 1;
+            let bytes = match out {
+                Outgoing::Everyone(piece) | Outgoing::One(_, piece) => {
+                    HEADERS + u64::from(piece.len)
+                }
+                Outgoing::Control(..) => CONTROL,
+            };
+            self.links[link].0 = now + self.rate.span_of(bytes);
+            self.sources[source].sent_bytes += bytes;
+            self.leaves(source, self.links[link].0 + self.delay, out);
+        }
+        let at = self.links[link].0;
+        if let Some(source) = (0..self.sources.len()).find(|at| self.sources[*at].link == link)
+            && !self.sources[source].waiting
+        {
+            self.sources[source].waiting = true;
+            self.push(at, Happens::Free(source));
+        }
+    }
+
+    fn leaves(&mut self, source: usize, at: Time, out: Outgoing) {
+        let released = self.sources[source].machine.released();
+        let check = |piece: &Piece| {
+            assert!(piece.len > 0 && piece.len <= self.config.payload);
+            assert!(piece.offset >= released, "bytes are released: {piece:?} {released}");
+        };
+        match out {
+            Outgoing::Everyone(piece) => {
+                check(&piece);
+                for end in 0..self.ends.len() {
+                    if self.ends[end].of == source
+                        && self.sources[source].attached.get(end) == Some(&true)
+                    {
+                        self.to_end(source, end, at, piece);
+                    }
+                }
+            }
+            Outgoing::One(host, piece) => {
+                check(&piece);
+                self.to_end(source, host.0 as usize, at, piece);
+            }
+            Outgoing::Control(host, body) => {
+                self.sources[source].controls += 1;
+                let end = host.0 as usize;
+                let at = self.through(end, at, CONTROL);
+                let Some(at) = at else { return };
+                for at in self.arrivals(end, at) {
+                    self.push(at, Happens::ToReceiver(end, body));
+                }
+            }
+        }
+    }
+
+    fn to_end(&mut self, source: usize, end: usize, at: Time, piece: Piece) {
+        let Some(at) = self.through(end, at, HEADERS + u64::from(piece.len)) else { return };
+        let data = Data {
+            labelled: Labelled::Host,
+            label: Label(0),
+            session: Session(source as u32 + 1),
+            offset: piece.offset,
+            len: piece.len,
+            repair: piece.repair,
+            end: piece.end,
+            parity: piece.parity,
+        };
+        for at in self.arrivals(end, at) {
+            self.push(at, Happens::Data(end, data));
+        }
+    }
+
+    /// When a packet that comes to a receiver's port at `at` has passed its link; `None`: the queue is full.
+    fn through(&mut self, number: usize, at: Time, bytes: u64) -> Option<Time> {
+        let port = self.ends[number].port;
+        let end = &mut self.ends[port];
+        while let Some(&(gone, bytes)) = end.queued.front()
+            && gone <= at
+        {
+            end.queued.pop_front();
+            end.backlog -= bytes;
+        }
+        if end.backlog + bytes > end.link.buffer {
+            end.dropped += bytes;
+            return None;
+        }
+        // As fast as the packet comes in (cut-through) if nothing is queued and the link is no slower.
+        let own = end.link.rate.span_of(bytes);
+        let feed = self.rate.span_of(bytes);
+        let start = Time(at.0 - feed.0.min(own.0)).max(end.busy_until);
+        end.busy_until = start + own;
+        end.backlog += bytes;
+        end.queued.push_back((end.busy_until, bytes));
+        Some(end.busy_until + end.link.delay)
+    }
+
+    /// Nothing of what a source or receiver holds grows beyond what its settings allow.
+    pub(super) fn check_bounds(&self) {
+        for source in &self.sources {
+            source.machine.check_bounds();
+        }
+        for end in &self.ends {
+            if let Some(machine) = &end.machine {
+                machine.check_bounds();
+            }
+        }
+    }
+}
+
+/// Adds a range to what is stored.
+fn store(stored: &mut BTreeMap<u64, u64>, from: u64, to: u64) {
+    let (mut from, mut to) = (from, to);
+    while let Some((&start, &end)) = stored.range(..=to).next_back() {
+        if end < from {
+            break;
+        }
+        from = from.min(start);
+        to = to.max(end);
+        stored.remove(&start);
+    }
+    stored.insert(from, to);
+}

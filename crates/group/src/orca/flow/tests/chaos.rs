@@ -1,0 +1,216 @@
+//! Whatever the network and the hosts do: each receiver that stays gets every byte once and in order, or its session
+//! fails with a reason; nothing grows without a bound, nothing goes on for ever.
+
+use proptest::prelude::*;
+use rackweave_core::{Rate, Span, Time};
+use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
+
+use super::super::testkit::{App, Link, Net, Wish};
+use super::super::{FlowConfig, Receiver, Sender, SenderEvent, SlowPolicy};
+use rackweave_core::HostId;
+
+fn link() -> impl Strategy<Value = Link> {
+    let rate = prop_oneof![Just(10_u64), Just(100), Just(1000), Just(10_000)];
+    let buffer = 20_000_u64..600_000;
+    let faults =
+        (0_u64..200_000, 0_u64..200_000, 0_u64..300_000, 0_u64..20, 0_u64..3000, any::<bool>());
+    (rate, buffer, 1_u64..2000, faults).prop_map(
+        |(rate, buffer, delay, (lost, twice, late, late_by, noise, clean))| {
+            let link = Link { buffer, delay: Span::from_us(delay), ..Link::new(rate) };
+            if clean {
+                return link;
+            }
+            let late_by = Span::from_ms(late_by);
+            Link { lost, twice, late, late_by, noise: Span::from_us(noise), ..link }
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Fate {
+    Stays,
+    Crashes(u64),
+    Leaves(u64),
+    Removed(u64),
+    JoinsLate(u64),
+    Changes(u64, u64),
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        4 => Just(Fate::Stays),
+        1 => (0_u64..500).prop_map(Fate::Crashes),
+        1 => (0_u64..500).prop_map(Fate::Leaves),
+        1 => (0_u64..500).prop_map(Fate::Removed),
+        1 => (0_u64..500).prop_map(Fate::JoinsLate),
+        1 => (0_u64..300, 10_u64..2000).prop_map(|(at, rate)| Fate::Changes(at, rate)),
+    ]
+}
+
+fn app() -> impl Strategy<Value = App> {
+    let takes = prop_oneof![3 => Just(None), 1 => (50_u64..2000).prop_map(Some)];
+    (1_u64..3_000_000, takes).prop_map(|(room, takes)| App {
+        room,
+        takes: takes.map(|mbps| Rate(mbps * 1_000_000)),
+        ..App::default()
+    })
+}
+
+fn config() -> impl Strategy<Value = FlowConfig> {
+    let slow = prop_oneof![
+        Just(SlowPolicy::Wait),
+        Just(FlowConfig::default().slow),
+        Just(SlowPolicy::Drop { after: Span::from_ms(50), below_percent: 50 }),
+    ];
+    let max_rate = prop_oneof![3 => Just(None), 1 => (20_u64..500).prop_map(Some)];
+    (100_u16..1400, 50_000_u64..4_000_000, slow, max_rate, 4_u16..100).prop_map(
+        |(payload, window, slow, max_rate, max_gaps)| FlowConfig {
+            payload,
+            window,
+            slow,
+            max_gaps,
+            max_rate: max_rate.map(|mbps| Rate(mbps * 1_000_000)),
+            ..FlowConfig::default()
+        },
+    )
+}
+
+fn ms(n: u64) -> Time {
+    Time::ZERO + Span::from_ms(n)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn who_stays_gets_everything(
+        seed in any::<u64>(),
+        config in config(),
+        mbps in prop_oneof![Just(100_u64), Just(1000), Just(10_000)],
+        ends in prop::collection::vec((link(), app(), fate()), 1..7),
+        agents in prop_oneof![Just(None), Just(Some(Span::from_ms(1)))],
+        writes in prop::collection::vec((0_u64..300, 0_u64..700_000), 1..5),
+    ) {
+        let mut net = Net::new(seed, mbps, config);
+        net.agents = agents;
+        net.source(None);
+        let mut total = 0;
+        for (after, bytes) in &writes {
+            total += bytes;
+            net.at(ms(*after), Wish::Offer(total));
+        }
+        let last = writes.iter().map(|write| write.0).max().unwrap_or(0);
+        net.at(ms(last + 1), Wish::Finish);
+        for (link, app, fate) in &ends {
+            let end = net.end(0, *link, *app);
+            match fate {
+                Fate::JoinsLate(at) => net.at(ms(*at), Wish::Join(end)),
+                _ => net.invite(end),
+            }
+            match fate {
+                Fate::Crashes(at) => net.at(ms(*at), Wish::Crash(end)),
+                Fate::Leaves(at) => net.at(ms(*at), Wish::Leave(end, Reason::Refused)),
+                Fate::Removed(at) => net.at(ms(*at), Wish::Remove(end)),
+                Fate::Changes(at, rate) => net.at(ms(*at), Wish::SetRate(end, Rate(rate * 1_000_000))),
+                Fate::Stays | Fate::JoinsLate(_) => {}
+            }
+        }
+        for step in 1..=40 {
+            net.run(ms(step * step * 60));
+            net.check_bounds();
+        }
+        for (number, (_, _, fate)) in ends.iter().enumerate() {
+            let end = &net.ends[number];
+            let lost = net.sources[0].events.iter().find_map(|(_, event)| match event {
+                SenderEvent::Lost { host, reason } if *host == end.host => Some(*reason),
+                _ => None,
+            });
+            let drops = matches!(config.slow, SlowPolicy::Drop { .. });
+            match fate {
+                Fate::Stays | Fate::Changes(..) if !drops => {
+                    prop_assert_eq!(lost, None, "receiver {}", number);
+                    prop_assert!(end.ended.is_some() && end.closed.is_some(), "receiver {}", number);
+                    prop_assert_eq!(end.read, total);
+                }
+                Fate::Crashes(_) => prop_assert!(lost.is_some() || end.ended.is_some()),
+                _ => {
+                    let over = end.failed.is_some() || end.closed.is_some();
+                    prop_assert!(over, "receiver {} is left without an answer", number);
+                }
+            }
+        }
+        let over = net.sources[0].events.iter().filter(|(_, event)| {
+            matches!(event, SenderEvent::Finished | SenderEvent::Failed { .. })
+        });
+        let invited = ends.iter().any(|(_, _, fate)| !matches!(fate, Fate::JoinsLate(_)));
+        if invited {
+            prop_assert_eq!(over.count(), 1);
+            prop_assert!(net.sources[0].machine.is_over());
+            prop_assert_eq!(net.sources[0].machine.poll_timeout(), None);
+        }
+    }
+
+    /// Nonsense from the network neither stops the machines nor makes them grow.
+    #[test]
+    fn any_packet_is_survived(
+        steps in prop::collection::vec((any::<(u64, u64, u64, u32)>(), 0_u8..12, 0_u64..50), 1..300),
+        via_agent in any::<bool>(),
+    ) {
+        let config = FlowConfig { window: 300_000, max_gaps: 8, ..FlowConfig::default() };
+        let mut now = Time::ZERO;
+        let session = Session(1);
+        let mut sender = Sender::new(now, session, 7, via_agent, config);
+        let place = |n: u64| Place { rack: (n % 3) as u16, port: n as u8 };
+        for host in 0..5_u32 {
+            sender.invite(now, HostId(host), place(u64::from(host)));
+        }
+        sender.offer(now, 2_000_000);
+        let mut receiver = Receiver::new(now, session, 7, HostId(9), place(3), 0, 100_000, via_agent, config);
+        for ((a, b, c, d), kind, wait) in steps {
+            now += Span::from_us(wait * wait);
+            let small = |x: u64| if d % 3 == 0 { x } else { x % 2_500_000 };
+            let gap = Gap { offset: small(b), len: small(c) as u32, who: a };
+            let status = Status {
+                rack: (d % 3) as u16, who: a, have: small(b), slowest: c as u8, seen: small(c),
+                held_us: d, limit: small(b).saturating_add(100_000), gaps: [gap; 3],
+            };
+            let body = match kind {
+                0 | 1 | 2 => Body::Status(status),
+                3 => Body::Join { stream: 7, place: place(c), at: small(b), limit: small(a) },
+                4 => Body::Complete { place: place(c) },
+                5 => Body::Bye { reason: Reason::Left },
+                6 => Body::End { length: small(b) },
+                7 => Body::Alone { alone: d % 2 == 0 },
+                8 => Body::Invite { stream: 7, place: place(c), payload: d as u16, via_agent },
+                9 => { sender.finish(now); Body::Destroy }
+                _ => Body::Create,
+            };
+            sender.handle_control(now, HostId(d % 7), &body);
+            receiver.handle_control(now, &body);
+            let data = Data {
+                labelled: Labelled::Host, label: Label(0), session, offset: small(a) , len: d as u16,
+                repair: kind > 6, end: kind == 11 && d % 5 == 0, parity: None,
+            };
+            let _ = receiver.handle_data(now, &data);
+            receiver.consume(now, small(c));
+            sender.handle_timeout(now);
+            receiver.handle_timeout(now);
+            let mut polls = 0;
+            while sender.poll(now).is_some() {
+                polls += 1;
+                prop_assert!(polls < 10_000);
+            }
+            polls = 0;
+            while receiver.poll(now).is_some() {
+                polls += 1;
+                prop_assert!(polls < 20);
+            }
+            while sender.poll_event().is_some() {}
+            while receiver.poll_event().is_some() {}
+            sender.check_bounds();
+            receiver.check_bounds();
+            prop_assert!(sender.poll_timeout().is_none_or(|at| at > now));
+            prop_assert!(receiver.poll_timeout().is_none_or(|at| at > now));
+        }
+    }
+}

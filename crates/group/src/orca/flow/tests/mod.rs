@@ -1,0 +1,2 @@
+mod chaos;
+mod theory;

@@ -1,0 +1,190 @@
+//! How long things take, against what the links allow.
+
+use rackweave_core::{Rate, Span, Time};
+
+use super::super::testkit::{App, HEADERS, Link, Net, Wish};
+use super::super::{FlowConfig, SenderEvent};
+
+/// What the packets of a stream take on a link.
+fn link_time(bytes: u64, mbps: u64) -> Span {
+    let payload = u64::from(FlowConfig::default().payload);
+    Rate(mbps * 1_000_000).span_of(bytes + bytes.div_ceil(payload) * HEADERS)
+}
+
+fn send(net: &mut Net, bytes: u64) {
+    for end in 0..net.ends.len() {
+        net.invite(end);
+    }
+    for source in 0..net.sources.len() {
+        net.sources[source].machine.offer(net.now, bytes);
+        net.sources[source].machine.finish(net.now);
+    }
+    net.run(Time::ZERO + Span::from_secs(100));
+}
+
+fn network(mbps: u64, receivers: usize, link: Link) -> Net {
+    let mut net = Net::new(1, mbps, FlowConfig::default());
+    net.source(None);
+    for _ in 0..receivers {
+        net.end(0, link, App::default());
+    }
+    net
+}
+
+/// The last receiver's end, as a multiple of the link time.
+fn ratio(net: &Net, bytes: u64, mbps: u64) -> f64 {
+    let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
+    let summary = net.sources[0].machine.summary();
+    let ratio = last.as_us_f64() / link_time(bytes, mbps).as_us_f64();
+    let dropped: u64 = net.ends.iter().map(|end| end.dropped).sum();
+    println!(
+        "{mbps} Mbps {bytes} B to {}: {ratio:.4} of the link time; {last}; on the wire {:.4}; dropped {dropped} {summary:?}",
+        net.ends.len(),
+        net.sources[0].sent_bytes as f64 / bytes as f64,
+    );
+    assert!(net.sources[0].events.iter().any(|event| event.1 == SenderEvent::Finished));
+    ratio
+}
+
+#[test]
+fn without_loss_the_link_is_full() {
+    for mbps in [200, 1000, 10_000] {
+        for buffer in [256 << 10, 1 << 20] {
+            let link = Link { buffer, ..Link::new(mbps) };
+            let mut net = network(mbps, 4, link);
+            send(&mut net, 128 << 20);
+            let ratio = ratio(&net, 128 << 20, mbps);
+            assert!(ratio < 1.01, "{ratio}");
+        }
+    }
+}
+
+#[test]
+fn a_fast_sender_fills_slower_links() {
+    for (mbps, buffer) in [(200, 256 << 10), (1000, 256 << 10), (1000, 1 << 20)] {
+        let link = Link { buffer, ..Link::new(mbps) };
+        let mut net = network(10_000, 4, link);
+        send(&mut net, 128 << 20);
+        let ratio = ratio(&net, 128 << 20, mbps);
+        assert!(ratio < 1.02, "{ratio}");
+        let dropped: u64 = net.ends.iter().map(|end| end.dropped).max().unwrap_or(0);
+        assert!(dropped < 1 << 20, "{dropped}");
+    }
+}
+
+#[test]
+fn a_small_file_takes_little_more_than_its_link_time() {
+    let mut net = network(200, 4, Link::new(200));
+    send(&mut net, 1_000_000);
+    let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
+    ratio(&net, 1_000_000, 200);
+    let bound = link_time(1_100_000, 200) + Span::from_us(200);
+    assert!(last < Time::ZERO + bound, "{last} {bound}");
+}
+
+#[test]
+fn random_loss_costs_little() {
+    for receivers in [4, 16] {
+        for mbps in [200, 1000] {
+            let link = Link { lost: 10_000, ..Link::new(mbps) };
+            let mut net = network(mbps, receivers as usize, link);
+            send(&mut net, 64 << 20);
+            let ratio = ratio(&net, 64 << 20, mbps);
+            // Each loses other packets, and each of them passes the sender's link once more.
+            let again = 1.0 - 0.99_f64.powi(receivers);
+            assert!(ratio < 1.0 + 1.1 * again + 0.02, "{ratio}");
+        }
+    }
+}
+
+#[test]
+fn noise_of_hosts_does_not_stop_the_link() {
+    for mbps in [200, 1000] {
+        let link = Link { noise: Span::from_ms(5), buffer: 1 << 20, ..Link::new(mbps) };
+        let mut net = network(mbps, 4, link);
+        send(&mut net, 128 << 20);
+        let ratio = ratio(&net, 128 << 20, mbps);
+        assert!(ratio < 1.05, "{ratio}");
+    }
+}
+
+#[test]
+fn a_slow_receiver_does_not_hold_the_others_up() {
+    let bytes = 64 << 20;
+    let mut net = network(200, 4, Link::new(200));
+    net.ends[3].link.rate = Rate(40_000_000);
+    send(&mut net, bytes);
+    let others = net.ends[..3].iter().map(|end| end.ended.expect("ended")).max().expect("three");
+    let took = others.as_us_f64() / link_time(bytes, 200).as_us_f64();
+    let slow = net.ends[3].ended.expect("ended").as_us_f64() / link_time(bytes, 40).as_us_f64();
+    println!("others {took:.4}, slow {slow:.4} {:?}", net.sources[0].machine.summary());
+    for (at, event) in &net.sources[0].events {
+        println!("{at} {event:?}");
+    }
+    assert!(took < 1.05, "{took}");
+    assert!(slow < 1.5, "{slow}");
+}
+
+#[test]
+fn summaries_keep_reports_few() {
+    let mut net = Net::new(1, 200, FlowConfig::default());
+    net.agents = Some(Span::from_ms(1));
+    net.source(None);
+    for _ in 0..64 {
+        net.end(0, Link { lost: 1000, ..Link::new(200) }, App::default());
+    }
+    let bytes = 16 << 20;
+    send(&mut net, bytes);
+    let ratio = ratio(&net, bytes, 200);
+    let last = net.ends.iter().filter_map(|end| end.ended).max().expect("ended");
+    let rate = net.sources[0].statuses as f64 / last.as_us_f64() * 1e6;
+    println!("{rate:.0} reports a second");
+    assert!(rate < 2500.0, "{rate}");
+    assert!(ratio < 1.15, "{ratio}");
+}
+
+#[test]
+fn two_senders_share_a_link() {
+    let mut net = Net::new(1, 1000, FlowConfig::default());
+    // First their own link, then the port of a host that receives both.
+    for own_links in [false, true] {
+        let mut net = Net::new(1, if own_links { 10_000 } else { 1000 }, FlowConfig::default());
+        net.source(None);
+        net.source((!own_links).then_some(0));
+        net.end(0, Link::new(1000), App::default());
+        net.end(1, Link::new(1000), App::default());
+        net.ends[1].port = 0;
+        let bytes = 128 << 20;
+        net.invite(0);
+        net.sources[0].machine.offer(net.now, bytes);
+        net.run(Time::ZERO + Span::from_ms(200)); // The second comes late.
+        net.invite(1);
+        net.sources[1].machine.offer(net.now, bytes);
+        net.run(Time::ZERO + Span::from_ms(400));
+        let before = [net.ends[0].read, net.ends[1].read];
+        net.run(Time::ZERO + Span::from_ms(1000));
+        let got = [0, 1].map(|end| (net.ends[end].read - before[end]) as f64);
+        let both = (got[0] + got[1]) / Rate(1_000_000_000).bytes_in(Span::from_ms(600)) as f64;
+        println!("{got:?}, {both:.3} of the link; dropped {}", net.ends[0].dropped);
+        assert!(both > 0.92 && got[0] / got[1] < 2.0 && got[1] / got[0] < 2.0);
+    }
+}
+
+#[test]
+fn an_idle_session_says_little() {
+    let mut net = network(1000, 4, Link::new(1000));
+    for end in 0..4 {
+        net.invite(end);
+    }
+    net.at(Time::ZERO + Span::from_ms(10), Wish::Offer(100_000));
+    net.run(Time::ZERO + Span::from_secs(2));
+    let (controls, statuses) = (net.sources[0].controls, net.sources[0].statuses);
+    let bytes = net.sources[0].sent_bytes;
+    net.run(Time::ZERO + Span::from_secs(62));
+    let more = net.sources[0].controls - controls + net.sources[0].statuses - statuses;
+    println!("{more} in a minute");
+    assert!(more > 0 && more < 4 * 60 * 4, "{more} packets in a minute");
+    assert!(net.sources[0].sent_bytes - bytes < 100_000);
+    assert_eq!(net.sources[0].machine.summary().attached, 4, "nobody is given up");
+    assert_eq!(net.sources[0].machine.released(), 100_000);
+}
