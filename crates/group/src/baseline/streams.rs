@@ -44,8 +44,8 @@ struct Outlet {
 
 /// Every host opens one stream to each other host at most, but for a client's two to its server and its successor: even so
 /// ids are the same everywhere.
-const STREAM: MessageId = MessageId::request(1);
-const ACKS: MessageId = MessageId::request(2);
+const STREAM: MessageId = MessageId::request(2);
+const ACKS: MessageId = MessageId::request(1);
 
 impl Outlet {
     fn open(machines: &mut [Machine], machine: usize, peer: HostId, id: MessageId) -> Option<Self> {
@@ -177,9 +177,11 @@ impl Node for Server {
     }
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
-        let packet = self.machines.get_mut(usize::from(port))?.poll_transmit(now);
+        let port = usize::from(port);
+        let packet = self.machines.get_mut(port)?.poll_transmit(now);
         self.events(now);
-        packet
+        // What has only now been written leaves by a link that is free.
+        packet.or_else(|| self.machines[port].poll_transmit(now))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -293,7 +295,7 @@ impl Node for Receiver {
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         let packet = self.machines[0].poll_transmit(now);
         self.events(now);
-        packet
+        packet.or_else(|| self.machines[0].poll_transmit(now))
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -25,8 +25,8 @@ pub(super) trait Role {
     fn wrong_bytes(&self) -> u64 {
         0
     }
-    /// How often the controller has put another agent in place of a silent one.
-    fn promotions(&self) -> u64 {
+    /// Agents that fell silent, as their controller sees it.
+    fn silent_agents(&self) -> u64 {
         0
     }
 }
@@ -107,7 +107,7 @@ impl<S: Role, R: Role> Role for Either<S, R> {
     fn wrong_bytes(&self) -> u64 {
         each!(self, node => node.wrong_bytes())
     }
-    fn promotions(&self) -> u64 {
-        each!(self, node => node.promotions())
+    fn silent_agents(&self) -> u64 {
+        each!(self, node => node.silent_agents())
     }
 }

@@ -195,7 +195,7 @@ impl Scene<'_> {
             repaired_bytes: sum(N::repaired_bytes),
             detached: sum(N::detached),
             wrong_bytes: sum(N::wrong_bytes),
-            promotions: sum(N::promotions),
+            silent_agents: sum(N::silent_agents),
         }
     }
 

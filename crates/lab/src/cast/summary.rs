@@ -23,8 +23,8 @@ pub struct CastResult {
     pub detached: u64,
     /// Bytes that came to a wrong place.
     pub wrong_bytes: u64,
-    /// Agents that were put in place of silent ones.
-    pub promotions: u64,
+    /// Agents that fell silent, as their controller sees it.
+    pub silent_agents: u64,
 }
 
 /// A file as its sender sees it.
@@ -144,8 +144,8 @@ pub struct CastSummary {
     pub missing_bytes: u64,
     /// Bytes that came to a wrong place.
     pub wrong_bytes: u64,
-    /// Agents that were put in place of silent ones.
-    pub promotions: u64,
+    /// Agents that fell silent, as their controller sees it.
+    pub silent_agents: u64,
     /// Of a run in which a host crashed: the longest time in which the other receivers of its rack got nothing, less the
     /// longest before that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +196,7 @@ impl CastSummary {
             lost: result.receivers.iter().filter(|receiver| receiver.lost).count() as u64,
             missing_bytes: alive().map(missing).sum(),
             wrong_bytes: result.wrong_bytes,
-            promotions: result.promotions,
+            silent_agents: result.silent_agents,
             failover_us: failover(config, result),
             receivers: result
                 .receivers
