@@ -162,7 +162,8 @@ impl Agent {
 
     /// A receiver of this rack reports: it is told with the others'. False: not to be told by this agent.
     pub fn report(&mut self, now: Time, session: Session, status: &Status) -> bool {
-        let Some(spoken) = self.spoken.get_mut(&session).filter(|_| status.rack == self.place.rack) else {
+        let Some(spoken) = self.spoken.get_mut(&session).filter(|_| status.rack == self.place.rack)
+        else {
             return false;
         };
         if !spoken.summary.add(status) {

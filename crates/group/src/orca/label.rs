@@ -10,7 +10,7 @@
 //! The sender sets the pilot label, the receiving rack's active agent puts the rack label in its place; the packet's kind
 //! tells which it is. "Up" fields are numbers of ports (any of equal ways), "down" fields have a bit for each port. The
 //! field for aggregates is the same in all pods, so that a rack without receivers may get a copy that its agent throws
-//! away. A leaf-spine fabric is one pod without core switches.
+//! away. A leaf-spine fabric is one pod without core switches; where no switch follows pilot labels they name racks all the same.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Port};
@@ -120,6 +120,7 @@ impl Layout {
                     shape: Shape::Pair { left },
                     racks_per_pod: 2,
                     tor_ups: 1,
+                    agg_down: Field { shift: 0, width: 2 },
                     ..Self::flat(hosts)
                 })
             }
@@ -135,18 +136,20 @@ impl Layout {
     #[must_use]
     pub const fn flat(hosts: u32) -> Self {
         let none = Field { shift: 0, width: 0 };
+        let racks = hosts.div_ceil(64);
+        let agg_down = Field { shift: 0, width: if racks < 64 { racks as u8 } else { 64 } };
         Self {
             shape: Shape::Apart,
             hosts,
             hosts_per_rack: 64,
-            racks_per_pod: hosts.div_ceil(64),
+            racks_per_pod: racks,
             pods: 1,
             tor_ups: 0,
             aggregate_ups: 0,
             up_leaf: none,
             up_spine: none,
             core_down: none,
-            agg_down: none,
+            agg_down,
         }
     }
 
@@ -323,23 +326,20 @@ impl Layout {
     /// Racks that the fabric doesn't have are left out.
     #[must_use]
     pub fn pilot(&self, from: HostId, racks: impl Iterator<Item = u16>, salt: u32) -> Label {
-        if self.shape != Shape::Tree {
-            return Label(0);
-        }
         let (mut pods, mut leaves) = (0_u64, 0_u64);
         for rack in racks.map(u32::from).filter(|rack| *rack < self.pods * self.racks_per_pod) {
-            pods |= 1 << (rack / self.racks_per_pod);
-            leaves |= 1 << (rack % self.racks_per_pod);
+            pods |= 1 << (rack / self.racks_per_pod).min(63);
+            leaves |= 1 << (rack % self.racks_per_pod).min(63);
         }
         if leaves == 0 {
             return Label(0);
         }
-        let own = u64::from(self.place(from).rack) / u64::from(self.racks_per_pod);
+        let own = u64::from(self.place(from).rack) / u64::from(self.racks_per_pod.max(1));
         if own < 64 && pods == 1 << own {
             pods = 0;
         }
         let random = mix(u64::from(salt) << 32 | u64::from(from.0));
-        let leaf = (random >> 32) % u64::from(self.tor_ups);
+        let leaf = (random >> 32) % u64::from(self.tor_ups.max(1));
         let spine = (random & 0xffff_ffff) % u64::from(self.aggregate_ups.max(1));
         Label(
             self.up_leaf.put(leaf)
@@ -355,11 +355,11 @@ impl Layout {
         let (pods, leaves) = (self.core_down.of(pilot), self.agg_down.of(pilot));
         let pods = if pods == 0 && own < 64 { 1 << own } else { pods };
         let per_pod = self.racks_per_pod;
-        let tree = self.shape == Shape::Tree;
-        let racks = if tree { u32::from(self.racks()) } else { 0 };
-        (0..racks)
-            .filter(move |rack| pods >> (rack / per_pod) & leaves >> (rack % per_pod) & 1 == 1)
-            .map(|rack| rack as u16)
+        let led = move |rack: &u32| {
+            let (pod, leaf) = (rack / per_pod, rack % per_pod);
+            pods >> pod.min(63) & leaves >> leaf.min(63) & 1 == 1
+        };
+        (0..u32::from(self.racks())).filter(led).map(|rack| rack as u16)
     }
 
     /// The rack label of these ports.

@@ -134,6 +134,8 @@ impl<H: Visible> Program<H> {
             View::Other | View::Control | View::Data { labelled: Labelled::Host, .. } => {
                 Verdict::Route
             }
+            // Between hosts that do without label switches.
+            View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
                 Role::Tor { rack, active } => self.decide_at_tor(rack, active, port, src, view),
                 _ => self.decide_above(port, view),

@@ -72,6 +72,11 @@ impl Ranges {
         Some((new_from, new_to))
     }
 
+    /// Where gaps between what is here end, highest first.
+    pub(super) fn gap_ends(&self) -> impl Iterator<Item = u64> + '_ {
+        self.later.iter().rev().map(|range| range.0)
+    }
+
     /// What is missing below `edge`, lowest first.
     pub(super) fn gaps(&self, edge: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let starts = core::iter::once(self.prefix).chain(self.later.iter().map(|range| range.1));
@@ -114,9 +119,9 @@ mod tests {
                 prop_assert!(ranges.later.first().is_none_or(|range| range.0 > ranges.prefix));
             }
             let gaps: Vec<_> = ranges.gaps(edge).collect();
-            for cell in 0..80 {
-                let missing = gaps.iter().any(|gap| (gap.0..gap.1).contains(&(cell as u64)));
-                prop_assert_eq!(missing, !bitmap[cell] && (cell as u64) < edge);
+            for (cell, here) in (0..).zip(bitmap) {
+                let missing = gaps.iter().any(|gap| (gap.0..gap.1).contains(&cell));
+                prop_assert_eq!(missing, !here && cell < edge);
             }
             prop_assert_eq!(ranges.prefix() as usize, bitmap.iter().position(|here| !here).unwrap_or(80));
         }

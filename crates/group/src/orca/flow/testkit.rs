@@ -119,6 +119,8 @@ pub(super) struct End {
     pub(super) link: Link,
     pub(super) app: App,
     pub(super) machine: Option<Receiver>,
+    /// It had a machine once.
+    pub(super) joined: bool,
     /// Which sender's.
     pub(super) of: usize,
     pub(super) down: bool,
@@ -230,6 +232,7 @@ impl Net {
             link,
             app,
             machine: None,
+            joined: false,
             of,
             down: false,
             stored: BTreeMap::new(),
@@ -361,6 +364,7 @@ impl Net {
             return;
         }
         let via = self.agents.is_some();
+        end.joined = true;
         end.machine = Some(Receiver::new(
             self.now,
             Session(end.of as u32 + 1),
@@ -395,7 +399,8 @@ impl Net {
             assert!(placed.len > 0 && placed.skip + placed.len <= data.len);
             assert_eq!(placed.offset, data.offset + u64::from(placed.skip));
             assert!(placed.offset >= end.read, "bytes below were read already");
-            assert!(placed.offset + u64::from(placed.len) <= end.consumed + end.app.room);
+            let room = end.app.room.max(u64::from(self.config.payload));
+            assert!(placed.offset + u64::from(placed.len) <= end.consumed + room);
             store(&mut end.stored, placed.offset, placed.offset + u64::from(placed.len));
         }
         self.after_end(number);
@@ -468,7 +473,7 @@ impl Net {
             }
         }
         for (to, body) in out {
-            self.from_receiver(number, to, body);
+            self.receiver_says(number, to, body);
         }
         if consume {
             self.ends[number].consuming = true;
@@ -476,7 +481,7 @@ impl Net {
         }
     }
 
-    fn from_receiver(&mut self, number: usize, to: HostId, body: Body) {
+    fn receiver_says(&mut self, number: usize, to: HostId, body: Body) {
         let (of, host, link) = {
             let end = &mut self.ends[number];
             if matches!(body, Body::Status(_)) {
@@ -486,7 +491,7 @@ impl Net {
         };
         if to == TO_AGENT {
             let Body::Status(status) = body else { panic!("only reports go to agents") };
-            self.to_agent(of, status);
+            self.agent_hears(of, status);
             return;
         }
         for at in self.arrivals(number, self.now + link.delay + self.delay) {
@@ -494,7 +499,7 @@ impl Net {
         }
     }
 
-    fn to_agent(&mut self, of: usize, status: Status) {
+    fn agent_hears(&mut self, of: usize, status: Status) {
         let interval = self.agents.expect("there are agents");
         let rack = status.rack;
         let quiet = self.summaries.range((rack, 0)..=(rack, usize::MAX)).all(|(_, s)| s.is_empty());
@@ -529,7 +534,7 @@ impl Net {
         }
         for copy in copies.iter_mut().flatten() {
             if end.rng.chance(link.late as f64 / 1e6) {
-                *copy = *copy + Span(end.rng.below(link.late_by.0 + 1));
+                *copy += Span(end.rng.below(link.late_by.0 + 1));
             }
             if link.noise > Span::ZERO {
                 if *copy >= end.wakes_at {
@@ -628,13 +633,13 @@ impl Net {
                     if self.ends[end].of == source
                         && self.sources[source].attached.get(end) == Some(&true)
                     {
-                        self.to_end(source, end, at, piece);
+                        self.goes_to(source, end, at, piece);
                     }
                 }
             }
             Outgoing::One(host, piece) => {
                 check(&piece);
-                self.to_end(source, host.0 as usize, at, piece);
+                self.goes_to(source, host.0 as usize, at, piece);
             }
             Outgoing::Control(host, body) => {
                 self.sources[source].controls += 1;
@@ -648,7 +653,7 @@ impl Net {
         }
     }
 
-    fn to_end(&mut self, source: usize, end: usize, at: Time, piece: Piece) {
+    fn goes_to(&mut self, source: usize, end: usize, at: Time, piece: Piece) {
         let Some(at) = self.through(end, at, HEADERS + u64::from(piece.len)) else { return };
         let data = Data {
             labelled: Labelled::Host,

@@ -122,7 +122,9 @@ impl Client {
                 self.stage = Stage::Ready;
                 self.number_from(change);
             }
-            Stage::Ready if change.wrapping_sub(self.acked) > self.made.wrapping_sub(self.acked) => {
+            Stage::Ready
+                if change.wrapping_sub(self.acked) > self.made.wrapping_sub(self.acked) =>
+            {
                 return false; // Late, or of changes that we have not made.
             }
             Stage::Ready => {}

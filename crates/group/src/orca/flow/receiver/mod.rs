@@ -60,7 +60,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// Takes part in a session: in answer to an invitation, late, or resumed. `at`: the first byte that it needs; `room`:
-    /// bytes that it can hold beyond those consumed; `via_agent`: reports go to the rack's agent.
+    /// bytes that it can hold beyond those consumed, at least one packet; `via_agent`: reports go to the rack's agent.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "all of them name what is joined")]
     pub fn new(

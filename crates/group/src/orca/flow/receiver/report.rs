@@ -13,7 +13,7 @@ const CLOSEST: Span = Span::from_us(100);
 /// Gaps are told again after this, and then at intervals that double up to [`GAPS_MOST`].
 const GAPS_FIRST: Span = Span::from_ms(2);
 const GAPS_MOST: Span = Span::from_ms(64);
-/// Without gaps the first repetition comes after this; intervals double up to a quarter of the patience.
+/// Without gaps the first repetition comes after this; intervals double up to a sixth of the patience.
 const IDLE_FIRST: Span = Span::from_ms(16);
 
 /// A receiver's reports.
@@ -55,7 +55,7 @@ impl Report {
             interval: config.status_interval,
             reorder: u64::from(config.reorder) * u64::from(config.payload),
             reorder_time: config.reorder_time,
-            idle_most: Span(config.patience.0 / 4),
+            idle_most: Span(config.patience.0 / 6),
             seen: at,
             seen_at: Time::ZERO,
             horizon: at,
@@ -114,19 +114,19 @@ impl Report {
     }
 
     fn look_for_gaps(&mut self, now: Time, ranges: &Ranges) {
-        let mut last_end = 0;
-        for (_, end) in ranges.gaps(self.horizon) {
-            if end <= self.ripe && end > self.told_gaps {
+        // Only the highest gaps are news: most of the time this is one step.
+        let mut unripe = false;
+        for end in ranges.gap_ends().take_while(|end| *end > self.told_gaps) {
+            if end <= self.ripe {
                 self.by(now);
+                break;
             }
-            last_end = end;
+            unripe = true;
         }
-        if last_end > self.ripe {
-            if self.ripens.is_none() {
-                self.ripens = Some((now.saturating_add(self.reorder_time), self.horizon));
-            }
-        } else {
+        if !unripe {
             self.ripens = None;
+        } else if self.ripens.is_none() {
+            self.ripens = Some((now.saturating_add(self.reorder_time), self.horizon));
         }
     }
 

@@ -117,6 +117,17 @@ impl Cells {
         }
     }
 
+    /// Someone has come who lacks cells from this one on, fewer than `most` before those known.
+    pub(super) fn remember_from(&mut self, cell: u64, most: usize) {
+        if self.ring.is_empty() {
+            self.base = self.base.min(cell);
+        }
+        while self.base > cell && self.ring.len() < most {
+            self.ring.push_front(EMPTY);
+            self.base -= 1;
+        }
+    }
+
     /// When the first of the queue may be sent.
     pub(super) fn due(&self) -> Option<Time> {
         self.queue.front().map(|front| front.0)

@@ -216,13 +216,9 @@ impl Sender {
         let payload = u64::from(self.config.payload);
         let most = (self.config.window / payload + 2) as usize;
         let end = gap.offset.saturating_add(u64::from(gap.len));
-        for port in 0..64_usize {
-            if who >> port & 1 == 0 {
-                continue;
-            }
-            let number = ports[port];
+        for (port, &number) in ports.iter().enumerate() {
             let Some(peer) = self.peers.list.get_mut(number as usize) else { continue };
-            if !peer.is_active() {
+            if who >> port & 1 == 0 || !peer.is_active() {
                 continue;
             }
             let together = peer.alone.is_none();
@@ -268,11 +264,11 @@ impl Sender {
             let head = self.group.head;
             self.group.control.end_period(now, progress, head, worst);
         }
-        for port in 0..64_usize {
+        for (port, &number) in ports.iter().enumerate() {
             if who >> port & 1 == 0 {
                 continue;
             }
-            let Some(peer) = self.peers.list.get_mut(ports[port] as usize) else { continue };
+            let Some(peer) = self.peers.list.get_mut(number as usize) else { continue };
             let Some(mut course) = peer.alone.take() else { continue };
             course.arrived(peer.progress);
             course.cells.forget_below(peer.have / u64::from(self.config.payload));

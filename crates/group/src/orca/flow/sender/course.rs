@@ -27,6 +27,8 @@ pub(super) struct Course {
     repeated_bytes: u64,
     /// When data was last sent, or the receivers' reports last told of something new.
     pub(super) moved: Time,
+    /// When anything was last sent to all who are on this course.
+    pub(super) sent: Time,
     /// Probes since then.
     pub(super) probes: u8,
 }
@@ -42,6 +44,7 @@ impl Course {
             repeats: VecDeque::new(),
             repeated_bytes: 0,
             moved: now,
+            sent: now,
             probes: 0,
         }
     }
@@ -49,7 +52,7 @@ impl Course {
     /// New bytes up to `end` leave.
     pub(super) fn departs(&mut self, now: Time, end: u64) {
         self.head = end;
-        self.moved = now;
+        (self.moved, self.sent) = (now, now);
         self.probes = 0;
         match self.departures.back_mut() {
             Some(back) if back.1 == now => back.0 = end,

@@ -328,7 +328,10 @@ impl Sender {
 
     /// A receiver gets what everyone gets.
     fn attach(&mut self, now: Time, number: u32) {
+        let payload = u64::from(self.config.payload);
+        let most = (self.config.window / payload + 2) as usize;
         let peer = &mut self.peers.list[number as usize];
+        self.group.cells.remember_from(peer.have / payload, most);
         peer.state = State::Attached;
         peer.alone = None;
         (peer.since, peer.holds) = (now, None);

@@ -46,6 +46,8 @@ pub(super) struct Peer {
     /// What it is to be told ([`tell`]); it is in the queue if there is anything.
     pub(super) tell: u8,
     pub(super) told_at: Time,
+    /// When anything was last sent to it alone.
+    pub(super) sent: Time,
     pub(super) tellings: u8,
 
     /// It has all bytes below.
@@ -91,6 +93,7 @@ impl Peer {
             state: State::Invited,
             tell: 0,
             told_at: now,
+            sent: now,
             tellings: 0,
             have: 0,
             progress: 0,

@@ -108,7 +108,7 @@ impl Sender {
                 (tell::BYE, State::Gone(reason)) => Body::Bye { reason },
                 _ => continue,
             };
-            peer.told_at = now;
+            (peer.told_at, peer.sent) = (now, now);
             peer.tellings = peer.tellings.saturating_add(1);
             return Some(Outgoing::Control(peer.host, body));
         }
@@ -224,6 +224,7 @@ impl Sender {
         self.pay(now, piece.len);
         Some(match again {
             Again::Everyone => {
+                self.group.sent = now;
                 self.counters.repaired_all += u64::from(piece.len);
                 Outgoing::Everyone(piece)
             }
@@ -231,6 +232,7 @@ impl Sender {
                 self.counters.repaired_one += u64::from(piece.len);
                 let peer = &mut self.peers.list[number as usize];
                 peer.repairs += u64::from(piece.len);
+                peer.sent = now;
                 Outgoing::One(peer.host, piece)
             }
         })
@@ -290,6 +292,7 @@ impl Sender {
             if offset < end {
                 let len = (end - offset) as u16;
                 course.repeats(now, end, len);
+                course.sent = now;
                 peer.repairs += u64::from(len);
                 let end = self.length == Some(end);
                 return Some((peer.host, Piece { offset, len, repair: true, end, parity: None }));

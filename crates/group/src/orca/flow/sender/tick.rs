@@ -63,23 +63,21 @@ impl Sender {
         let wait =
             Span(REPEAT.0 << peer.tellings.min(10)).min(REPEAT_MOST).min(Span(patience.0 / 4));
         let due = now >= peer.told_at.saturating_add(wait);
-        let (state, since, told_at) = (peer.state, peer.since, peer.told_at);
+        let (state, since) = (peer.state, peer.since);
         if state == State::Invited {
             if due {
                 self.tell(number, tell::INVITE);
             }
             return now.since(since) > STILL;
         }
-        let (head, moved) = match &peer.alone {
-            Some(course) => (course.head, course.moved),
-            None => (self.group.head, self.group.moved),
-        };
-        let still = now.since(moved) > STILL;
+        let course = peer.alone.as_deref().unwrap_or(&self.group);
+        let (head, sent) = (course.head, course.sent.max(peer.sent));
+        let still = now.since(course.moved) > STILL;
         if self.length == Some(head) {
-            if due && now.since(moved) >= wait {
+            if due && now.since(sent) >= wait {
                 self.tell(number, tell::END);
             }
-        } else if now.since(moved.max(told_at)) >= Span(patience.0 / 4) {
+        } else if now.since(sent) >= Span(patience.0 / 6) {
             self.tell(number, tell::MODE);
         }
         if state == State::Alone {

@@ -1,2 +1,3 @@
 mod chaos;
+mod golden;
 mod theory;

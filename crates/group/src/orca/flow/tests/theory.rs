@@ -145,7 +145,6 @@ fn summaries_keep_reports_few() {
 
 #[test]
 fn two_senders_share_a_link() {
-    let mut net = Net::new(1, 1000, FlowConfig::default());
     // First their own link, then the port of a host that receives both.
     for own_links in [false, true] {
         let mut net = Net::new(1, if own_links { 10_000 } else { 1000 }, FlowConfig::default());
@@ -187,4 +186,72 @@ fn an_idle_session_says_little() {
     assert!(net.sources[0].sent_bytes - bytes < 100_000);
     assert_eq!(net.sources[0].machine.summary().attached, 4, "nobody is given up");
     assert_eq!(net.sources[0].machine.released(), 100_000);
+}
+
+#[test]
+fn a_link_that_slows_down_is_followed() {
+    let mut net = network(1000, 4, Link { buffer: 256 << 10, ..Link::new(1000) });
+    for end in 0..4 {
+        net.at(Time::ZERO + Span::from_ms(300), Wish::SetRate(end, Rate(250_000_000)));
+        net.at(Time::ZERO + Span::from_ms(900), Wish::SetRate(end, Rate(1_000_000_000)));
+    }
+    let bytes = 96 << 20;
+    send(&mut net, bytes);
+    // 300 ms at the full rate, 600 ms at a quarter of it, the rest at the full rate.
+    let ideal = link_time(bytes, 1000).as_us_f64() + 450_000.0;
+    let last = net.ends.iter().filter_map(|end| end.ended).max().expect("ended").as_us_f64();
+    let dropped: u64 = net.ends.iter().map(|end| end.dropped).max().unwrap_or(0);
+    println!("{:.4} of the ideal; dropped {dropped} at one receiver", last / ideal);
+    assert!(last / ideal < 1.05, "{}", last / ideal);
+    assert!(dropped < 1 << 20, "{dropped}");
+    let events = &net.sources[0].events;
+    assert!(!events.iter().any(|(_, event)| matches!(event, SenderEvent::Detached { .. })));
+}
+
+#[test]
+fn those_alone_share_what_the_others_leave() {
+    let mut net = network(1000, 2, Link::new(1000));
+    let late: Vec<usize> = (0..3).map(|_| net.end(0, Link::new(1000), App::default())).collect();
+    for end in &late {
+        net.at(Time::ZERO + Span::from_ms(200), Wish::Join(*end));
+    }
+    let bytes = 64 << 20;
+    net.invite(0);
+    net.invite(1);
+    // One that was invited and does not answer: so long nothing is released, and the start waits for 100 ms.
+    let silent = net.end(0, Link { lost: 1_000_000, ..Link::new(1000) }, App::default());
+    net.invite(silent);
+    net.sources[0].machine.offer(net.now, bytes);
+    net.sources[0].machine.finish(net.now);
+    net.run(Time::ZERO + Span::from_ms(500));
+    let share: Vec<u64> = late.iter().map(|end| net.ends[*end].read).collect();
+    let most = share.iter().max().expect("three");
+    println!("{share:?}, everyone {}", net.ends[0].read);
+    assert!(share.iter().all(|read| read * 2 > *most && *read > 0), "{share:?}");
+    net.run(Time::ZERO + Span::from_secs(100));
+    let first = net.ends[..2].iter().filter_map(|end| end.ended).max().expect("ended");
+    let took = (first.as_us_f64() - 100_000.0) / link_time(bytes, 1000).as_us_f64();
+    println!("{took:.4}");
+    assert!(took < 1.05, "{took}");
+    assert!(late.iter().all(|end| net.ends[*end].ended.is_some()));
+}
+
+#[test]
+fn a_thousand_receivers() {
+    let mut net = Net::new(1, 1000, FlowConfig::default());
+    net.agents = Some(Span::from_ms(1));
+    net.source(None);
+    for _ in 0..1000 {
+        net.end(0, Link { lost: 100, ..Link::new(1000) }, App::default());
+    }
+    let bytes = 2 << 20;
+    send(&mut net, bytes);
+    let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
+    // Inviting so many takes its time on the sender's link too.
+    println!("{last}, {} reports, {:?}", net.sources[0].statuses, net.sources[0].machine.summary());
+    assert!(last < Time::ZERO + link_time(bytes, 1000) * 2 + Span::from_ms(10), "{last}");
+    let seconds = last.as_us_f64() / 1e6;
+    // 16 racks, one report each in a millisecond, more of them where there are gaps.
+    let rate = net.sources[0].statuses as f64 / seconds;
+    assert!(rate < 2.5 * 16_000.0, "{rate}");
 }

@@ -1,0 +1,16 @@
+//! State of a million sessions on 27,648 hosts: `cargo run --release -p rackweave-group --example orca_scale`.
+
+use rackweave_group::orca::scale::{Members, ScaleConfig, report};
+
+fn main() -> Result<(), rackweave_group::orca::label::LabelError> {
+    for placement in [Members::Anywhere, Members::Together(8)] {
+        let report = report(&ScaleConfig { placement, ..ScaleConfig::default() })?;
+        println!("{placement:?}: {report:#?}");
+        println!(
+            "{:.1} bytes a session in the controller, {:.1} in an agent",
+            report.controller_bytes_per_session(),
+            report.agent_bytes_per_session()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Sessions: members, labels, and agents' confirmations.
+
+use super::*;
+use crate::orca::agent::ANY_RACK;
+
+/// An agent that has not confirmed a label after so many repetitions is taken for one that can't.
+const TRIES: u8 = 12;
+/// Longest wait between repetitions.
+const RETRY_MOST: Span = Span::from_ms(100);
+
+impl Controller {
+    pub(super) fn create(&mut self, now: Time, from: HostId, session: Session) {
+        let known = self.store.get(session);
+        let taken = known.is_some_and(|known| known.sender != from);
+        let full = known.is_none() && self.store.len() >= self.config.max_sessions as usize;
+        if taken || full {
+            return self.say(from, session, Body::Denied { reason: Reason::Busy, change: 0 });
+        }
+        if known.is_none() {
+            self.store.create(session, from);
+            self.agents[from.0 as usize].sends += 1;
+            // A sender's link has enough to carry.
+            let place = self.config.layout.place(from);
+            let rack = &self.racks[usize::from(place.rack)];
+            if rack.active == place.port && rack.live.count_ones() > 1 {
+                self.promote(now, place.rack);
+            }
+        }
+        self.answer(session);
+    }
+
+    pub(super) fn member(
+        &mut self,
+        now: Time,
+        from: HostId,
+        session: Session,
+        host: HostId,
+        joins: bool,
+        change: u32,
+    ) {
+        let Some(known) = self.store.get(session) else {
+            return self.say(from, session, Body::Denied { reason: Reason::Unknown, change });
+        };
+        if known.sender != from {
+            return;
+        }
+        match change.wrapping_sub(known.change) {
+            1 => {}
+            2..0x8000_0000 => return, // Those before come again.
+            _ => return self.answer(session),
+        }
+        let place = self.config.layout.place(host);
+        let is_host = self.config.layout.host(place) == Some(host);
+        let denied = if !is_host {
+            Some(Reason::NoLabel)
+        } else if self.racks[usize::from(place.rack)].active == NO_AGENT {
+            Some(Reason::Silent)
+        } else {
+            None
+        };
+        if let Some(reason) = denied.filter(|_| joins) {
+            self.event(ControllerEvent::Denied { session, host, reason });
+            return self.say(from, session, Body::Denied { reason, change });
+        }
+        self.counters.changes += 1;
+        self.store.set_change(session, change);
+        if is_host {
+            let before = self.store.ports(session, place.rack);
+            let bit = 1 << place.port;
+            let ports = if joins { before | bit } else { before & !bit };
+            if ports != before {
+                self.store.set_ports(session, place.rack, ports);
+                let rack = &mut self.racks[usize::from(place.rack)];
+                rack.sessions += u32::from(before == 0);
+                rack.sessions -= u32::from(ports == 0);
+                self.sync(now, place.rack, session, ports);
+            }
+        }
+        self.answer(session);
+    }
+
+    pub(super) fn destroy(&mut self, now: Time, from: HostId, session: Session) {
+        if self.store.get(session).is_some_and(|known| known.sender == from) {
+            self.end(now, session, from);
+        }
+        self.say(from, session, Body::Denied { reason: Reason::Left, change: 0 });
+    }
+
+    fn end(&mut self, now: Time, session: Session, sender: HostId) {
+        for rack in self.store.remove(session) {
+            self.racks[usize::from(rack)].sessions -= 1;
+            self.sync(now, rack, session, 0);
+        }
+        let agent = &mut self.agents[sender.0 as usize];
+        agent.sends = agent.sends.saturating_sub(1);
+    }
+
+    /// Forgets the sessions of a sender that is still dead.
+    pub(super) fn forget(&mut self, now: Time, host: HostId) {
+        let agent = self.agents[host.0 as usize];
+        let since = now.since(agent.heard);
+        if agent.standing != Standing::Dead || agent.sends == 0 || since < self.config.forget {
+            return;
+        }
+        let slots = (0..self.store.slots()).filter_map(|slot| self.store.at(slot));
+        let ended: Vec<_> =
+            slots.filter(|(_, known)| known.sender == host).map(|(session, _)| session).collect();
+        for session in ended {
+            self.end(now, session, host);
+        }
+    }
+
+    /// Tells the sender its labels, if all live agents know them.
+    fn answer(&mut self, session: Session) {
+        if self.unconfirmed.contains_key(&session) {
+            return;
+        }
+        let Some(known) = self.store.get(session) else { return };
+        let layout = &self.config.layout;
+        let own = layout.place(known.sender).rack;
+        let ports = self.store.ports(session, own);
+        // If all are in the sender's rack, it needs no pilot label.
+        let abroad = self.store.members(session).any(|(rack, _)| rack != own);
+        let racks = self.store.members(session).map(|(rack, _)| rack);
+        let racks = racks.filter(|rack| abroad && (*rack != own || layout.returns()));
+        let pilot = layout.pilot(known.sender, racks, session.0);
+        let labels = Body::Labels { pilot, ports, change: known.change };
+        self.say(known.sender, session, labels);
+    }
+
+    /// Tells all agents of a rack a label.
+    fn sync(&mut self, now: Time, rack: u16, session: Session, ports: u64) {
+        let version = self.next_number(now);
+        let state = &self.racks[usize::from(rack)];
+        let waiting = state.live | state.syncing;
+        let at = now.saturating_add(self.config.retry);
+        let pending = Pending { ports, version, waiting, tries: 0, at };
+        if let Some(old) = self.pending.remove(&(rack, session)) {
+            self.timers.remove(&(old.at, Timer::Pending(rack, session)));
+            self.one_confirmed(session);
+        }
+        if waiting == 0 {
+            return;
+        }
+        self.pending.insert((rack, session), pending);
+        *self.unconfirmed.entry(session).or_default() += 1;
+        self.timers.insert((at, Timer::Pending(rack, session)));
+        self.tell_pending(rack, session, pending);
+    }
+
+    fn tell_pending(&mut self, rack: u16, session: Session, pending: Pending) {
+        let Pending { ports, version, waiting, tries, .. } = pending;
+        // Few that have not heard it are told by themselves.
+        if tries > 0 && waiting.count_ones() <= 2 {
+            for port in (0..64).filter(|port| waiting >> port & 1 == 1) {
+                if let Some(host) = self.config.layout.host(Place { rack, port }) {
+                    self.say(host, session, Body::Sync { rack: ANY_RACK, ports, version });
+                }
+            }
+        } else if let Some(door) = self.door(rack) {
+            self.say(door, session, Body::Sync { rack, ports, version });
+        }
+    }
+
+    pub(super) fn repeat_pending(&mut self, now: Time, at: Time, rack: u16, session: Session) {
+        let Some(pending) = self.pending.get_mut(&(rack, session)).filter(|p| p.at == at) else {
+            return;
+        };
+        pending.tries += 1;
+        let wait = Span(self.config.retry.0 << pending.tries.min(6)).min(RETRY_MOST);
+        pending.at = now.saturating_add(wait);
+        let pending = *pending;
+        if pending.tries >= TRIES {
+            // They ping but don't hold the label: not until they have all labels.
+            for port in (0..64).filter(|port| pending.waiting >> port & 1 == 1) {
+                let place = Place { rack, port };
+                if let Some(host) = self.config.layout.host(place) {
+                    self.dies(now, host, place);
+                }
+            }
+            return;
+        }
+        self.timers.insert((pending.at, Timer::Pending(rack, session)));
+        self.tell_pending(rack, session, pending);
+    }
+
+    /// An agent has confirmed a label.
+    pub(super) fn confirmed(
+        &mut self,
+        now: Time,
+        host: HostId,
+        place: Place,
+        session: Session,
+        version: u32,
+    ) {
+        self.counters.confirmed += 1;
+        self.confirmed_resync(now, host, session, version);
+        let key = (place.rack, session);
+        if let Some(pending) = self.pending.get_mut(&key).filter(|p| p.version == version) {
+            pending.waiting &= !(1 << place.port);
+            if pending.waiting == 0 {
+                self.done(key);
+            }
+        }
+    }
+
+    fn done(&mut self, (rack, session): (u16, Session)) {
+        if let Some(pending) = self.pending.remove(&(rack, session)) {
+            self.timers.remove(&(pending.at, Timer::Pending(rack, session)));
+            self.one_confirmed(session);
+            self.answer(session);
+        }
+    }
+
+    fn one_confirmed(&mut self, session: Session) {
+        if let Some(count) = self.unconfirmed.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                self.unconfirmed.remove(&session);
+            }
+        }
+    }
+
+    /// The dead hold up nobody.
+    pub(super) fn no_longer_wait_for(&mut self, _now: Time, place: Place) {
+        let range = (place.rack, Session(0))..=(place.rack, Session(u32::MAX));
+        let mut done = Vec::new();
+        for (key, pending) in self.pending.range_mut(range) {
+            pending.waiting &= !(1 << place.port);
+            if pending.waiting == 0 {
+                done.push(*key);
+            }
+        }
+        for key in done {
+            self.done(key);
+        }
+    }
+}

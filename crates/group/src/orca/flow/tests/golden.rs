@@ -1,0 +1,423 @@
+//! What leads to what, step by step.
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
+
+use super::super::{
+    FlowConfig, Outgoing, Piece, Receiver, ReceiverEvent, Sender, SenderEvent, Standing,
+};
+
+const P: u64 = 1000;
+
+fn config() -> FlowConfig {
+    FlowConfig { payload: P as u16, ..FlowConfig::default() }
+}
+
+fn us(n: u64) -> Time {
+    Time::ZERO + Span::from_us(n)
+}
+
+fn place(port: u8) -> Place {
+    Place { rack: 0, port }
+}
+
+/// A sender with these receivers, who have joined at 100 us.
+fn sender(receivers: u8) -> Sender {
+    let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
+    for port in 0..receivers {
+        sender.invite(Time::ZERO, HostId(port.into()), place(port));
+    }
+    for port in 0..receivers {
+        let join = Body::Join { stream: 7, place: place(port), at: 0, limit: 1 << 20 };
+        sender.handle_control(us(100), HostId(port.into()), &join);
+    }
+    while sender.poll(us(100)).is_some() {}
+    while sender.poll_event().is_some() {}
+    sender
+}
+
+fn everything(sender: &mut Sender, now: Time) -> Vec<Outgoing> {
+    core::iter::from_fn(|| sender.poll(now)).collect()
+}
+
+fn events(sender: &mut Sender) -> Vec<SenderEvent> {
+    core::iter::from_fn(|| sender.poll_event()).collect()
+}
+
+/// One receiver's report: it has `have`, has seen `seen`, and misses these.
+fn status(port: u8, have: u64, seen: u64, gaps: &[(u64, u64)]) -> Body {
+    let mut status = Status {
+        rack: 0,
+        who: 1 << port,
+        have,
+        slowest: port,
+        seen,
+        limit: 1 << 20,
+        ..Status::default()
+    };
+    for (gap, (from, to)) in status.gaps.iter_mut().zip(gaps) {
+        *gap = Gap { offset: *from, len: (to - from) as u32, who: 1 << port };
+    }
+    Body::Status(status)
+}
+
+const fn piece(offset: u64, len: u64, repair: bool, end: bool) -> Piece {
+    Piece { offset, len: len as u16, repair, end, parity: None }
+}
+
+#[test]
+fn invitation_and_start() {
+    let mut sender = Sender::new(Time::ZERO, Session(1), 7, true, config());
+    sender.invite(Time::ZERO, HostId(4), place(4));
+    sender.invite(Time::ZERO, HostId(5), place(5));
+    sender.offer(Time::ZERO, 2500);
+    let invite =
+        |port| Body::Invite { stream: 7, place: place(port), payload: 1000, via_agent: true };
+    let all = everything(&mut sender, Time::ZERO);
+    assert_eq!(all, [4, 5].map(|n| Outgoing::Control(HostId(n.into()), invite(n))));
+    // The first joins; the start waits for the second, who refuses.
+    let join = Body::Join { stream: 7, place: place(4), at: 0, limit: 1 << 20 };
+    sender.handle_control(us(50), HostId(4), &join);
+    let alone = Body::Alone { alone: false };
+    assert_eq!(everything(&mut sender, us(50)), [Outgoing::Control(HostId(4), alone)]);
+    sender.handle_control(us(60), HostId(5), &Body::Bye { reason: Reason::Refused });
+    let all = everything(&mut sender, us(60));
+    let bye = Body::Bye { reason: Reason::Refused };
+    // The short piece waits for more of the application's bytes, but not for long.
+    assert_eq!(
+        all,
+        [
+            Outgoing::Control(HostId(5), bye),
+            Outgoing::Everyone(piece(0, 1000, false, false)),
+            Outgoing::Everyone(piece(1000, 1000, false, false)),
+        ]
+    );
+    assert_eq!(sender.poll_timeout(), Some(us(500)));
+    sender.handle_timeout(us(500));
+    assert_eq!(
+        everything(&mut sender, us(500)),
+        [Outgoing::Everyone(piece(2000, 500, false, false))]
+    );
+    assert_eq!(
+        events(&mut sender),
+        [
+            SenderEvent::Joined { host: HostId(4), at: 0 },
+            SenderEvent::Attached { host: HostId(4) },
+            SenderEvent::Lost { host: HostId(5), reason: Reason::Refused },
+        ]
+    );
+}
+
+/// Who misses a packet, what a packet to everyone costs on the sender's link, and to whom it goes again.
+#[test]
+fn what_a_gap_leads_to() {
+    let one = |host| Outgoing::One(HostId(host), piece(2000, 1000, true, false));
+    let all = Outgoing::Everyone(piece(2000, 1000, true, false));
+    let table: [(&[u8], u32, Vec<Outgoing>); 6] = [
+        (&[1], 1, vec![one(1)]),
+        (&[1, 2], 1, vec![all]),
+        (&[0, 1, 2, 3], 1, vec![all]),
+        (&[1, 2], 4, vec![one(1), one(2)]),
+        (&[0, 1, 2], 4, vec![one(0), one(1), one(2)]),
+        (&[0, 1, 2, 3], 4, vec![all]),
+    ];
+    for (who, copies, expected) in table {
+        let mut sender = sender(4);
+        sender.set_copies(copies);
+        sender.offer(us(100), 10 * P);
+        assert_eq!(everything(&mut sender, us(100)).len(), 10);
+        for port in who {
+            sender.handle_control(
+                us(300),
+                HostId((*port).into()),
+                &status(*port, 2000, 10_000, &[(2000, 3000)]),
+            );
+        }
+        // A short wait, so that others can say so too.
+        assert_eq!(everything(&mut sender, us(300)), []);
+        sender.handle_timeout(us(400));
+        assert_eq!(everything(&mut sender, us(400)), expected, "{who:?} {copies}");
+        // Reports from before it can have arrived change nothing.
+        for port in who {
+            sender.handle_control(
+                us(500),
+                HostId((*port).into()),
+                &status(*port, 2000, 10_000, &[(2000, 3000)]),
+            );
+        }
+        sender.handle_timeout(us(1200));
+        assert_eq!(everything(&mut sender, us(1200)), []);
+        // Later ones mean that it was lost again.
+        for port in who {
+            sender.handle_control(
+                us(4000),
+                HostId((*port).into()),
+                &status(*port, 2000, 10_000, &[(2000, 3000)]),
+            );
+        }
+        sender.handle_timeout(us(4200));
+        assert_eq!(everything(&mut sender, us(4200)), expected, "again {who:?} {copies}");
+        let summary = sender.summary();
+        let bytes: u64 = expected.len() as u64 * 2 * P;
+        assert_eq!(summary.repaired_all + summary.repaired_one, bytes);
+    }
+}
+
+#[test]
+fn only_what_someone_still_lacks_goes_again() {
+    let mut sender = sender(2);
+    sender.offer(us(100), 10 * P);
+    assert_eq!(everything(&mut sender, us(100)).len(), 10);
+    sender.handle_control(us(300), HostId(0), &status(0, 2000, 10_000, &[(2000, 3000)]));
+    // It came after all: late, not lost.
+    sender.handle_control(us(310), HostId(0), &status(0, 10_000, 10_000, &[]));
+    sender.handle_timeout(us(2000));
+    assert_eq!(everything(&mut sender, us(2000)), []);
+    sender.handle_control(us(2000), HostId(1), &status(1, 9000, 9000, &[]));
+    assert_eq!(sender.released(), 9000);
+}
+
+#[test]
+fn the_end_of_a_stream() {
+    let mut sender = sender(2);
+    sender.offer(us(100), 1500);
+    sender.finish(us(100));
+    let sent = [piece(0, 1000, false, false), piece(1000, 500, false, true)];
+    assert_eq!(everything(&mut sender, us(100)), sent.map(Outgoing::Everyone));
+    for port in 0..2 {
+        sender.handle_control(us(200), HostId(port.into()), &status(port, 1500, 1500, &[]));
+    }
+    assert_eq!(sender.released(), 1500);
+    sender.handle_control(us(300), HostId(0), &Body::Complete { place: place(0) });
+    let bye = |host| Outgoing::Control(HostId(host), Body::Bye { reason: Reason::Left });
+    assert_eq!(everything(&mut sender, us(300)), [bye(0)]);
+    assert!(!sender.is_over());
+    // The acknowledgement was lost.
+    sender.handle_control(us(9000), HostId(0), &Body::Complete { place: place(0) });
+    assert_eq!(everything(&mut sender, us(9000)), [bye(0)]);
+    sender.handle_control(us(9100), HostId(1), &Body::Complete { place: place(1) });
+    assert_eq!(everything(&mut sender, us(9100)), [bye(1)]);
+    let completed = [0, 1].map(|host| SenderEvent::Completed { host: HostId(host) });
+    assert_eq!(events(&mut sender), [completed[0], completed[1], SenderEvent::Finished]);
+    assert_eq!(sender.poll_timeout(), None);
+    sender.handle_control(us(20_000), HostId(1), &Body::Complete { place: place(1) });
+    assert_eq!(everything(&mut sender, us(20_000)), [bye(1)], "also when all is over");
+}
+
+#[test]
+fn an_end_that_comes_after_the_last_byte() {
+    let mut sender = sender(1);
+    sender.offer(us(100), 1000);
+    assert_eq!(everything(&mut sender, us(100)).len(), 1);
+    sender.finish(us(5000));
+    let end = Outgoing::Control(HostId(0), Body::End { length: 1000 });
+    assert_eq!(everything(&mut sender, us(5000)), [end]);
+    sender.handle_control(us(5100), HostId(0), &status(0, 1000, 1000, &[]));
+    // Told until it says that it has completed, more and more rarely.
+    let (mut now, mut told) = (us(5100), Vec::new());
+    while told.len() < 8 {
+        now = sender.poll_timeout().expect("goes on").max(now);
+        sender.handle_control(now, HostId(0), &status(0, 1000, 1000, &[]));
+        sender.handle_timeout(now);
+        let out = everything(&mut sender, now);
+        assert!(out.iter().all(|out| *out == end), "{out:?}");
+        told.extend(out.iter().map(|_| now));
+    }
+    let waits: Vec<u64> = told.windows(2).map(|pair| pair[1].since(pair[0]).0).collect();
+    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0] / 2), "{waits:?}");
+    assert!(waits.last().is_some_and(|wait| *wait >= Span::from_ms(400).0), "{waits:?}");
+}
+
+#[test]
+fn one_that_says_nothing_is_detached_and_then_lost() {
+    let mut sender = sender(3);
+    sender.offer(us(100), 1 << 20);
+    let mut now = us(100);
+    let mut head = 0;
+    let mut log = Vec::new();
+    while now < Time::ZERO + Span::from_secs(4) {
+        for out in everything(&mut sender, now) {
+            if let Outgoing::Everyone(piece) = out {
+                head = head.max(piece.offset + u64::from(piece.len));
+            }
+        }
+        log.extend(events(&mut sender).into_iter().map(|event| (now.0 / 1_000_000_000, event)));
+        now += Span::from_ms(1);
+        for port in 0..2 {
+            sender.handle_control(now, HostId(port.into()), &status(port, head, head, &[]));
+        }
+        sender.handle_timeout(now);
+    }
+    let host = HostId(2);
+    assert_eq!(log.len(), 2, "{log:?}");
+    assert_eq!(log[0].1, SenderEvent::Detached { host });
+    assert!((50..120).contains(&log[0].0), "{log:?}");
+    assert_eq!(log[1].1, SenderEvent::Lost { host, reason: Reason::Silent });
+    assert!((3000..3400).contains(&log[1].0), "{log:?}");
+    assert_eq!(head, 1 << 20, "the others were not held up");
+    let standing: Vec<_> = sender.receivers().map(|view| view.standing).collect();
+    assert_eq!(standing, [Standing::Attached, Standing::Attached, Standing::Lost(Reason::Silent)]);
+}
+
+const fn data(offset: u64, len: u64, end: bool) -> Data {
+    Data {
+        labelled: Labelled::Host,
+        label: Label(0),
+        session: Session(1),
+        offset,
+        len: len as u16,
+        repair: false,
+        end,
+        parity: None,
+    }
+}
+
+fn receiver() -> Receiver {
+    let mut receiver =
+        Receiver::new(Time::ZERO, Session(1), 7, HostId(9), place(3), 0, 100_000, false, config());
+    let join = Body::Join { stream: 7, place: place(3), at: 0, limit: 100_000 };
+    assert_eq!(receiver.poll(Time::ZERO), Some((HostId(9), join)));
+    receiver
+}
+
+fn reports(receiver: &mut Receiver, now: Time) -> Vec<(u64, Vec<(u64, u32)>)> {
+    let mut all = Vec::new();
+    while let Some((_, body)) = receiver.poll(now) {
+        let Body::Status(status) = body else { panic!("{body:?}") };
+        let gaps = status.gaps.iter().filter(|gap| gap.len > 0);
+        all.push((status.have, gaps.map(|gap| (gap.offset, gap.len)).collect()));
+    }
+    all
+}
+
+#[test]
+fn when_a_receiver_reports() {
+    let mut receiver = receiver();
+    // The first packet at once, the next after the interval.
+    assert!(receiver.handle_data(us(1000), &data(0, 1000, false)).is_some());
+    assert_eq!(reports(&mut receiver, us(1000)), [(1000, vec![])]);
+    assert!(receiver.handle_data(us(1200), &data(1000, 1000, false)).is_some());
+    assert_eq!(reports(&mut receiver, us(1200)), []);
+    assert_eq!(receiver.poll_timeout(), Some(us(2200)));
+    receiver.handle_timeout(us(2200));
+    assert_eq!(reports(&mut receiver, us(2200)), [(2000, vec![])]);
+    // A gap is told when three packets came after it,
+    for number in 3..5 {
+        assert!(receiver.handle_data(us(3000), &data(number * 1000, 1000, false)).is_some());
+        assert_eq!(reports(&mut receiver, us(3000)), []);
+    }
+    assert!(receiver.handle_data(us(3000), &data(5000, 1000, false)).is_some());
+    assert_eq!(reports(&mut receiver, us(3000)), [(2000, vec![(2000, 1000)])]);
+    // or after a time.
+    assert!(receiver.handle_data(us(3010), &data(7000, 1000, false)).is_some());
+    assert_eq!(receiver.poll_timeout(), Some(us(3510)));
+    receiver.handle_timeout(us(3510));
+    let both = vec![(2000, 1000), (6000, 1000)];
+    assert_eq!(reports(&mut receiver, us(3510)), [(2000, both.clone())]);
+    // Then again and again, more and more rarely.
+    let mut times = Vec::new();
+    for _ in 0..6 {
+        let now = receiver.poll_timeout().expect("gaps are left");
+        receiver.handle_timeout(now);
+        assert_eq!(reports(&mut receiver, now), [(2000, both.clone())]);
+        times.push(now.0 / 1_000_000);
+    }
+    assert_eq!(times, [5510, 9510, 17_510, 33_510, 65_510, 129_510]);
+    // What fills them is news.
+    assert!(receiver.handle_data(us(191_600), &data(6000, 1000, false)).is_some());
+    assert!(receiver.handle_data(us(191_600), &data(2000, 1000, true)).is_none(), "not the end");
+    assert!(receiver.handle_data(us(191_600), &data(2000, 1000, false)).is_some());
+    let events: Vec<_> = core::iter::from_fn(|| receiver.poll_event()).collect();
+    assert_eq!(events, [ReceiverEvent::Readable { upto: 8000 }]);
+}
+
+#[test]
+fn many_gaps_take_several_reports_but_not_any_number() {
+    let mut receiver = receiver();
+    for number in 0..40 {
+        let _ = receiver.handle_data(us(1000), &data(number * 2000 + 1000, 1000, false));
+    }
+    let told = reports(&mut receiver, us(1000));
+    assert_eq!(told.len(), 8);
+    let gaps: Vec<_> = told.into_iter().flat_map(|(_, gaps)| gaps).collect();
+    assert_eq!(gaps, (0..24).map(|number| (number * 2000, 1000)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_receiver_ends() {
+    let mut receiver = receiver();
+    assert!(receiver.handle_data(us(1000), &data(0, 1000, false)).is_some());
+    let _ = reports(&mut receiver, us(1000));
+    // An end that is further than what came: the rest is missing, at once.
+    receiver.handle_control(us(2000), &Body::End { length: 2500 });
+    assert_eq!(reports(&mut receiver, us(2000)), [(1000, vec![(1000, 1500)])]);
+    assert!(receiver.handle_data(us(2100), &data(2000, 600, false)).is_none(), "beyond the end");
+    assert!(receiver.handle_data(us(2100), &data(2000, 500, true)).is_some());
+    assert!(receiver.handle_data(us(2100), &data(1000, 1000, false)).is_some());
+    let events: Vec<_> = core::iter::from_fn(|| receiver.poll_event()).collect();
+    let ended = ReceiverEvent::Ended { length: 2500 };
+    let [first, middle] = [1000, 2500].map(|upto| ReceiverEvent::Readable { upto });
+    assert!(events == [first, middle, ended] || events == [middle, ended], "{events:?}");
+    receiver.complete(us(3000));
+    let complete = Some((HostId(9), Body::Complete { place: place(3) }));
+    assert_eq!(receiver.poll(us(3000)), complete);
+    assert_eq!(receiver.poll(us(3000)), None);
+    assert_eq!(receiver.poll_timeout(), Some(us(8000)));
+    assert_eq!(receiver.poll(us(8000)), complete);
+    receiver.handle_control(us(8100), &Body::Bye { reason: Reason::Left });
+    assert_eq!(receiver.poll_event(), Some(ReceiverEvent::Closed));
+    assert!(receiver.is_over());
+    assert_eq!(receiver.poll_timeout(), None);
+}
+
+#[test]
+fn a_resumed_receiver_and_one_too_late() {
+    let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
+    sender.invite(Time::ZERO, HostId(0), place(0));
+    sender.offer(Time::ZERO, 20_000);
+    let join = |port, at| Body::Join { stream: 7, place: place(port), at, limit: 1 << 20 };
+    // The only one has the beginning already: nothing of it is sent.
+    sender.handle_control(us(50), HostId(0), &join(0, 15_500));
+    let first = everything(&mut sender, us(50)).into_iter().find_map(|out| match out {
+        Outgoing::Everyone(piece) => Some(piece),
+        _ => None,
+    });
+    assert_eq!(first, Some(piece(15_500, 500, false, false)));
+    assert_eq!(sender.released(), 15_500);
+    sender.handle_control(us(100), HostId(1), &join(1, 3000));
+    let bye = Body::Bye { reason: Reason::TooLate };
+    assert_eq!(everything(&mut sender, us(100)), [Outgoing::Control(HostId(1), bye)]);
+    // One that lacks only what the others lack too is caught up alone, and then attached.
+    sender.handle_control(us(100), HostId(2), &join(2, 16_000));
+    let out = everything(&mut sender, us(100));
+    assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Alone { alone: true }));
+    let to_it = |offset| Outgoing::One(HostId(2), piece(offset, 1000, false, false));
+    assert_eq!(out[1..], [16_000, 17_000, 18_000, 19_000].map(to_it));
+    let now = sender.poll_timeout().expect("ticks");
+    sender.handle_control(now, HostId(2), &status(2, 20_000, 20_000, &[]));
+    sender.handle_timeout(now);
+    let log = events(&mut sender);
+    assert_eq!(log.last(), Some(&SenderEvent::Attached { host: HostId(2) }), "{log:?}");
+}
+
+/// The others' lowest gap is no bound for one that is attached behind them.
+#[test]
+fn one_that_is_attached_behind_the_others_is_repaired() {
+    let mut sender = sender(1);
+    sender.offer(us(100), 10 * P);
+    assert_eq!(everything(&mut sender, us(100)).len(), 10);
+    let join = Body::Join { stream: 7, place: place(1), at: 0, limit: 1 << 20 };
+    sender.handle_control(us(200), HostId(1), &join);
+    assert_eq!(everything(&mut sender, us(200)).len(), 11, "all of it, to it alone");
+    sender.handle_control(us(300), HostId(0), &status(0, 10_000, 10_000, &[]));
+    let gap = status(1, 2000, 10_000, &[(2000, 3000)]);
+    let tick = sender.poll_timeout().expect("ticks");
+    sender.handle_timeout(tick);
+    assert_eq!(events(&mut sender).last(), Some(&SenderEvent::Attached { host: HostId(1) }));
+    let _ = everything(&mut sender, tick);
+    sender.handle_control(tick, HostId(1), &gap);
+    let due = tick + Span::from_ms(1);
+    sender.handle_timeout(due);
+    let again = Outgoing::One(HostId(1), piece(2000, 1000, true, false));
+    assert_eq!(everything(&mut sender, due), [again]);
+}

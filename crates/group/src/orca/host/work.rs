@@ -1,0 +1,468 @@
+//! What a host does with packets, time and links.
+
+use super::*;
+
+impl Host {
+    /// Takes a packet that has come in at a port.
+    pub fn handle(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
+        match &packet.header {
+            Header::Data(data) => self.handle_data(now, port, packet.src, data),
+            Header::Control(control) => {
+                if control.from == packet.src {
+                    self.handle_control(now, port, control);
+                } else {
+                    self.counters.ignored += 1;
+                }
+                Handled::default()
+            }
+        }
+    }
+
+    fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
+        let session = data.session;
+        let store = match self.receiving.get_mut(&session) {
+            Some(receiving) => {
+                receiving.data_at = now;
+                let store = receiving.flow.handle_data(now, data);
+                self.touch(now, Key::Receive(session));
+                store
+            }
+            None => None,
+        };
+        let mut relays = 0;
+        if data.labelled == Labelled::Pilot && !self.sending.contains_key(&session) {
+            let relay = self.agent.external(now, session, src);
+            if relay.ports != 0 {
+                relays = self.relay(port, data, relay.ports);
+            }
+        } else if store.is_none() && !self.receiving.contains_key(&session) {
+            self.counters.ignored += 1;
+        }
+        Handled { store, relays }
+    }
+
+    /// Puts copies into the outbox: one for the ToR, or one for each of these ports.
+    fn relay(&mut self, port: u8, data: &Data, ports: u64) -> u16 {
+        let layout = &self.config.layout;
+        let copy = |labelled, label, dst| {
+            self.packet_of(dst, Data { labelled, label, ..*data }).with_priority(0)
+        };
+        let mut copies = smallvec::SmallVec::<[Packet<Header>; 4]>::new();
+        match self.config.tor {
+            Tor::Switch => copies.push(copy(Labelled::Rack, layout.rack_label(ports), TO_GROUP)),
+            Tor::None => {
+                // Only to higher ports: whatever labels say, no packet goes around in circles.
+                let above = self.agent.bit().wrapping_sub(1) | self.agent.bit();
+                let ports = ports & !above;
+                for other in (0..64).filter(|other| ports >> other & 1 == 1) {
+                    let place = Place { rack: self.place.rack, port: other };
+                    if let Some(host) = layout.host(place) {
+                        copies.push(copy(Labelled::Pilot, data.label, host));
+                    }
+                }
+            }
+        }
+        let mut relays = 0;
+        for packet in copies {
+            if self.outbox.len() >= OUTBOX {
+                self.counters.relays_dropped += 1;
+            } else {
+                self.outbox.push_back((port, packet));
+                self.counters.relayed += 1;
+                relays += 1;
+            }
+        }
+        relays
+    }
+
+    fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
+        let Control { from, to, session, ref body } = *control;
+        if self.links.len() > 1 && self.heard_at.len() < 1 << 16 {
+            self.heard_at.insert(from, port);
+        }
+        let from_controller = self.config.controller == Some(from);
+        match *body {
+            Body::Status(ref status) if to == TO_AGENT => {
+                if !self.agent.report(now, session, status) {
+                    self.counters.ignored += 1;
+                }
+            }
+            Body::Pong { number } if from_controller => self.agent.pong(number),
+            Body::Sync { rack, ports, version } => {
+                self.handle_sync(from, session, rack, ports, version);
+            }
+            Body::Labels { .. } | Body::Denied { .. } if from_controller => {
+                self.with_sending(now, session, |sending, _| sending.handle_controller(now, body));
+            }
+            Body::Invite { stream, place, payload, via_agent } => {
+                let invitation = Invitation { from, stream, place, payload, via_agent };
+                self.handle_invitation(now, session, invitation, body);
+            }
+            Body::End { .. } | Body::Alone { .. } => {
+                let known = self.to_receiver(now, session, from, body);
+                // We were in it before we lost our memory.
+                if !known
+                    && !self.ended.contains(&session)
+                    && !self.invitations.contains_key(&session)
+                {
+                    self.say(Some(from), session, Body::Bye { reason: Reason::Unknown });
+                }
+            }
+            Body::Bye { .. } => {
+                if !self.to_receiver(now, session, from, body) {
+                    self.invitations
+                        .retain(|s, invitation| *s != session || invitation.from != from);
+                    self.with_sending(now, session, |sending, _| {
+                        sending.handle_control(now, from, body);
+                    });
+                }
+            }
+            Body::Join { .. } | Body::Status(_) | Body::Complete { .. } | Body::SyncDone { .. } => {
+                self.handle_answer(now, from, session, body);
+            }
+            _ => self.counters.ignored += 1,
+        }
+    }
+
+    /// From a receiver of a session that this host sends, or once sent.
+    fn handle_answer(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
+        if self.sending.contains_key(&session) {
+            self.with_sending(now, session, |sending, _| sending.handle_control(now, from, body));
+            return;
+        }
+        let reason = match body {
+            Body::Complete { .. } => Reason::Left,
+            Body::SyncDone { .. } => return,
+            _ => Reason::Unknown,
+        };
+        self.say(Some(from), session, Body::Bye { reason });
+    }
+
+    fn handle_sync(&mut self, from: HostId, session: Session, rack: u16, ports: u64, version: u32) {
+        // Labels come from the controller; without label switches, from the session's sender.
+        let believed = match self.config.tor {
+            Tor::Switch => self.config.controller == Some(from),
+            Tor::None => {
+                let receiving = self.receiving.get(&session);
+                receiving.is_some_and(|receiving| receiving.flow.sender() == from)
+            }
+        };
+        if !believed || rack != self.place.rack && rack != ANY_RACK {
+            self.counters.ignored += 1;
+            return;
+        }
+        if let Some(done) = self.agent.sync(session, ports, version) {
+            self.say(Some(from), session, done);
+        }
+    }
+
+    fn handle_invitation(
+        &mut self,
+        now: Time,
+        session: Session,
+        invitation: Invitation,
+        body: &Body,
+    ) {
+        let Invitation { from, stream, payload, .. } = invitation;
+        if self.to_receiver(now, session, from, body) || self.ended.contains(&session) {
+            return;
+        }
+        if self.receiving.contains_key(&session) || self.sending.contains_key(&session) {
+            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+            return;
+        }
+        if self.invitations.contains_key(&session) {
+            return;
+        }
+        if self.invitations.len() >= MOST_INVITATIONS {
+            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+            return;
+        }
+        self.invitations.insert(session, invitation);
+        self.events.push_back(Event::Invited { session, from, stream, payload });
+    }
+
+    /// Gives a control packet to the session's receiver, if it comes from its sender.
+    fn to_receiver(&mut self, now: Time, session: Session, from: HostId, body: &Body) -> bool {
+        match self.receiving.get_mut(&session) {
+            Some(receiving) if receiving.flow.sender() == from => {
+                receiving.flow.handle_control(now, body);
+                self.touch(now, Key::Receive(session));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Something has happened to a session: takes its events, and lets it be asked for packets.
+    pub(super) fn touch(&mut self, now: Time, key: Key) {
+        match key {
+            Key::Send(session) => self.take_sender_events(now, session),
+            Key::Receive(session) => self.take_receiver_events(session),
+        }
+        if self.is_ready.insert(key) {
+            self.ready.push_back(key);
+        }
+    }
+
+    fn take_sender_events(&mut self, now: Time, session: Session) {
+        let Some(sending) = self.sending.get_mut(&session) else { return };
+        let layout = &self.config.layout;
+        let mut over = false;
+        while let Some(event) = sending.flow.poll_event() {
+            self.events.push_back(match event {
+                SenderEvent::Joined { host, at } => Event::Joined { session, host, at },
+                SenderEvent::Attached { host } => {
+                    sending.attach(now, host, layout, true);
+                    Event::Attached { session, host }
+                }
+                SenderEvent::Detached { host } => {
+                    sending.attach(now, host, layout, false);
+                    Event::Detached { session, host }
+                }
+                SenderEvent::Lost { host, reason } => {
+                    sending.attach(now, host, layout, false);
+                    Event::Lost { session, host, reason }
+                }
+                SenderEvent::Completed { host } => {
+                    sending.attach(now, host, layout, false);
+                    Event::Completed { session, host }
+                }
+                SenderEvent::Finished => {
+                    over = true;
+                    Event::Finished { session }
+                }
+                SenderEvent::Failed { reason } => {
+                    over = true;
+                    Event::Failed { session, reason }
+                }
+            });
+        }
+        if over && sending.over_at.is_none() {
+            sending.close(now);
+            sending.over_at = Some(now.saturating_add(self.config.flow.patience));
+        }
+        sending.note_progress(now);
+    }
+
+    fn take_receiver_events(&mut self, session: Session) {
+        let Some(receiving) = self.receiving.get_mut(&session) else { return };
+        while let Some(event) = receiving.flow.poll_event() {
+            let event = match event {
+                ReceiverEvent::Readable { upto } => {
+                    if let Some(Event::Readable { session: same, upto: told }) =
+                        self.events.back_mut()
+                        && *same == session
+                    {
+                        *told = upto;
+                        continue;
+                    }
+                    Event::Readable { session, upto }
+                }
+                ReceiverEvent::Ended { length } => Event::Ended { session, length },
+                ReceiverEvent::Alone { alone } => Event::Alone { session, alone },
+                ReceiverEvent::Failed { reason } => Event::Failed { session, reason },
+                ReceiverEvent::Closed => {
+                    if self.ended.len() >= REMEMBERED {
+                        self.ended.pop_front();
+                    }
+                    self.ended.push_back(session);
+                    Event::Closed { session }
+                }
+            };
+            self.events.push_back(event);
+        }
+    }
+
+    /// The next packet for a port: control, then what the agent sends on, then this host's own data.
+    pub(super) fn poll_port(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
+        self.poll_agent(now);
+        let at = usize::from(port);
+        loop {
+            let link = self.links.get_mut(at)?;
+            if let Some(packet) = link.controls.pop_front() {
+                return Some(packet);
+            }
+            if let Some((_, packet)) = self.outbox.pop_front_if(|(to, _)| *to == port) {
+                return Some(packet);
+            }
+            if let Some(packet) = link.data.pop_front() {
+                return Some(packet);
+            }
+            if self.links.iter().any(|link| link.data.len() >= BEHIND) {
+                return None; // The other port is behind.
+            }
+            let key = *self.ready.front()?;
+            if !self.poll_session(now, key) {
+                self.ready.pop_front();
+                self.is_ready.remove(&key);
+                self.rest(now, key);
+            } else if self.ready.len() > 1 {
+                // In turn.
+                self.ready.rotate_left(1);
+            }
+        }
+    }
+
+    /// Also while no link has room: a time that has come must not be named again.
+    pub(super) fn poll_agent(&mut self, now: Time) {
+        if self.agent.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let mut said = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
+        self.agent.poll(now, |to, session, body| said.push((to, session, body)));
+        for (to, session, body) in said {
+            self.say(to, session, body);
+        }
+    }
+
+    /// Lets a session put packets into the links' queues; false: it has none now.
+    fn poll_session(&mut self, now: Time, key: Key) -> bool {
+        match key {
+            Key::Send(session) => self.poll_sending(now, session),
+            Key::Receive(session) => {
+                let Some(receiving) = self.receiving.get_mut(&session) else { return false };
+                let Some((to, body)) = receiving.flow.poll(now) else { return false };
+                let stuck = now.since(receiving.data_at) > DIRECT_AFTER;
+                let to = if to == TO_AGENT && stuck { receiving.flow.sender() } else { to };
+                self.say(Some(to), session, body);
+                true
+            }
+        }
+    }
+
+    fn poll_sending(&mut self, now: Time, session: Session) -> bool {
+        let Some(sending) = self.sending.get_mut(&session) else { return false };
+        if let Some((to, body)) = sending.poll_plane(now) {
+            self.say(to, session, body);
+            return true;
+        }
+        // Copies are computed before the flow is asked: it decides by their number.
+        let me = self.config.me;
+        let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
+        let mut run = smallvec::SmallVec::<[flow::Piece; RUN]>::new();
+        let mut other = None;
+        while run.len() < if copies > 1 { RUN } else { 1 } {
+            match sending.flow.poll(now) {
+                Some(flow::Outgoing::Everyone(piece)) => run.push(piece),
+                outgoing => {
+                    other = outgoing;
+                    break;
+                }
+            }
+        }
+        if run.is_empty() && other.is_none() {
+            return false;
+        }
+        let copies = sending.copies(now, me, &self.config.layout, self.config.ports).to_vec();
+        for copy in copies {
+            for piece in &run {
+                let data =
+                    Data { labelled: copy.labelled, label: copy.label, ..data_of(session, *piece) };
+                self.send_data(copy.to, data);
+            }
+        }
+        match other {
+            Some(flow::Outgoing::One(host, piece)) => {
+                self.send_data(Some(host), data_of(session, piece));
+            }
+            Some(flow::Outgoing::Control(host, body)) => self.say(Some(host), session, body),
+            _ => {}
+        }
+        true
+    }
+
+    /// A session has nothing to send now: arms its timer, or forgets it.
+    fn rest(&mut self, now: Time, key: Key) {
+        let next = match key {
+            Key::Send(session) => match self.sending.get_mut(&session) {
+                Some(sending) => {
+                    sending.note_progress(now);
+                    let over = sending.over_at.is_some_and(|at| at <= now);
+                    if over && !sending.is_closing() {
+                        self.sending.remove(&session);
+                        None
+                    } else {
+                        sending.poll_timeout()
+                    }
+                }
+                None => None,
+            },
+            Key::Receive(session) => match self.receiving.get_mut(&session) {
+                Some(receiving) if receiving.flow.is_over() => {
+                    self.receiving.remove(&session);
+                    None
+                }
+                Some(receiving) => receiving.flow.poll_timeout(),
+                None => None,
+            },
+        };
+        if let Some(before) = self.armed.remove(&key) {
+            self.timers.remove(&(before, key));
+        }
+        if let Some(at) = next {
+            self.armed.insert(key, at);
+            self.timers.insert((at, key));
+        }
+    }
+
+    /// A control packet to a host; `None`: to the controller.
+    pub(super) fn say(&mut self, to: Option<HostId>, session: Session, body: Body) {
+        let Some(to) = to.or(self.config.controller) else { return };
+        let control = Control { from: self.config.me, to, session, body };
+        let packet = self.packet(to, Header::Control(control)).with_priority(PRIORITY);
+        let by = self.heard_at.get(&to).copied();
+        let mut dropped = 0;
+        for (port, link) in self.links.iter_mut().enumerate() {
+            if by.is_none_or(|by| usize::from(by) == port) {
+                if link.controls.len() < MOST_CONTROLS {
+                    link.controls.push_back(packet);
+                } else {
+                    dropped += 1;
+                }
+            }
+        }
+        self.counters.controls_dropped += dropped;
+    }
+
+    /// Data to a host, or to everyone: then by all ports.
+    fn send_data(&mut self, to: Option<HostId>, data: Data) {
+        let packet = self.packet_of(to.unwrap_or(TO_GROUP), data);
+        let by = to.and_then(|to| self.heard_at.get(&to).copied());
+        for (port, link) in self.links.iter_mut().enumerate() {
+            if by.is_none_or(|by| usize::from(by) == port) {
+                link.data.push_back(packet);
+            }
+        }
+    }
+
+    fn packet_of(&self, dst: HostId, data: Data) -> Packet<Header> {
+        self.packet(dst, Header::Data(data))
+    }
+
+    fn packet(&self, dst: HostId, header: Header) -> Packet<Header> {
+        packet(self.config.me, dst, self.words, header)
+    }
+}
+
+/// A packet with the size that it has on the wire, behind IPv4 and UDP.
+pub(in crate::orca) fn packet(
+    me: HostId,
+    dst: HostId,
+    words: u8,
+    header: Header,
+) -> Packet<Header> {
+    let (payload, session) = match &header {
+        Header::Data(data) => (u32::from(data.len), data.session),
+        Header::Control(control) => (0, control.session),
+    };
+    let l3_bytes = 20 + 8 + orca::header_bytes(&header, words, false) + payload;
+    Packet::new(me, dst, l3_bytes, header).with_ports(session.0 as u16, PORT)
+}
+
+/// A piece as the data packet to one host.
+const fn data_of(session: Session, piece: flow::Piece) -> Data {
+    let flow::Piece { offset, len, repair, end, parity } = piece;
+    let label = orca::Label(0);
+    Data { labelled: Labelled::Host, label, session, offset, len, repair, end, parity }
+}

@@ -1,0 +1,284 @@
+//! How large the state is: a million sessions on the 27,648 hosts of the paper's simulation, in the real tables.
+
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Node as _, Packet, Rng, Span, Time};
+use rackweave_wire::orca::{Body, Control, Header, Label, Place, Session};
+
+use super::agent::Agent;
+use super::controller::{Controller, ControllerConfig};
+use super::host::packet;
+use super::label::{LabelError, Layout};
+use super::switch::Register;
+
+/// How members are spread over the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Members {
+    /// Each anywhere.
+    Anywhere,
+    /// So many to a rack, racks anywhere: as a placement that keeps tenants together.
+    Together(u32),
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaleConfig {
+    /// Pods.
+    pub pods: u32,
+    /// Racks of a pod.
+    pub racks_per_pod: u32,
+    /// Hosts of a rack, all of them agents.
+    pub hosts_per_rack: u32,
+    /// Sessions.
+    pub sessions: u32,
+    /// Fewest and most members of a session, uniform between.
+    pub members: (u32, u32),
+    /// Where they are.
+    pub placement: Members,
+    /// Changes (joins and leaves, by turns) that are carried out and counted.
+    pub changes: u32,
+    /// Of all random choices.
+    pub seed: u64,
+}
+
+impl Default for ScaleConfig {
+    /// 12 pods of 48 racks of 48 hosts (27,648, as in the paper's simulation); a million sessions of 5 to 50 members.
+    fn default() -> Self {
+        Self {
+            pods: 12,
+            racks_per_pod: 48,
+            hosts_per_rack: 48,
+            sessions: 1_000_000,
+            members: (5, 50),
+            placement: Members::Anywhere,
+            changes: 1000,
+            seed: 1,
+        }
+    }
+}
+
+/// What it takes. Sizes are of the real tables, filled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScaleReport {
+    /// Hosts.
+    pub hosts: u32,
+    /// Sessions.
+    pub sessions: u32,
+    /// Members of all sessions.
+    pub members: u64,
+    /// Bits of a label: the longer of pilot and rack label, and a bit that tells which.
+    pub label_bits: u32,
+    /// The same in the PEEL authors' model of Orca, with its filter of 16 bits.
+    pub model_bits: u32,
+    /// Bytes that a label takes in our packets, rounded to words.
+    pub label_bytes: u32,
+    /// Bytes of state in each `ToR` that packets can change.
+    pub tor_state_bytes: u32,
+    /// The same in each other switch.
+    pub other_state_bytes: u32,
+    /// Entries that the switches would need together if each kept its sessions (a group table): one for each session in
+    /// each rack that has members.
+    pub group_entries: u64,
+    /// Bytes of the controller's store.
+    pub controller_bytes: u64,
+    /// Sessions in the table of an agent, on average and at most.
+    pub agent_sessions: (f64, u32),
+    /// Bytes of the fullest agent's table.
+    pub agent_bytes: u64,
+    /// Changes that were carried out.
+    pub changes: u64,
+    /// Packets that the controller sent for one change: `Sync` (the `ToR` copies it to its agents), and the answer.
+    pub syncs_per_change: f64,
+    /// Confirmations that came back for one change.
+    pub confirmations_per_change: f64,
+}
+
+impl ScaleReport {
+    /// Bytes of the controller's store for one session.
+    #[must_use]
+    pub fn controller_bytes_per_session(&self) -> f64 {
+        self.controller_bytes as f64 / f64::from(self.sessions.max(1))
+    }
+
+    /// Bytes of an agent's table for one of its sessions.
+    #[must_use]
+    pub fn agent_bytes_per_session(&self) -> f64 {
+        self.agent_bytes as f64 / f64::from(self.agent_sessions.1.max(1))
+    }
+}
+
+/// Builds the state and measures it. The same for the same settings.
+///
+/// # Errors
+/// If the fabric has no labels.
+pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
+    let ScaleConfig { pods, racks_per_pod, hosts_per_rack, .. } = *config;
+    let ups = racks_per_pod.max(1);
+    let layout = Arc::new(Layout::tree(pods, racks_per_pod, hosts_per_rack, ups, ups)?);
+    let mut settings = ControllerConfig::new(HostId(0), Arc::clone(&layout), Span::from_secs(1000));
+    settings.max_sessions = config.sessions.saturating_add(1);
+    let mut controller = Controller::new(settings);
+    let mut rng = Rng::stream(config.seed, 0, 0, "orca scale");
+    let mut members = 0;
+    let mut per_rack = vec![0_u32; usize::from(layout.racks())];
+    for number in 0..config.sessions {
+        let session = session(number);
+        let sender = HostId(rng.below(u64::from(layout.hosts())) as u32);
+        let racks = draw(config, &layout, &mut rng);
+        for (rack, ports) in &racks {
+            per_rack[usize::from(*rack)] += 1;
+            members += u64::from(ports.count_ones());
+        }
+        controller.restore(session, sender, &racks);
+    }
+    let fullest = (0..layout.racks()).max_by_key(|r| per_rack[usize::from(*r)]).unwrap_or(0);
+    let agent_bytes = table_bytes(&layout, &controller, fullest);
+    let group_entries = per_rack.iter().map(|sessions| u64::from(*sessions)).sum();
+    let controller_bytes = controller.store().bytes() as u64;
+    let (changes, syncs, confirmations) = change(config, &layout, &mut controller, &mut rng);
+    let per_change = |n: u64| n as f64 / changes.max(1) as f64;
+    Ok(ScaleReport {
+        hosts: layout.hosts(),
+        sessions: config.sessions,
+        members,
+        label_bits: layout.model_bits(0),
+        model_bits: layout.model_bits(16),
+        label_bytes: 4 * u32::from(layout.words()),
+        tor_state_bytes: size_of::<Register>() as u32,
+        other_state_bytes: 0,
+        group_entries,
+        controller_bytes,
+        agent_sessions: (
+            group_entries as f64 / f64::from(layout.racks().max(1)),
+            per_rack[usize::from(fullest)],
+        ),
+        agent_bytes,
+        changes,
+        syncs_per_change: per_change(syncs),
+        confirmations_per_change: per_change(confirmations),
+    })
+}
+
+/// A session's number: scattered, as random ones are, but all different.
+const fn session(number: u32) -> Session {
+    Session(number.wrapping_mul(0x9e37_79b1))
+}
+
+/// A session's members: racks in order, with ports.
+fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)> {
+    let (fewest, most) = config.members;
+    let size = fewest + rng.below(u64::from(most.saturating_sub(fewest)) + 1) as u32;
+    let mut racks = std::collections::BTreeMap::<u16, u64>::new();
+    let mut left = size.min(layout.hosts() / 2);
+    while left > 0 {
+        let rack = rng.below(u64::from(layout.racks())) as u16;
+        let together = match config.placement {
+            Members::Anywhere => 1,
+            Members::Together(n) => n.clamp(1, config.hosts_per_rack).min(left),
+        };
+        let ports = racks.entry(rack).or_default();
+        for _ in 0..together {
+            let port = rng.below(u64::from(config.hosts_per_rack));
+            // The same host again is no other member.
+            if *ports >> port & 1 == 0 {
+                *ports |= 1 << port;
+                left -= 1;
+            }
+        }
+    }
+    racks.into_iter().collect()
+}
+
+/// Bytes of the table of an agent in this rack, which is told all its labels.
+fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
+    let place = Place { rack, port: 0 };
+    let mut agent = Agent::new(place, u32::MAX, Span::from_ms(1), None);
+    let store = controller.store();
+    for slot in 0..store.slots() {
+        let Some((session, _)) = store.at(slot) else { continue };
+        let ports = store.ports(session, rack);
+        if ports != 0 {
+            let _ = agent.sync(session, layout.ports(Label(u128::from(ports))), 1);
+        }
+    }
+    agent.table().bytes() as u64
+}
+
+/// Lets hosts join and leave; all agents of their racks live and confirm.
+fn change(
+    config: &ScaleConfig,
+    layout: &Layout,
+    controller: &mut Controller,
+    rng: &mut Rng,
+) -> (u64, u64, u64) {
+    let mut alive = std::collections::BTreeSet::new();
+    let now = Time::ZERO;
+    for number in 0..config.changes {
+        let session = session(rng.below(u64::from(config.sessions.max(1))) as u32);
+        let Some(known) = controller.store().get(session) else { continue };
+        let joins = number % 2 == 0;
+        let host = HostId(rng.below(u64::from(layout.hosts())) as u32);
+        let leaving = controller.store().members(session).next();
+        let host = match leaving.filter(|_| !joins) {
+            Some((rack, ports)) => {
+                let port = ports.trailing_zeros() as u8;
+                layout.host(Place { rack, port }).unwrap_or(host)
+            }
+            None => host,
+        };
+        let rack = layout.place(host).rack;
+        let agents = || (0..64).filter_map(move |port| layout.host(Place { rack, port }));
+        if alive.insert(rack) {
+            // As if they had held all labels: what they are told now is not counted.
+            for agent in agents() {
+                controller.trust(now, agent);
+            }
+            while controller.poll_transmit(now, 0).is_some() {}
+        }
+        let body = Body::Member { host, joins, change: known.change.wrapping_add(1) };
+        hear(controller, known.sender, session, body);
+        while let Some(Packet { header: Header::Control(control), .. }) =
+            controller.poll_transmit(now, 0)
+        {
+            if let Body::Sync { version, .. } = control.body {
+                for agent in agents() {
+                    let place = layout.place(agent);
+                    hear(controller, agent, session, Body::SyncDone { place, version });
+                }
+            }
+        }
+    }
+    let counters = controller.counters();
+    (counters.changes, counters.syncs, counters.confirmed)
+}
+
+fn hear(controller: &mut Controller, from: HostId, session: Session, body: Body) {
+    let control = Control { from, to: HostId(0), session, body };
+    controller.handle_packet(Time::ZERO, 0, &packet(from, HostId(0), 1, Header::Control(control)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_fabric_with_fewer_sessions() {
+        let config = ScaleConfig { sessions: 20_000, changes: 200, ..ScaleConfig::default() };
+        let report = report(&config).expect("labels");
+        assert_eq!(report, super::report(&config).expect("labels"), "the same again");
+        println!("{report:#?}");
+        assert_eq!((report.hosts, report.label_bits, report.model_bits), (27_648, 73, 89));
+        assert_eq!((report.tor_state_bytes, report.other_state_bytes), (8, 0));
+        assert!((5 * 20_000..=50 * 20_000).contains(&report.members));
+        assert!((150..=200).contains(&report.changes), "some were no change");
+        assert!((0.9..=1.0).contains(&report.syncs_per_change), "{}", report.syncs_per_change);
+        let confirmed = report.confirmations_per_change / report.syncs_per_change;
+        assert!((confirmed - 48.0).abs() < 1e-9, "each of 48 agents confirms once");
+        assert!(report.controller_bytes_per_session() < 250.0);
+        assert!(report.agent_bytes_per_session() < 25.0);
+        let together = ScaleConfig { placement: Members::Together(10), ..config };
+        let less = super::report(&together).expect("labels");
+        assert!(less.group_entries < report.group_entries / 3);
+        assert!(less.controller_bytes < report.controller_bytes);
+    }
+}
