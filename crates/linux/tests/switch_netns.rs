@@ -263,3 +263,57 @@ fn the_kernels_tcp_between_interfaces() {
     assert!(took > due, "{took} for {due}: {counters:?}");
     assert!(counters.forwarded_bytes > 2 * LEN as u64);
 }
+
+#[test]
+fn orcas_multicast_frames_between_interfaces() {
+    use rackweave_linux::switch::ProgramConfig;
+    use rackweave_wire::orca::{self, Data, GROUP, Header, Label, Labelled, Session};
+    let Some(spaces) = Spaces::make("o", 4) else { return };
+    for name in &spaces.names {
+        ip(&format!("-n {name} route add 224.0.0.0/4 dev eth0")).unwrap();
+    }
+    let program = ProgramConfig::Orca { controller: None, key: None };
+    let config = SwitchConfig { program, ..spaces.config(false) };
+    const PAYLOAD: &[u8] = &[7; 1000];
+    let header = Header::Data(Data {
+        labelled: Labelled::Rack,
+        label: Label(0b0110),
+        session: Session(7),
+        offset: 0,
+        len: PAYLOAD.len() as u16,
+        repair: false,
+        end: false,
+        parity: None,
+    });
+    let mut packet = Vec::new();
+    orca::encode_header(&header, 1, None, &[PAYLOAD], &mut packet);
+    packet.extend_from_slice(PAYLOAD);
+    let ((), report) = spaces.with_switch(config, || {
+        let member = |host| {
+            let group = Ipv4Addr::from(GROUP);
+            let socket = spaces.inside(host, move || {
+                let socket = std::net::UdpSocket::bind(("0.0.0.0", orca::PORT)).unwrap();
+                socket.join_multicast_v4(&group, &address(host)).unwrap();
+                socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+                socket
+            });
+            socket.join().unwrap()
+        };
+        let members = [1, 2, 3].map(member);
+        let (sent, to) = (packet.clone(), (Ipv4Addr::from(GROUP), orca::PORT));
+        let sender = spaces.inside(0, move || {
+            let socket = std::net::UdpSocket::bind((address(0), 0)).unwrap();
+            assert_eq!(socket.send_to(&sent, to).unwrap(), sent.len());
+        });
+        sender.join().unwrap();
+        for socket in &members[..2] {
+            let mut bytes = [0; 2048];
+            let (len, from) = socket.recv_from(&mut bytes).unwrap();
+            assert_eq!((&bytes[..len], from.ip()), (&packet[..], address(0).into()));
+        }
+        members[2].set_nonblocking(true).unwrap();
+        assert!(members[2].recv(&mut [0; 2048]).is_err(), "no bit of the label is its");
+    });
+    let counters = report.counters;
+    assert_eq!((counters.copied, counters.forwarded, counters.foreign), (1, 2, 0), "{counters:?}");
+}

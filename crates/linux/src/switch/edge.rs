@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
-use super::frame::{self, Carried, Unfit};
+use super::frame::{self, Carried, Rules, Unfit};
 use super::stats::Counters;
 use crate::clock::{Clock, realtime_to_monotonic_ns};
 use crate::endpoint::Network;
@@ -51,7 +51,7 @@ struct InterfacePort {
 pub(super) struct Edges {
     ports: Vec<Port>,
     learn_from: Vec<Network>,
-    mtu: usize,
+    rules: Rules,
     datagrams: ReceiveBatch,
     frames: FrameBatch,
     /// Ports that have something to send.
@@ -104,7 +104,7 @@ impl Edges {
         Ok(Self {
             ports,
             learn_from: config.learn_from.clone(),
-            mtu: config.mtu as usize,
+            rules: config.rules(),
             datagrams: ReceiveBatch::default(),
             frames: FrameBatch::default(),
             touched: Vec::new(),
@@ -191,10 +191,10 @@ impl Edges {
                     }
                 }
                 let (bytes, class) = (datagram.bytes, datagram.traffic_class);
-                let read = if bytes.len() + 28 > self.mtu {
+                let read = if bytes.len() + 28 > self.rules.mtu {
                     Err(Unfit::Oversized)
                 } else {
-                    frame::read_datagram(bytes, class, HostId(host), core.hosts())
+                    frame::read_datagram(bytes, class, HostId(host), &self.rules)
                 };
                 if read.is_ok() && port.host != Some(datagram.from) {
                     port.host = Some(datagram.from);
@@ -227,7 +227,7 @@ impl Edges {
                 last = stamps.at(realtime_ns);
                 let read = match cut {
                     true => Err(Unfit::Oversized),
-                    false => frame::read_frame(bytes, HostId(host), core.hosts(), self.mtu),
+                    false => frame::read_frame(bytes, HostId(host), &self.rules),
                 };
                 let counters = &mut self.counters;
                 let slot = let_in(core, counters, last, HostId(host), read, bytes);
@@ -286,7 +286,7 @@ impl Edges {
                 if port.batch.is_empty() {
                     self.touched.push(host.0);
                 }
-                let (class, bytes) = frame::finish_datagram(core.bodies(), packet);
+                let (class, bytes) = frame::finish_datagram(core.bodies(), packet, host);
                 port.batch.push(to, class, |out| out.extend_from_slice(bytes), SmallVec::new());
                 core.bodies().release(slot);
             }
@@ -294,7 +294,7 @@ impl Edges {
                 if port.out.is_empty() {
                     self.touched.push(host.0);
                 }
-                port.out.push((slot, frame::finish_frame(core.bodies(), packet)));
+                port.out.push((slot, frame::finish_frame(core.bodies(), packet, host)));
             }
         }
         self.counters.forwarded += 1;

@@ -15,6 +15,8 @@ mod config;
 mod core;
 mod edge;
 mod frame;
+#[cfg(test)]
+mod orca_tests;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ use rackweave_core::{Span, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-pub use self::config::{Edge, SwitchConfig, SwitchError};
+pub use self::config::{Edge, ProgramConfig, SwitchConfig, SwitchError};
 pub use self::core::{Core, CoreConfig, Departure, Program};
 pub use self::frame::{Carried, Frames, MAX_FRAME};
 pub use self::stats::{Counters, Lateness, Report};
@@ -122,8 +124,9 @@ impl Switch {
             frames: config.frames,
             nic_queue_bytes: config.nic_queue_bytes,
             sample_every: config.sample_every,
+            program: config.program,
         }
-        .build();
+        .build()?;
         Ok(Self {
             ready: Vec::new(),
             core,

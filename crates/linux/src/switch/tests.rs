@@ -8,8 +8,11 @@ use rackweave_switch::config::{
 };
 use rackweave_wire::overlay;
 
+use super::config::ProgramConfig;
 use super::core::{Core, CoreConfig, Departure};
-use super::frame::{Carried, Unfit, finish_datagram, finish_frame, read_datagram, read_frame};
+use super::frame::{
+    Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
+};
 
 const LINK: Rate = Rate(100_000_000);
 const FULL: u64 = 1538;
@@ -48,8 +51,15 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
         frames: 10_000,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
+        program: ProgramConfig::Plain,
     }
     .build()
+    .unwrap()
+}
+
+/// Rules of switches without a program.
+const fn plain(hosts: u32) -> Rules {
+    Rules { hosts, mtu: 1500, orca: false, key: None }
 }
 
 fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried> {
@@ -197,7 +207,7 @@ fn datagram(src: u32, dst: u32, payload: usize) -> Vec<u8> {
 const CLASS: u8 = (3 << 3 | 2) << 2;
 
 fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8) {
-    let packet = read_datagram(bytes, class, HostId(src), core.hosts()).unwrap();
+    let packet = read_datagram(bytes, class, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.bodies().insert(bytes).unwrap();
     core.arrive(at, HostId(src), packet.map(|carried| carried.at(slot)));
 }
@@ -223,7 +233,7 @@ fn what_is_cut_or_turned_back_can_be_read() {
     core.run(LATER);
     let (mut whole, mut cut, mut back) = (0, 0, 0);
     while let Some(Departure { host, packet, .. }) = core.departure() {
-        let (class, bytes) = finish_datagram(core.bodies(), &packet);
+        let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
         let read = overlay::decode(bytes, class).unwrap();
         let inner = read.packet.unwrap();
         assert_eq!((inner.src, inner.dst), (packet.src, packet.dst));
@@ -249,7 +259,7 @@ fn what_is_cut_or_turned_back_can_be_read() {
 #[test]
 fn only_what_the_host_may_send_is_let_in() {
     let good = datagram(1, 0, 100);
-    let read = |bytes: &[u8], class| read_datagram(bytes, class, HostId(1), 4).map(|_| ());
+    let read = |bytes: &[u8], class| read_datagram(bytes, class, HostId(1), &plain(4)).map(|_| ());
     assert_eq!(read(&good, CLASS), Ok(()));
     assert_eq!(read(&good[..20], CLASS), Err(Unfit::Malformed));
     let mut damaged = good.clone();
@@ -274,8 +284,8 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
             let bytes = datagram(0, 1, 1 + (n as usize * 13) % 1300);
             arrive_datagram(&mut core, now, 0, &bytes, CLASS);
             core.run(now);
-            while let Some(Departure { packet, .. }) = core.departure() {
-                let (class, bytes) = finish_datagram(core.bodies(), &packet);
+            while let Some(Departure { packet, host, .. }) = core.departure() {
+                let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
                 damaged += u64::from(overlay::decode(bytes, class).is_err());
                 arrived += 1;
                 core.bodies().release(packet.header.slot);
@@ -366,8 +376,10 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
         frames: 50,
         nic_queue_bytes: 10 * FULL,
         sample_every: Span::ZERO,
+        program: ProgramConfig::Plain,
     }
-    .build();
+    .build()
+    .unwrap();
     for n in 0..40 {
         let packet = put(&mut core, 0, 1, n);
         core.arrive(Time::ZERO, HostId(0), packet);
@@ -452,7 +464,7 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 }
 
 fn through(core: &mut Core, src: u32, bytes: &[u8]) {
-    let packet = read_frame(bytes, HostId(src), core.hosts(), 1500).unwrap();
+    let packet = read_frame(bytes, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.bodies().insert(bytes).unwrap();
     core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.at(slot)));
 }
@@ -471,8 +483,8 @@ fn tcp_frames_are_marked_but_never_cut() {
     }
     core.run(LATER);
     let mut out = Vec::new();
-    while let Some(Departure { packet, .. }) = core.departure() {
-        let len = finish_frame(core.bodies(), &packet);
+    while let Some(Departure { packet, host, .. }) = core.departure() {
+        let len = finish_frame(core.bodies(), &packet, host);
         out.push(core.bodies().get(packet.header.slot)[..len].to_vec());
     }
     assert_eq!(out.len() as u64 + core.counters().dropped(), 5);
@@ -497,7 +509,7 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
     core.run(LATER);
     let (mut cut, mut back) = (0, 0);
     while let Some(Departure { packet, host, .. }) = core.departure() {
-        let len = finish_frame(core.bodies(), &packet);
+        let len = finish_frame(core.bodies(), &packet, host);
         let bytes = &core.bodies().get(packet.header.slot)[..len];
         assert_eq!(sum(&bytes[14..34]), 0xffff);
         assert_eq!(usize::from(u16::from_be_bytes([bytes[16], bytes[17]])), len - 14);
@@ -518,7 +530,7 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
 
 #[test]
 fn frames_that_are_not_carried() {
-    let read = |frame: &[u8]| read_frame(frame, HostId(1), 4, 1500).map(|_| ());
+    let read = |frame: &[u8]| read_frame(frame, HostId(1), &plain(4)).map(|_| ());
     let good = ethernet(1, 0, 0, 6, &[0; 100]);
     assert_eq!(read(&good), Ok(()));
     let mut arp = good.clone();

@@ -18,6 +18,8 @@ pub(super) struct Member<N> {
     state: State,
     /// The earliest wake-up that is pending and counts.
     armed: Time,
+    /// When its timer was due last.
+    timed: Option<Time>,
     /// It was done when it was asked last.
     done: bool,
     /// Somebody outside may have changed it.
@@ -36,7 +38,15 @@ enum State {
 impl<N> Member<N> {
     pub(super) fn new(attached: Attached<N>) -> Self {
         let Attached { node, hosts } = attached;
-        Self { node, hosts, state: State::Up, armed: Time::MAX, done: false, touched: true }
+        Self {
+            node,
+            hosts,
+            state: State::Up,
+            armed: Time::MAX,
+            timed: None,
+            done: false,
+            touched: true,
+        }
     }
 
     pub(super) const fn is_up(&self) -> bool {
@@ -85,6 +95,7 @@ impl<N: Node, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
             return;
         }
         member.armed = Time::MAX;
+        member.timed = Some(now);
         if member.node.poll_timeout().is_some_and(|at| at <= now) {
             member.node.handle_timeout(now);
         }
@@ -114,9 +125,11 @@ impl<N: Node, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
                 break;
             }
         }
-        // An earlier wake-up that is pending is enough: it will look again.
+        // An earlier wake-up that is pending is enough: it will look again. Who still wants to be called at once after it
+        // was has to wait until something happens, as its link becoming free: time would never go on.
         if let Some(at) = member.node.poll_timeout()
             && at < member.armed
+            && (at > now || member.timed != Some(now))
         {
             let at = at.max(now);
             member.armed = at;

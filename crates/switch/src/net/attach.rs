@@ -16,7 +16,7 @@ pub trait Bodies<H: Header> {
     fn copy(&mut self, packet: &Packet<H>) -> Option<H>;
 
     /// Damages its bytes. False: that can't be shown, and it is dropped in place of being damaged.
-    fn damage(&mut self, packet: &Packet<H>, rng: &mut Rng) -> bool;
+    fn damage(&mut self, packet: &mut Packet<H>, rng: &mut Rng) -> bool;
 }
 
 /// Simulated packets name their bytes and own none; of a damaged one nobody reads more than that it is damaged.
@@ -30,7 +30,7 @@ impl<H: Header> Bodies<H> for () {
     }
 
     #[inline]
-    fn damage(&mut self, _packet: &Packet<H>, _rng: &mut Rng) -> bool {
+    fn damage(&mut self, _packet: &mut Packet<H>, _rng: &mut Rng) -> bool {
         false
     }
 }

@@ -194,7 +194,8 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
             return false;
         }
         if self.faults.rng.chance(faults.corruption) {
-            if !self.bodies.damage(self.pool.get(packet), &mut self.faults.rng) {
+            let (bodies, rng) = (&mut self.bodies, &mut self.faults.rng);
+            if !self.pool.modify(packet, |packet| bodies.damage(packet, rng)) {
                 self.links[link as usize].stats.drops += 1;
                 self.discard(packet, DropReason::Corrupted);
                 return false;

@@ -134,8 +134,10 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
             self.leave_by(number, port, packet);
         }
         let switch = &mut self.switches[number as usize];
+        // Who still wants to be called at once after it was has to wait until the next packet.
         if let Some(at) = switch.program.poll_timeout()
             && at < switch.armed
+            && (at > now || switch.timed != Some(now))
         {
             let at = at.max(now);
             switch.armed = at;
@@ -151,6 +153,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
             return;
         }
         switch.armed = Time::MAX;
+        switch.timed = Some(now);
         if switch.program.poll_timeout().is_some_and(|at| at <= now) {
             switch.program.handle_timeout(now);
         }

@@ -158,6 +158,8 @@ struct Switch<P> {
     program: P,
     /// The earliest timer of the program in the event queue that counts.
     armed: Time,
+    /// When its timer was due last.
+    timed: Option<Time>,
     forwarder: Forwarder,
     shared: Option<SharedBuffer>,
     first_link: u32,
@@ -190,6 +192,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         let switches = (0..fabric.switches()).map(|number| Switch {
             program: programs(number),
             armed: Time::MAX,
+            timed: None,
             forwarder: fabric.forwarder(number, seed, run),
             shared: fabric.config().switch.shared_buffer(),
             first_link: fabric.ports(number).start,
@@ -288,8 +291,8 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
 
     /// When something is due next.
     #[must_use]
-    pub fn next_due(&mut self) -> Option<Time> {
-        self.events.next()
+    pub fn next_due(&self) -> Option<Time> {
+        self.events.next_at()
     }
 
     /// Asks for [`Happening::Wake`] at this time, or now if it has passed. `number` is below
