@@ -85,8 +85,8 @@ fn two_ports_carry_the_same() {
         let place = layout.place(HostId(from));
         let body = Body::Join { stream: 7, place, at: 0, limit: 1 << 20 };
         let control = Control { from: HostId(from), to: HostId(0), session, body };
-        let packet = super::packet(HostId(from), HostId(0), 1, Header::Control(control));
-        let _ = host.handle(now, port, &packet);
+        let said = packet(HostId(from), HostId(0), 1, Header::Control(control));
+        let _ = host.handle(now, port, &said);
     }
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for _ in 0..40 {
@@ -121,7 +121,7 @@ fn the_outbox_is_bounded() {
     host.join_late(now, session, HostId(0), 7, 0, 1 << 30);
     let said = |body| {
         let control = Control { from: HostId(0), to: HostId(1), session, body };
-        super::packet(HostId(0), HostId(1), 1, Header::Control(control))
+        packet(HostId(0), HostId(1), 1, Header::Control(control))
     };
     // Also downwards: where the label says so, but it is not followed.
     let sync = Body::Sync { rack: ANY_RACK, ports: 0b1111, version: 1 };
@@ -138,8 +138,7 @@ fn the_outbox_is_bounded() {
             end: false,
             parity: None,
         };
-        let handled =
-            host.handle(now, 0, &super::packet(HostId(0), HostId(1), 1, Header::Data(data)));
+        let handled = host.handle(now, 0, &packet(HostId(0), HostId(1), 1, Header::Data(data)));
         assert!(handled.store.is_some(), "its own copy is taken in any case");
         announced += usize::from(handled.relays);
         assert_eq!(host.relay_room(), OUTBOX - announced);
