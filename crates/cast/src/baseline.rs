@@ -140,7 +140,9 @@ fn serve(
     if let Ok(it) = &sink
         && it.begins_at() > 0
     {
-        sink = Err(SinkError::Pipe(io::Error::other("an interrupted cast of the same files is there")));
+        sink = Err(SinkError::Pipe(io::Error::other(
+            "an interrupted cast of the same files is there",
+        )));
     }
     let mut buffer = vec![0; PIECE];
     loop {

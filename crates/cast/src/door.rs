@@ -76,9 +76,10 @@ impl Door {
         if UnixStream::connect(path).is_ok() {
             return Err(DoorError::Taken(path.to_owned()));
         }
-        if path.symlink_metadata().is_ok_and(|meta| {
-            std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type())
-        }) {
+        if path
+            .symlink_metadata()
+            .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()))
+        {
             std::fs::remove_file(path).map_err(failed)?;
         }
         let listener = UnixListener::bind(path).map_err(failed)?;

@@ -250,7 +250,8 @@ impl Files {
 
     /// A chunk with its front and hash.
     fn chunk(&mut self, entry: usize, chunk: u64) -> Result<Bytes, SourceError> {
-        if let Some(found) = self.kept.iter().rev().find(|kept| (kept.0, kept.1) == (entry, chunk)) {
+        if let Some(found) = self.kept.iter().rev().find(|kept| (kept.0, kept.1) == (entry, chunk))
+        {
             return Ok(found.2.clone());
         }
         let mut buffer = Vec::new();
@@ -505,7 +506,8 @@ impl Spool {
 
     fn record(&self, offset: u64) -> Result<(Bytes, u64), SourceError> {
         let index = self.recent.partition_point(|(begins, _)| *begins <= offset);
-        if let Some((begins, bytes)) = index.checked_sub(1).and_then(|index| self.recent.get(index)) {
+        if let Some((begins, bytes)) = index.checked_sub(1).and_then(|index| self.recent.get(index))
+        {
             return Ok((bytes.clone(), *begins));
         }
         if offset < self.punched {
@@ -550,8 +552,14 @@ impl Pipe {
         let mut record = Vec::new();
         format::start(&mut record);
         let path = name.as_bytes().to_vec();
-        let header =
-            FileHeader { path, directory: false, length: None, mode: 0o644, mtime_s: 0, mtime_ns: 0 };
+        let header = FileHeader {
+            path,
+            directory: false,
+            length: None,
+            mode: 0o644,
+            mtime_s: 0,
+            mtime_ns: 0,
+        };
         format::file(&header, &mut record);
         spool.put(record)?;
         Ok(Self {

@@ -27,8 +27,8 @@ pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
 use self::incoming::Incoming;
 use self::outgoing::{Memo, Relayed, Staged};
-use self::peers::Peers;
 pub use self::peers::Admission;
+use self::peers::Peers;
 pub use self::probe::keys;
 use self::send::Sending;
 use crate::sink::Drain;
@@ -85,8 +85,9 @@ pub(crate) fn random() -> u128 {
     let mut filled = 0;
     while filled < bytes.len() {
         // Only interrupted at most: the pool of a running system is ready.
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-            .unwrap_or(0);
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .unwrap_or(0);
     }
     u128::from_be_bytes(bytes)
 }
@@ -128,7 +129,10 @@ impl Engine {
         let layout = config.layout();
         let words = layout.words();
         let fabric = config.fabric.as_ref();
-        let mut peers = Peers::new(config.admission.clone(), if config.fabric.is_some() { layout.hosts() } else { 1 });
+        let mut peers = Peers::new(
+            config.admission.clone(),
+            if config.fabric.is_some() { layout.hosts() } else { 1 },
+        );
         for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
             peers.set(*host, *address);
         }
@@ -292,7 +296,8 @@ impl Engine {
             self.transmit(self.told)?;
             self.receive_all()?;
             let now = self.now();
-            let all = |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
+            let all =
+                |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
             if all(&self.probes.group) {
                 break;
             }

@@ -65,7 +65,12 @@ impl Staged {
     }
 
     /// Adds a datagram: `write` appends its front, `payload` follows.
-    pub(super) fn push(&mut self, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>), payload: Payload) {
+    pub(super) fn push(
+        &mut self,
+        to: SocketAddr,
+        write: impl FnOnce(&mut Vec<u8>),
+        payload: Payload,
+    ) {
         if self.ways.get(self.latest).is_none_or(|way| way.to != to) {
             self.latest = match self.ways.iter().position(|way| way.to == to) {
                 Some(found) => found,

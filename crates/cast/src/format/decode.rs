@@ -4,8 +4,8 @@ use blake3::Hasher;
 
 use super::tree::{TreeHash, chunk_hash};
 use super::{
-    CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC, MAX_PATH, PathError,
-    START_BYTES, VERSION, check_path, file_record_bytes, tag,
+    CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC, MAX_PATH,
+    PathError, START_BYTES, VERSION, check_path, file_record_bytes, tag,
 };
 
 /// Most files of one stream.
@@ -38,7 +38,9 @@ pub enum DecodeError {
     #[error("the sender names {0}, which is refused")]
     Path(#[from] PathError),
     /// A chunk is damaged.
-    #[error("a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent")]
+    #[error(
+        "a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent"
+    )]
     ChunkHash {
         /// Where.
         bytes: u64,
@@ -147,7 +149,8 @@ impl Decoder {
     /// A decoder that goes on.
     #[must_use]
     pub fn resume(from: Resume) -> Self {
-        let mut this = Self { files: from.files, bytes: from.bytes, at: from.at, ..Self::default() };
+        let mut this =
+            Self { files: from.files, bytes: from.bytes, at: from.at, ..Self::default() };
         this.state = if from.at == 0 { State::Start } else { State::Between };
         if let Some((header, hashes)) = from.file {
             this.state = State::Inside;
@@ -289,7 +292,8 @@ impl Decoder {
                 }
             }
             tag::CHUNK => {
-                let (content, said) = record[CHUNK_FRONT..].split_at(record.len() - CHUNK_FRONT - HASH);
+                let (content, said) =
+                    record[CHUNK_FRONT..].split_at(record.len() - CHUNK_FRONT - HASH);
                 let file = &mut self.file;
                 let (hash, single) = if file.known.is_some() {
                     chunk_hash(file.tree.chunks(), content)

@@ -1,6 +1,8 @@
 //! The hash of a whole file from those of its chunks.
 
-use blake3::hazmat::{ChainingValue, HasherExt as _, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use blake3::hazmat::{
+    ChainingValue, HasherExt as _, Mode, merge_subtrees_non_root, merge_subtrees_root,
+};
 use blake3::{Hash as Blake, Hasher};
 
 use super::{CHUNK, Hash};
@@ -84,7 +86,24 @@ mod tests {
     fn a_files_hash_is_what_b3sum_prints() {
         let bytes: Vec<u8> = (0..9 * CHUNK + 77).map(|i| (i * 7 + i / 1000) as u8).collect();
         let k = CHUNK;
-        for len in [0, 1, 1024, 1025, k - 1, k, k + 1, 2 * k, 3 * k, 3 * k + 5, 4 * k, 5 * k + 1, 7 * k, 8 * k, 9 * k, 9 * k + 77] {
+        for len in [
+            0,
+            1,
+            1024,
+            1025,
+            k - 1,
+            k,
+            k + 1,
+            2 * k,
+            3 * k,
+            3 * k + 5,
+            4 * k,
+            5 * k + 1,
+            7 * k,
+            8 * k,
+            9 * k,
+            9 * k + 77,
+        ] {
             let bytes = &bytes[..len];
             let mut tree = TreeHash::default();
             for chunk in bytes.chunks(k) {

@@ -33,7 +33,13 @@ impl Window {
     #[must_use]
     pub fn new(at: u64, room: u64) -> Self {
         let base = at - at % BLOCK as u64;
-        Self { base, blocks: VecDeque::new(), spare: Vec::new(), given: at, room: room.max(BLOCK as u64) }
+        Self {
+            base,
+            blocks: VecDeque::new(),
+            spare: Vec::new(),
+            given: at,
+            room: room.max(BLOCK as u64),
+        }
     }
 
     /// How many bytes it holds.

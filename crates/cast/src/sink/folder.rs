@@ -90,7 +90,8 @@ impl Folder {
         };
         let resume = found.resume;
         let folder = &writer.config.folder;
-        let state = State::recreate(folder, stream, &resume).map_err(|error| failed(folder, error))?;
+        let state =
+            State::recreate(folder, stream, &resume).map_err(|error| failed(folder, error))?;
         writer.state = Some(state);
         (writer.files, writer.bytes) = (resume.files, resume.bytes);
         if let Some((header, _)) = &resume.file {
@@ -174,7 +175,9 @@ impl Writer {
             && let Some(folder) = path.parent()
         {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            File::open(folder).and_then(|it| it.sync_all()).map_err(|error| failed(folder, error))?;
+            File::open(folder)
+                .and_then(|it| it.sync_all())
+                .map_err(|error| failed(folder, error))?;
         }
         self.done.push(FileDone { path, bytes, hash: *hash });
         Ok(())
@@ -184,7 +187,8 @@ impl Writer {
     fn note(&mut self, note: impl FnOnce(&mut State) -> io::Result<()>) -> Result<(), SinkError> {
         let folder = &self.config.folder;
         if self.state.is_none() {
-            let state = State::create(folder, self.stream).map_err(|error| failed(folder, error))?;
+            let state =
+                State::create(folder, self.stream).map_err(|error| failed(folder, error))?;
             self.state = Some(state);
         }
         match &mut self.state {

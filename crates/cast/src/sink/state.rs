@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::format::tree::chunk_hash;
-use crate::format::{CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Take};
+use crate::format::{
+    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Take,
+};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, 1\n";
 

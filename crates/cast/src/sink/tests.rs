@@ -113,7 +113,8 @@ fn a_state_that_is_cut_off_anywhere_does_no_harm() {
     sink.put(&bytes[..2 * CHUNK + 130]).unwrap();
     drop(sink);
     let place = state::place(to.path(), source.stream());
-    let (whole, part) = (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
+    let (whole, part) =
+        (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
     let mut begins = std::collections::BTreeSet::new();
     for len in 0..=whole.len() {
         std::fs::write(&place, &whole[..len]).unwrap();

@@ -60,9 +60,9 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let theirs = Arc::clone(&waiting);
     let accept: Accept = Box::new(move |_| {
         match theirs.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
-            Some(stream) => {
-                Decision::Take(Box::new(move || Ok(Box::new(PipeSink::new(stream)) as Box<dyn Sink>)))
-            }
+            Some(stream) => Decision::Take(Box::new(move || {
+                Ok(Box::new(PipeSink::new(stream)) as Box<dyn Sink>)
+            })),
             None => Decision::Refuse(Reason::Busy),
         }
     });

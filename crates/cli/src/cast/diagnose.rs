@@ -31,7 +31,10 @@ pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
             let admit = if keyed {
                 "it was not started with the same --key".to_owned()
             } else {
-                format!("it was not started with `--from {}` (or, at both ends, --key FILE)", from.ip())
+                format!(
+                    "it was not started with `--from {}` (or, at both ends, --key FILE)",
+                    from.ip()
+                )
             };
             format!(
                 "nothing came back at all: the host is down, a firewall drops UDP port {}, or {admit}",

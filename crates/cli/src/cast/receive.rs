@@ -225,9 +225,9 @@ fn report(
     if args.common.json {
         let files: Vec<_> = files
             .iter()
-            .map(|file| {
-                json!({ "path": file.path, "bytes": file.bytes, "blake3": hex(&file.hash) })
-            })
+            .map(
+                |file| json!({ "path": file.path, "bytes": file.bytes, "blake3": hex(&file.hash) }),
+            )
             .collect();
         let document = json!({
             "from": from.to_string(), "bytes": bytes, "wall_s": seconds,

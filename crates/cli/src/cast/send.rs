@@ -82,6 +82,8 @@ enum SpreadArg {
     Multicast,
     /// A copy to each.
     Unicast,
+    /// From receiver to receiver, by the numbers of --hosts.
+    Relay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -106,6 +108,9 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
     if args.files.iter().any(|file| file.as_os_str() == "-") && args.files.len() > 1 {
         return Err(miette!("standard input is sent alone, without files"));
     }
+    if args.spread == Some(SpreadArg::Relay) && args.common.hosts.is_none() {
+        return Err(miette!("--spread relay needs --hosts FILE --me N, here and at the receivers: they send to each other"));
+    }
     if args.method != MethodArg::Cast {
         return send_tcp(args);
     }
@@ -115,6 +120,17 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
     }
     let source = source(args)?;
     let mut config = args.common.engine(bind, Vec::new())?;
+    if let Some(fabric) = &config.fabric
+        && let Some((_, mine)) = fabric.hosts.iter().find(|(host, _)| *host == fabric.me)
+    {
+        // Relays know this host by its address.
+        config.bind = *mine;
+        for to in &args.to {
+            if !fabric.hosts.iter().any(|(_, address)| address == to) {
+                return Err(miette!("{to} is not among --hosts"));
+            }
+        }
+    }
     // Only those who are named are listened to, whoever has the key.
     config.admission.loopback = false;
     config.admission.anybody = false;
@@ -146,6 +162,7 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
     let spread = match args.spread {
         Some(SpreadArg::Multicast) => Spread::Multicast,
         Some(SpreadArg::Unicast) => Spread::Unicast,
+        Some(SpreadArg::Relay) => Spread::Relay,
         None if hosts.len() == 1 => Spread::Unicast,
         None => engine.probe(&hosts).map_err(failed)?.0,
     };
@@ -477,7 +494,9 @@ impl Show {
 
 fn send_tcp(args: &SendArgs) -> miette::Result<u8> {
     if args.files[0].as_os_str() == "-" || args.common.key.is_some() {
-        return Err(miette!("--method tcp and chain, which are here to compare, take files only, and no key"));
+        return Err(miette!(
+            "--method tcp and chain, which are here to compare, take files only, and no key"
+        ));
     }
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();

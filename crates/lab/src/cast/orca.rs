@@ -57,7 +57,7 @@ pub(super) fn run(
             status_interval: scheme.status_interval.unwrap_or(Span::from_us(100)),
         })
     };
-    let member = |host: Host, part: Part| Either::Server(Member { host, part });
+    let member = |host: Host, part: Part| Either::Server(Member { host, part, timed_at: None });
     let server = cast.senders[0];
     let mut sending = host(server, cast.senders.len());
     sending
@@ -131,7 +131,13 @@ fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
 struct Member {
     host: Host,
     part: Part,
+    /// When it was last called for a timeout.
+    timed_at: Option<Time>,
 }
+
+/// A host whose timer is due again at once (a stream that may send, but whose other port is behind) is called again so much
+/// later, unless something else happens before.
+const TICK: Span = Span::from_us(1);
 
 #[derive(Debug)]
 enum Part {
@@ -305,6 +311,7 @@ impl Node for Member {
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        self.timed_at = Some(now);
         self.host.handle_timeout(now);
         self.events(now);
     }
@@ -322,7 +329,9 @@ impl Node for Member {
             Part::Server(server) => server.writers.poll_timeout(),
             _ => None,
         };
-        [self.host.poll_timeout(), own].into_iter().flatten().min()
+        let soonest = self.timed_at.map_or(Time::ZERO, |at| at.saturating_add(TICK));
+        let host = self.host.poll_timeout().map(|at| at.max(soonest));
+        [host, own].into_iter().flatten().min()
     }
 
     fn is_done(&self) -> bool {

@@ -1,0 +1,210 @@
+//! `rackweave cast` as users run it, on loopback.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn rackweave(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    command.arg("cast").args(args).stdin(Stdio::null());
+    command
+}
+
+/// A receiver, and the address that it has told.
+struct Receiver {
+    child: Child,
+    address: String,
+    _stderr: BufReader<ChildStderr>,
+}
+
+impl Receiver {
+    fn start(args: &[&str]) -> Self {
+        let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0"]);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        loop {
+            let mut line = String::new();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it has ended");
+            if let Some(address) = line.trim().strip_prefix("receiving at ") {
+                let address = address.to_owned();
+                return Self { child, address, _stderr: stderr };
+            }
+        }
+    }
+
+    fn into(folder: &Path, args: &[&str]) -> Self {
+        let mut all = vec!["--dir", folder.to_str().unwrap()];
+        all.extend(args);
+        Self::start(&all)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // Those that have ended have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 11) as u8 ^ (i / 90_000) as u8).collect()
+}
+
+#[test]
+fn files_reach_two_receivers_and_one_document_tells_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("tree");
+    std::fs::create_dir_all(source.join("sub")).unwrap();
+    std::fs::write(source.join("sub/big"), content(3_000_000)).unwrap();
+    std::fs::write(source.join("small"), b"small").unwrap();
+    let places = [folder.path().join("a"), folder.path().join("b")];
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &["--once"]));
+    let to = format!("{},{}", receivers[0].address, receivers[1].address);
+    let output =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &to, "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!(document["bytes"], 3_000_005);
+    assert_eq!(document["receivers"].as_array().unwrap().len(), 2);
+    for receiver in document["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["state"], "complete");
+    }
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert_eq!(std::fs::read(place.join("tree/sub/big")).unwrap(), content(3_000_000));
+        assert_eq!(std::fs::read(place.join("tree/small")).unwrap(), b"small");
+    }
+}
+
+#[test]
+fn a_pipe_goes_from_standard_input_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = key.to_str().unwrap();
+    let mut receiver = Receiver::start(&["--once", "--out", "-", "--key", key]);
+    let mut send = rackweave(&["send", "-", "--to", &receiver.address, "--key", key, "--quiet"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = send.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(&content(2_000_000)).unwrap());
+    let mut bytes = Vec::new();
+    receiver.child.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+    writer.join().unwrap();
+    assert!(bytes == content(2_000_000));
+    assert_eq!(send.wait().unwrap().code(), Some(0));
+    assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_killed_receiver_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("big");
+    std::fs::write(&source, content(20_000_000)).unwrap();
+    let place = folder.path().join("to");
+    let mut receiver = Receiver::into(&place, &[]);
+    let address = receiver.address.clone();
+    let mut send =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &address, "--rate", "200 Mbps"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+    let part = place.join("big.part");
+    while part.metadata().map_or(0, |meta| meta.len()) < 4_000_000 {
+        std::thread::yield_now();
+    }
+    // Both at once, in the middle, as by kill -9.
+    receiver.child.kill().unwrap();
+    receiver.child.wait().unwrap();
+    send.kill().unwrap();
+    send.wait().unwrap();
+    assert!(!place.join("big").exists());
+    let receiver = Receiver::into(&place, &[]);
+    let output =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &receiver.address, "--json"])
+            .output()
+            .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(json(&output)["receivers"][0]["resumed_at"].as_u64().unwrap() > 3_000_000);
+    assert!(std::fs::read(place.join("big")).unwrap() == content(20_000_000));
+}
+
+#[test]
+fn tcp_and_a_chain_carry_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1_500_000)).unwrap();
+    // The kernel's TCP has no way to tell a port that it has chosen: it is asked for.
+    let free = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let (mut children, mut addresses) = (Vec::new(), Vec::new());
+    for name in ["a", "b"] {
+        let address = free();
+        let place = folder.path().join(name);
+        let args = ["receive", "--tcp", "--once", "--listen", &address, "--dir"];
+        let mut command = rackweave(&args);
+        children.push(command.arg(place).stdout(Stdio::null()).spawn().unwrap());
+        addresses.push(address);
+    }
+    // Until both listen.
+    let to = addresses.join(",");
+    let args = ["send", source.to_str().unwrap(), "--to", &to, "--method", "chain", "--json"];
+    let listening = |address: &String| {
+        std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&format!(
+            ":{:04X} 00000000:0000 0A",
+            address.rsplit(':').next().unwrap().parse::<u16>().unwrap()
+        ))
+    };
+    while !addresses.iter().all(listening) {
+        std::thread::yield_now();
+    }
+    let output = rackweave(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for (mut child, name) in children.into_iter().zip(["a", "b"]) {
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(folder.path().join(name).join("x")).unwrap() == content(1_500_000));
+    }
+}
+
+#[test]
+fn wrong_usage_and_silence_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, b"x").unwrap();
+    let path = path.to_str().unwrap();
+    for args in [
+        &["send", path][..],
+        &["send", "/no/such/file", "--to", "127.0.0.1"],
+        &["send", path, "--to", "127.0.0.1", "--to", "127.0.0.1"],
+        &["send", "-", path, "--to", "127.0.0.1"],
+        &["send", path, "--to", "127.0.0.1", "--key", path],
+        &["send", path, "--to", "127.0.0.1", "--spread", "relay"],
+        &["receive", "--out", "/"],
+    ] {
+        let output = rackweave(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    }
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let nobody = {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().to_string()
+    };
+    let to = format!("{nobody},{}", silent.local_addr().unwrap());
+    let output = rackweave(&["send", path, "--to", &to]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("nothing listens at UDP port"), "{said}");
+    assert!(said.contains("nothing came back at all"), "{said}");
+}
