@@ -16,7 +16,7 @@ fn rackweave(args: &[&str]) -> Command {
 struct Receiver {
     child: Child,
     address: String,
-    _stderr: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
 impl Receiver {
@@ -24,15 +24,16 @@ impl Receiver {
         let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0"]);
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        loop {
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut this = Self { child, address: String::new(), stderr };
+        while this.address.is_empty() {
             let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it has ended");
+            assert!(this.stderr.read_line(&mut line).unwrap() > 0, "it has ended");
             if let Some(address) = line.trim().strip_prefix("receiving at ") {
-                let address = address.to_owned();
-                return Self { child, address, _stderr: stderr };
+                this.address = address.to_owned();
             }
         }
+        this
     }
 
     fn into(folder: &Path, args: &[&str]) -> Self {

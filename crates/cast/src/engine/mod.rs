@@ -120,7 +120,10 @@ impl Engine {
                 if any && socket.local_addr().port() == config.group_port {
                     socket.join(address, interface).map_err(failed)?;
                 } else {
-                    let other = bind(SocketAddr::from((address, config.group_port)))?;
+                    let shared = SocketAddr::from((address, config.group_port));
+                    let other = UdpSocket::bind(shared, 1 << 18, false).map_err(failed)?;
+                    let buffers = (config.receive_buffer, config.send_buffer);
+                    other.set_buffers(buffers.0, buffers.1).map_err(failed)?;
                     other.join(address, interface).map_err(failed)?;
                     group = Some(other);
                 }

@@ -53,7 +53,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let admitted: Vec<IpAddr> = args.from.iter().flatten().copied().collect();
     let mut config = args.common.engine(args.listen, admitted)?;
-    config.in_group = args.listen.is_ipv4();
+    config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     let keyed = config.secret.is_some();
     // Applications that wait for a stream, first come first served.
     let waiting: Arc<Mutex<VecDeque<UnixStream>>> = Arc::default();

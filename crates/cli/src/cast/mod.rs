@@ -117,7 +117,8 @@ fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
 fn read_hosts(path: &Path, me: u32) -> miette::Result<FabricPlace> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| miette!("cannot read the list of hosts {}: {error}", path.display()))?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut hosts = Vec::new();
     for (number, line) in lines.enumerate() {
         let address = address(line).map_err(|error| miette!("{}: {error}", path.display()))?;
@@ -125,7 +126,11 @@ fn read_hosts(path: &Path, me: u32) -> miette::Result<FabricPlace> {
     }
     let count = hosts.len() as u32;
     if me >= count {
-        return Err(miette!("--me {me}: {} has hosts 0 to {}", path.display(), count.saturating_sub(1)));
+        return Err(miette!(
+            "--me {me}: {} has hosts 0 to {}",
+            path.display(),
+            count.saturating_sub(1)
+        ));
     }
     let layout = Arc::new(Layout::flat(count));
     let me = HostId(me);

@@ -104,7 +104,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         return receive_tcp(args, &target, &admitted);
     }
     let mut config = args.common.engine(args.listen, admitted.clone())?;
-    config.in_group = args.listen.is_ipv4();
+    config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     config.group_port = match args.listen.port() {
         0 => config.group_port,
         port => port,

@@ -109,7 +109,9 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
         return Err(miette!("standard input is sent alone, without files"));
     }
     if args.spread == Some(SpreadArg::Relay) && args.common.hosts.is_none() {
-        return Err(miette!("--spread relay needs --hosts FILE --me N, here and at the receivers: they send to each other"));
+        return Err(miette!(
+            "--spread relay needs --hosts FILE --me N, here and at the receivers: they send to each other"
+        ));
     }
     if args.method != MethodArg::Cast {
         return send_tcp(args);

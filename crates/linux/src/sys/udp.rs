@@ -131,13 +131,15 @@ impl SendBatch {
 
 impl UdpSocket {
     /// Binds a socket that tells traffic classes, takes trains of datagrams and, if asked for,
-    /// time stamps.
+    /// time stamps. A multicast address can be shared.
     ///
     /// # Errors
     /// What the system says.
     pub fn bind(address: SocketAddr, buffer_bytes: usize, stamps: bool) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
+        // A group is everybody's: each of its sockets gets everything.
+        socket.set_reuse_address(address.ip().is_multicast())?;
         // The kernel gives what its limits allow.
         socket.set_recv_buffer_size(buffer_bytes)?;
         socket.set_send_buffer_size(buffer_bytes)?;
