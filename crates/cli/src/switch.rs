@@ -5,6 +5,7 @@ mod show;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +15,12 @@ use std::time::Duration;
 use miette::{Context, IntoDiagnostic, miette};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time, frame};
 use rackweave_lab::Scenario;
-use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
+use rackweave_linux::switch::{Control, Edge, ProgramConfig, Switch, SwitchConfig};
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
     Topology, TrimConfig,
 };
+use rackweave_wire::orca::Key;
 
 use crate::{exit, print};
 
@@ -31,7 +33,8 @@ use crate::{exit, print};
     rackweave switch --listen 127.0.0.1:4100 --hosts 4 --link \"1 Gbps\" --stats\n  \
     rackweave switch --listen 0.0.0.0:4100 --hosts 2 --host 0=192.0.2.1:5000 --host 1=192.0.2.2:5000\n  \
     rackweave switch --listen 127.0.0.1:4100 --fabric my.toml --metrics 9100\n  \
-    rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n\n\
+    rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n  \
+    rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
     /// UDP port of host 0; the hosts after it get the ports after it.
@@ -57,6 +60,15 @@ pub(crate) struct SwitchArgs {
     /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     sets: Vec<String>,
+    /// What the switches do beyond forwarding: follow Orca's labels, and copy its packets.
+    #[arg(long, value_enum, default_value_t = ProgramName::Plain)]
+    program: ProgramName,
+    /// The host of Orca's controller: of others the switches take no orders.
+    #[arg(long, value_name = "N")]
+    controller: Option<u32>,
+    /// A file with the secret of Orca's members, if they have one: without it the switches understand no orders.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// Rate of each link.
     #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
     link: Rate,
@@ -111,6 +123,15 @@ pub(crate) struct SwitchArgs {
     /// Serve counters for Prometheus at http://ADDR/metrics; a port alone is on loopback.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
+}
+
+/// What switches do beyond forwarding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProgramName {
+    /// Nothing.
+    Plain,
+    /// Orca: multicast by labels in packets.
+    Orca,
 }
 
 /// "500 KB", or "65 packets" of full size.
@@ -224,12 +245,36 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig> {
         None => args.interface.iter().map(|name| Edge::Interface { name: name.clone() }).collect(),
     };
     Ok(SwitchConfig {
+        program: program(args)?,
         faults,
         seed: args.seed.unwrap_or(seed),
         batch_window: args.window,
         busy_poll: args.busy_poll,
         ..SwitchConfig::new(fabric, edges)
     })
+}
+
+fn program(args: &SwitchArgs) -> miette::Result<ProgramConfig> {
+    match args.program {
+        ProgramName::Plain if args.controller.is_some() || args.key_file.is_some() => {
+            Err(miette!("--controller and --key-file are of use with --program orca only"))
+        }
+        ProgramName::Plain => Ok(ProgramConfig::Plain),
+        ProgramName::Orca => {
+            let key = args.key_file.as_ref().map(|path| {
+                let secret = std::fs::read(path).into_diagnostic();
+                let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
+                if secret.is_empty() {
+                    return Err(miette!("{} is empty: that is no secret", path.display()));
+                }
+                Ok(Key::derive(&secret))
+            });
+            Ok(ProgramConfig::Orca {
+                controller: args.controller.map(HostId),
+                key: key.transpose()?,
+            })
+        }
+    }
 }
 
 fn udp_edges(listen: SocketAddr, hosts: u32, addresses: &[String]) -> miette::Result<Vec<Edge>> {

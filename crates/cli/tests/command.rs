@@ -1,8 +1,12 @@
 //! The command as scripts see it: exit codes, standard output, files.
 
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use common::interrupt_after;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -312,7 +316,7 @@ fn lists_are_tables_and_documents() {
     assert!(scenarios.contains(&"polo-core".to_owned()), "{scenarios:?}");
     assert_eq!(scenarios.last().unwrap(), "small.toml");
     let claims = names("claims");
-    assert_eq!((claims.len(), claims[0].as_str()), (19, "homa-sigcomm"));
+    assert_eq!((claims.len(), claims[0].as_str()), (26, "homa-sigcomm"));
     let claims: Value =
         serde_json::from_slice(&place.run(&["list", "claims", "--json"]).stdout).unwrap();
     let scenario = claims["claims"][0]["scenario"].as_str().unwrap();
@@ -345,10 +349,7 @@ fn ctrl_c_before_any_point_is_finished_leaves_earlier_results() {
     let endless = ["--set", "measure={ messages = 4_000_000_000, time_limit = '10000 s' }"];
     let args = [&["run", "small.toml"][..], &endless].concat();
     let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    #[expect(clippy::disallowed_methods, reason = "another process must get on")]
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    interrupt_after(&child, Duration::ZERO);
     let output = child.wait_with_output().unwrap();
     assert_eq!((code(&output), stdout(&output).as_str()), (130, ""));
     assert_eq!(stderr(&output), "Interrupted: no point was finished; no files are written.\n");
@@ -364,11 +365,8 @@ fn ctrl_c_keeps_what_is_finished_and_ends_with_130() {
     let set = ["--set", "transport.name=homa", "--set", "measure.time_limit='10000 s'"];
     let args = [&["run", "small.toml", "--json", "--jobs", "1"][..], &set].concat();
     let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Until the handler is there and the first point is done: both take milliseconds.
-    #[expect(clippy::disallowed_methods, reason = "another process must get on")]
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    // The first point takes milliseconds.
+    interrupt_after(&child, Duration::from_secs(1));
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 130, "{}", stderr(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,8 +1,12 @@
 //! `rackweave paper` as scripts see it.
 
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use common::interrupt_after;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -225,11 +229,8 @@ fn ctrl_c_leaves_what_is_finished_and_ends_with_130() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Until the handler is there and the first points are done: both take milliseconds.
-    #[expect(clippy::disallowed_methods, reason = "another process must get on")]
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    // The first points take milliseconds.
+    interrupt_after(&child, Duration::from_millis(1500));
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 130, "{}", stderr(&output));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();

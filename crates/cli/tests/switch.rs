@@ -105,6 +105,13 @@ fn what_is_wrong_is_said() {
     assert!(said.contains("must be between 0 and 1, not 1.5"), "{said}");
     let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--host", "7=127.0.0.1:1"]);
     assert!(said.contains("h7 does not exist, there are 2 hosts"), "{said}");
+    let two = ["--listen", "127.0.0.1:0", "--hosts", "2"];
+    let said = refused(&[&two[..], &["--controller", "1"]].concat());
+    assert!(said.contains("of use with --program orca only"), "{said}");
+    let said = refused(&[&two[..], &["--program", "orca", "--controller", "2"]].concat());
+    assert!(said.contains("the controller's host 2 does not exist"), "{said}");
+    let said = refused(&[&two[..], &["--program", "orca", "--key-file", "rwt-none"]].concat());
+    assert!(said.contains("cannot read rwt-none"), "{said}");
     let said = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--buffer", "7 pounds"]);
     assert!(said.contains("the unit must be one of"), "{said}");
 }

@@ -1,14 +1,14 @@
 //! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::{PATIENCE, nap, now, processor_time, status_of, until};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Whole commands are waited for so long: the machine may have much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const INCAST: &str = r#"
 fabric = { topology = "single-switch", hosts = 4, host_link = "200 Mbps" }
@@ -60,24 +60,6 @@ impl Place {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
-fn nap() {
-    std::thread::sleep(Duration::from_millis(20));
-}
-
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        nap();
-    }
-}
-
 fn wait(child: &mut Child) {
     let began = now();
     while child.try_wait().unwrap().is_none() {
@@ -106,11 +88,6 @@ fn words(text: &str) -> String {
 fn is_root() -> bool {
     status_of(std::process::id(), "Uid:")
         .is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
-}
-
-fn status_of(pid: u32, key: &str) -> Option<String> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
 }
 
 fn may_make_namespaces() -> bool {
@@ -163,13 +140,7 @@ fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
     let (path, entry) = found.unwrap();
     let parts = parts_of(&entry);
     // A host that has a socket and sends has used some time.
-    let busy = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).to_owned();
-        let ticks: Vec<u64> =
-            fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse().ok()).collect();
-        ticks.iter().sum::<u64>() > 20
-    };
+    let busy = |pid: u32| processor_time(pid) > Duration::from_millis(200);
     until("there is load", || busy(parts[0]) || !is_alive(parts[0]));
     (path, entry, parts)
 }
@@ -392,6 +363,7 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
     }
     let place = Place::new(INCAST);
     let cases = "sweep.cases=[{ transport.name = 'homa' }, \
+                 { transport = { name = 'homa', label = 'fair' }, testbed.nic = 'fair' }, \
                  { transport = { name = 'tcp', congestion = 'bbr' } }]";
     let background =
         "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";

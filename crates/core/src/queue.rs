@@ -249,11 +249,15 @@ pub enum DropReason {
     WrongProtocol,
     /// A switch program said so.
     Program,
+    /// It was for the active agent of a rack that has none.
+    NoAgent,
+    /// A copy that a switch was to make found no room for its bytes.
+    NoBuffer,
 }
 
 impl DropReason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::QueueFull,
         Self::SharedBufferFull,
         Self::HeaderQueueFull,
@@ -265,6 +269,8 @@ impl DropReason {
         Self::HostPaused,
         Self::WrongProtocol,
         Self::Program,
+        Self::NoAgent,
+        Self::NoBuffer,
     ];
 
     /// Its name in results.
@@ -282,6 +288,8 @@ impl DropReason {
             Self::HostPaused => "host_paused",
             Self::WrongProtocol => "wrong_protocol",
             Self::Program => "program",
+            Self::NoAgent => "no_agent",
+            Self::NoBuffer => "no_buffer",
         }
     }
 }

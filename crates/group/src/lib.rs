@@ -2,5 +2,7 @@
 //! has its host part, its switch program and its controller, side by side.
 //!
 //! - [`orca`]: multicast with labels in packets and agents in racks.
+//! - [`baseline`]: one-to-many as applications do it without help, to compare with.
 
+pub mod baseline;
 pub mod orca;

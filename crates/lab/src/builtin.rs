@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 25] = [
+pub const SCENARIOS: [Builtin; 30] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -119,6 +119,31 @@ pub const SCENARIOS: [Builtin; 25] = [
         text: include_str!("../../../scenarios/papers/polo/incast.toml"),
     },
     Builtin {
+        name: "orca-execution",
+        file: "scenarios/papers/orca/execution.toml",
+        text: include_str!("../../../scenarios/papers/orca/execution.toml"),
+    },
+    Builtin {
+        name: "orca-cores",
+        file: "scenarios/papers/orca/cores.toml",
+        text: include_str!("../../../scenarios/papers/orca/cores.toml"),
+    },
+    Builtin {
+        name: "orca-link-bound",
+        file: "scenarios/papers/orca/link-bound.toml",
+        text: include_str!("../../../scenarios/papers/orca/link-bound.toml"),
+    },
+    Builtin {
+        name: "orca-scaling",
+        file: "scenarios/papers/orca/scaling.toml",
+        text: include_str!("../../../scenarios/papers/orca/scaling.toml"),
+    },
+    Builtin {
+        name: "orca-failover",
+        file: "scenarios/papers/orca/failover.toml",
+        text: include_str!("../../../scenarios/papers/orca/failover.toml"),
+    },
+    Builtin {
         name: "receiver-driven-sigcomm18",
         file: "scenarios/papers/receiver-driven-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
@@ -141,7 +166,7 @@ pub const SCENARIOS: [Builtin; 25] = [
 ];
 
 /// Files of claims, as [`Builtin`]s.
-pub const CLAIMS: [Builtin; 3] = [
+pub const CLAIMS: [Builtin; 4] = [
     Builtin {
         name: "homa",
         file: "scenarios/papers/homa/claims.toml",
@@ -151,6 +176,11 @@ pub const CLAIMS: [Builtin; 3] = [
         name: "polo",
         file: "scenarios/papers/polo/claims.toml",
         text: include_str!("../../../scenarios/papers/polo/claims.toml"),
+    },
+    Builtin {
+        name: "orca",
+        file: "scenarios/papers/orca/claims.toml",
+        text: include_str!("../../../scenarios/papers/orca/claims.toml"),
     },
     Builtin {
         name: "two-worlds",

@@ -7,6 +7,7 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 
+use crate::cast::CastConfig;
 use crate::path::Path;
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario, host_link};
@@ -69,9 +70,11 @@ impl Explanation {
     pub fn of(point: &PointSpec) -> Self {
         let fabric = &point.config.fabric;
         let path = Path::longest(fabric);
-        let stream = &point.config.streams[0];
         let hosts = u64::from(fabric.topology.hosts());
-        let plan = Plan::of(stream, fabric);
+        let plan = match (&point.cast, point.config.streams.first()) {
+            (None, Some(stream)) => Plan::of(stream, fabric),
+            (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
+        };
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
         let measured_time = Span(measure.time_limit.0 - measure.warmup.0);
@@ -218,6 +221,7 @@ fn short(x: f64) -> String {
 }
 
 /// A workload in numbers.
+#[derive(Default)]
 struct Plan {
     mean_bytes: f64,
     /// Those in the other direction included.
@@ -228,6 +232,22 @@ struct Plan {
 }
 
 impl Plan {
+    /// Of files from one to many: a message is a file on its way to a receiver.
+    fn of_files(cast: &CastConfig) -> Self {
+        let files = cast.files.len().max(1) as f64;
+        let mean_bytes = cast.bytes() as f64 / files;
+        let messages = cast.files.len() as u64 * cast.receivers.len() as u64;
+        // Full frames, and now and then a report.
+        let packets_per_message = mean_bytes / 1440.0 * 1.1;
+        Self {
+            mean_bytes,
+            packets_per_message,
+            senders: 1,
+            per_second: None,
+            messages: Some(messages),
+        }
+    }
+
     fn of(stream: &StreamConfig, fabric: &FabricConfig) -> Self {
         let hosts = u64::from(fabric.topology.hosts());
         let (workload, framing) = (&stream.workload, stream.transport.framing());

@@ -5,11 +5,13 @@
 //! - [`list`]: what there is to run.
 //! - [`run`]: the runs on all cores.
 //! - [`testbed`]: the runs on real hosts.
+//! - [`cast`]: files from one to many.
 //! - [`results`]: what they found out, as numbers and as files.
 //! - [`report`]: the same as a table and as a page.
 //! - [`paper`]: what papers claim, and whether it holds here.
 
 pub mod builtin;
+pub mod cast;
 pub mod error;
 pub mod explain;
 pub mod list;

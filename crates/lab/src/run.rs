@@ -8,6 +8,7 @@ use rackweave_sim::result::{End, RunResult};
 use rackweave_sim::{BuildError, Control};
 use rayon::prelude::*;
 
+use crate::cast::{self, CastError, CastSummary};
 use crate::results::{PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
 
@@ -49,6 +50,14 @@ pub enum RunError {
         index: usize,
         /// Why.
         source: BuildError,
+    },
+    /// Files to many that can't be sent.
+    #[error("point {index} of the scenario can't be run")]
+    Cast {
+        /// Its place in the sweep.
+        index: usize,
+        /// Why.
+        source: CastError,
     },
     /// No threads.
     #[error("can't start {jobs} threads: {message}")]
@@ -172,13 +181,28 @@ impl Batch {
         // Nothing that a panic leaves half done is looked at again: a world is dropped with its run.
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let before = thread_cpu_s();
-            let result = simulate(spec, &self.controls[index])
-                .map_err(|source| RunError::Build { index, source })?;
+            let control = &self.controls[index];
+            let (result, cast) = match &spec.cast {
+                None => {
+                    let result = simulate(spec, control);
+                    (result.map_err(|source| RunError::Build { index, source })?, None)
+                }
+                Some(config) => {
+                    let done = cast::run(config, &spec.config, control);
+                    let (result, cast) = done.map_err(|source| RunError::Cast { index, source })?;
+                    (result, Some((CastSummary::new(config, &cast), cast)))
+                }
+            };
             if result.end == End::Cancelled {
                 return Ok(PointEnd::Cancelled);
             }
             let cpu_s = thread_cpu_s() - before;
-            Ok(PointEnd::Finished(Box::new(PointResult::new(index, spec, result, cpu_s))))
+            let mut point = PointResult::new(index, spec, result, cpu_s);
+            if let Some((summary, result)) = cast {
+                point.summary.cast = Some(summary);
+                point.cast = Some(result);
+            }
+            Ok(PointEnd::Finished(Box::new(point)))
         }));
         ended.unwrap_or_else(|panic| {
             Ok(PointEnd::Failed(PointFailure {

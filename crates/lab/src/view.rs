@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use rackweave_sim::result::QueueSample;
 
+use crate::cast::ReceiverSummary;
 use crate::report::model;
+use crate::results::stats::cdf;
 use crate::results::{OF_TRANSPORT, PointResult, Results, Stats, are_labelled, plain};
 use crate::scenario::Scenario;
 
@@ -78,7 +80,27 @@ fn point(point: &PointResult) -> model::Point {
         latency_cdf: point.latency_cdf.clone(),
         queue_series: thinned(&point.queue_series, QUEUE_POINTS),
         totals: totals(point),
+        cast: cast(point),
     }
+}
+
+fn cast(point: &PointResult) -> Option<model::Cast> {
+    let (summary, result) = (point.summary.cast.as_ref()?, point.cast.as_ref()?);
+    let receiver = |r: &ReceiverSummary| (r.host, r.completed_us, r.longest_gap_us);
+    Some(model::Cast {
+        copied_by: summary.copied_by.to_owned(),
+        execution_us: summary.execution_us,
+        receiver_gbps: summary.receiver_gbps,
+        copies: summary.copies,
+        send_us: (summary.send_us.p50, summary.send_us.p99),
+        wait_us: (summary.wait_us.p50, summary.wait_us.p99),
+        repaired_bytes: summary.repaired_bytes,
+        detached: summary.detached,
+        lost: summary.lost,
+        send_cdf: cdf(&mut result.send_times()),
+        wait_cdf: cdf(&mut result.wait_times()),
+        receivers: summary.receivers.iter().map(receiver).collect(),
+    })
 }
 
 fn totals(point: &PointResult) -> model::Totals {

@@ -35,6 +35,11 @@ fn every_key_is_documented() {
         format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),
         format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
+        format!("{fabric}{tcp}[workload.cast]\n{unknown}"),
+        format!("{fabric}{tcp}[workload.cast.cpu]\n{unknown}"),
+        format!("{fabric}[transport]\nname='orca'\n{unknown}[workload.cast]\n"),
+        format!("{fabric}[transport]\nname='cast-unicast'\n{unknown}[workload.cast]\n"),
+        format!("{fabric}[transport]\nname='cast-chain'\n{unknown}[workload.cast]\n"),
     ];
     for table in tables {
         for key in known_keys(&table) {
@@ -50,9 +55,13 @@ fn every_key_is_documented() {
 fn the_examples_run() {
     let examples: Vec<&str> =
         DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 5);
+    assert_eq!(examples.len(), 6);
     let parse = |text: &str| Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
     assert_eq!(parse(examples[0]).points.len(), 1);
+    // That of files to many stands by itself.
+    let cast = examples.iter().position(|example| example.contains("[workload.cast]")).unwrap();
+    assert_eq!(parse(examples[cast]).points.len(), 3);
+    let examples = [&examples[..cast], &examples[cast + 1..]].concat();
     let points = |sweep: &str| parse(&format!("{}\n{sweep}", examples[0])).points.len();
     assert_eq!(examples[1..].iter().map(|more| points(more)).collect::<Vec<_>>(), [2, 1, 9, 2]);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rackweave_core::{HostId, Packet, Span, Time};
 use rackweave_lab::Scenario;
-use rackweave_linux::switch::{Carried, Core, CoreConfig};
+use rackweave_linux::switch::{Carried, Core, CoreConfig, ProgramConfig};
 use rackweave_sim::config::CapturePort;
 use rackweave_sim::{Control, Fabric, RunConfig};
 
@@ -63,7 +63,7 @@ fn compare(text: &str) -> [u64; 5] {
     // What happens at the very end is seen by one of them only.
     let end = Time(result.ended_at.0 - Span::from_us(100).0);
     let mut expected: Vec<Seen> = Vec::new();
-    let mut core = Core::new(CoreConfig {
+    let mut core = CoreConfig {
         fabric: fabric.clone(),
         faults: config.faults.clone(),
         seed: config.seed,
@@ -71,7 +71,10 @@ fn compare(text: &str) -> [u64; 5] {
         frames: 1 << 16,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
-    });
+        program: ProgramConfig::Plain,
+    }
+    .build()
+    .unwrap();
     let mut found: Vec<Seen> = Vec::new();
     let mut drain = |core: &mut Core| {
         while let Some(departure) = core.departure() {
@@ -80,7 +83,7 @@ fn compare(text: &str) -> [u64; 5] {
             let takes = link.span_of(u32::from(departure.packet.wire_bytes)) + link.delay;
             let at = Time(departure.due.0 - takes.0);
             found.push(seen(at, host.0, &departure.packet));
-            core.frames().release(departure.packet.header.slot);
+            core.bodies().release(departure.packet.header.slot);
         }
     };
     for captured in &result.capture {
@@ -90,7 +93,7 @@ fn compare(text: &str) -> [u64; 5] {
         }
         core.run(captured.at);
         drain(&mut core);
-        let slot = core.frames().insert(&[0]).unwrap();
+        let slot = core.bodies().insert(&[0]).unwrap();
         let packet = captured
             .packet
             .map(|header| Carried::opaque(slot, 1, rackweave_core::Header::path(&header)));

@@ -6,7 +6,7 @@
 //! ```
 //! A host's only route leads to a gateway that does not exist, with an address that is known for good: so there
 //! is no ARP, and every frame has the gateway's MAC address until the switch writes the receiver's. Offloads are off:
-//! what is on the pair are whole frames of at most one MTU, with their checksums. A token bucket lets them out at the
+//! what is on the pair are whole frames of at most one MTU, with their checksums. Token buckets let them out at the
 //! link's rate, so that the kernel's TCP feels its NIC. IPv6 is off. All names carry the run's id, so that a
 //! later run can remove them; all that is in a namespace goes with it.
 
@@ -84,8 +84,21 @@ pub struct Network {
     pub hosts: u32,
     /// Rate of their links.
     pub link: Rate,
+    /// In which order frames leave a host.
+    pub nic: Nic,
     /// What the kernel's TCP is like in all of them.
     pub tcp: TcpSettings,
+}
+
+/// In which order frames leave a host that sends more than its link carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nic {
+    /// As they came: one queue for all, as a plain NIC has.
+    #[default]
+    Fifo,
+    /// By turns of the UDP datagrams and all else, as the simulator's hosts ask their transports: each has half of
+    /// the link, and what the other leaves.
+    Fair,
 }
 
 /// What the kernel's TCP is like.
@@ -111,13 +124,21 @@ pub fn check() -> Result<(), NetnsError> {
             return Err(NetnsError::NoProgram(program));
         }
     }
-    const NET_ADMIN: u32 = 12;
-    const SYS_ADMIN: u32 = 21;
+    let both = has_capability(CAP_NET_ADMIN) && has_capability(CAP_SYS_ADMIN);
+    if both { Ok(()) } else { Err(NetnsError::NoRights) }
+}
+
+/// Rights by their numbers, linux/capability.h.
+pub(crate) const CAP_NET_ADMIN: u32 = 12;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_BPF: u32 = 39;
+
+/// Whether this process has a right.
+pub(crate) fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    let has = |bit: u32| effective.is_some_and(|bits| bits >> bit & 1 == 1);
-    if has(NET_ADMIN) && has(SYS_ADMIN) { Ok(()) } else { Err(NetnsError::NoRights) }
+    effective.is_some_and(|bits| bits >> number & 1 == 1)
 }
 
 /// Moves the calling thread, and what it starts from now on, into a namespace.
@@ -200,7 +221,7 @@ impl Network {
             let name = self.host(*host);
             self.inside(&name, || no_offloads(&name, HOST_INTERFACE))?;
             run("ip", &["-n", &name, "-batch", "-"], &self.addresses(*host)?)?;
-            run("tc", &["-n", &name, "-batch", "-"], &[self.bucket()])?;
+            run("tc", &["-n", &name, "-batch", "-"], &self.queues())?;
         }
         self.inside(&switch, || {
             hosts.iter().try_for_each(|host| no_offloads(&switch, &switch_end(*host)))
@@ -244,14 +265,38 @@ impl Network {
     /// Frames leave at the link's rate, counted with checksum, preamble and gap. The burst is what the link
     /// carries in half a millisecond: a timer for each frame would cost more than the frame, and the switch knows the
     /// host's link too.
-    fn bucket(&self) -> String {
+    fn queues(&self) -> Vec<String> {
         let full = u64::from(frame::wire_bytes(MTU));
         let burst = self.link.bytes_in(Span::from_us(500)).max(8 * full);
         let limit = 1000 * full;
         let rate = self.link.0;
-        format!(
-            "qdisc add dev {HOST_INTERFACE} root tbf rate {rate}bit burst {burst} limit {limit} overhead 24"
-        )
+        if self.nic == Nic::Fifo {
+            return vec![format!(
+                "qdisc add dev {HOST_INTERFACE} root tbf rate {rate}bit burst {burst} limit {limit} overhead 24"
+            )];
+        }
+        let half = rate / 2;
+        let bursts = format!("burst {burst} cburst {burst} overhead 24");
+        let mut lines = vec![
+            format!("qdisc add dev {HOST_INTERFACE} root handle 1: htb default 2"),
+            format!(
+                "class add dev {HOST_INTERFACE} parent 1: classid 1:1 htb rate {rate}bit quantum {MTU} {bursts}"
+            ),
+        ];
+        for class in [2, 3] {
+            lines.push(format!(
+                "class add dev {HOST_INTERFACE} parent 1:1 classid 1:{class} htb rate {half}bit \
+                 ceil {rate}bit quantum {MTU} {bursts}"
+            ));
+            lines.push(format!(
+                "qdisc add dev {HOST_INTERFACE} parent 1:{class} handle {class}: bfifo limit {limit}"
+            ));
+        }
+        lines.push(format!(
+            "filter add dev {HOST_INTERFACE} parent 1: protocol ip prio 1 u32 \
+             match ip protocol 17 0xff flowid 1:3"
+        ));
+        lines
     }
 
     fn tcp_settings(&self, name: &str) -> Result<(), NetnsError> {
@@ -333,4 +378,102 @@ fn run(program: &'static str, arguments: &[&str], lines: &[String]) -> Result<()
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queues(nic: Nic) -> Vec<String> {
+        let (link, tcp) = (Rate(200_000_000), TcpSettings::default());
+        Network { prefix: "rwt".into(), hosts: 2, link, nic, tcp }.queues()
+    }
+
+    #[test]
+    fn a_fair_nic_gives_udp_half_of_the_link_and_what_is_left() {
+        assert_eq!(queues(Nic::Fifo).len(), 1);
+        let lines = queues(Nic::Fair);
+        let classes: Vec<_> = lines.iter().filter(|line| line.starts_with("class add")).collect();
+        assert_eq!(classes.len(), 3);
+        assert!(classes[0].contains("classid 1:1 htb rate 200000000bit "), "{}", classes[0]);
+        for class in &classes[1..] {
+            assert!(class.contains(" parent 1:1 "), "{class}");
+            assert!(class.contains(" rate 100000000bit ceil 200000000bit "), "{class}");
+        }
+        assert!(lines[0].ends_with("default 2"));
+        let filter = lines.last().unwrap();
+        assert!(filter.ends_with("match ip protocol 17 0xff flowid 1:3"), "{filter}");
+    }
+
+    /// The kernel takes them, and sorts what leaves.
+    #[test]
+    fn the_kernel_sorts_udp_from_all_else() {
+        let network = Network {
+            prefix: format!("rwt-nic-{}", std::process::id()),
+            hosts: 2,
+            link: Rate(200_000_000),
+            nic: Nic::Fair,
+            tcp: TcpSettings::default(),
+        };
+        /// Removes it.
+        struct Gone<'a>(&'a Network);
+        impl Drop for Gone<'_> {
+            fn drop(&mut self) {
+                let _ = remove(&self.0.prefix);
+            }
+        }
+        let _gone = Gone(&network);
+        match check().and_then(|()| network.make()) {
+            Ok(()) => {}
+            Err(NetnsError::NoRights | NetnsError::NoProgram(_)) => {
+                return println!("skipped: needs CAP_NET_ADMIN");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let name = network.host(HostId(0));
+        let counted = || {
+            let mut classes = Command::new("tc");
+            classes.args(["-n", &name, "-s", "class", "show", "dev", HOST_INTERFACE]);
+            let said = String::from_utf8(said_of(&mut classes)).unwrap();
+            ["1:2", "1:3"].map(|class| -> u64 {
+                let from = said.find(&format!("class htb {class} ")).expect("the class");
+                let (_, rest) = said[from..].split_once(" bytes ").unwrap();
+                rest.split(' ').next().unwrap().parse().unwrap()
+            })
+        };
+        let send = |what: fn()| {
+            let done = network.inside(&name, || {
+                what();
+                Ok(())
+            });
+            done.unwrap();
+        };
+        // What is sent before the kernel has noticed that the interface is up is lost.
+        let mut packets = [0, 0];
+        for _ in 0..10_000 {
+            send(|| {
+                let socket = std::net::UdpSocket::bind("10.0.0.0:0").unwrap();
+                let _ = socket.send_to(&[0; 100], "10.0.0.1:9");
+            });
+            packets = counted();
+            if packets != [0, 0] {
+                break;
+            }
+        }
+        assert_eq!(packets, [0, 1], "one datagram, and nothing else");
+        send(|| {
+            // Nobody answers: SYNs leave.
+            let to = "10.0.0.1:9".parse().unwrap();
+            let patience = std::time::Duration::from_millis(50);
+            assert!(std::net::TcpStream::connect_timeout(&to, patience).is_err());
+        });
+        let [others, datagrams] = counted();
+        assert!(others >= 1 && datagrams == 1, "{others}, {datagrams}");
+    }
+
+    fn said_of(command: &mut Command) -> Vec<u8> {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
 }

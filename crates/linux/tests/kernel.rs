@@ -11,7 +11,8 @@ use rackweave_linux::{
 };
 
 const LOCAL: &str = "127.0.0.1:0";
-const PATIENCE: Span = Span::from_secs(20);
+/// With what runs beside the tests, a thread may have to wait for its turn.
+const PATIENCE: Span = Span::from_secs(60);
 
 fn config(host: u32, clock: Clock, bind: SocketAddr) -> TcpConfig {
     let allow = vec!["127.0.0.1".parse().unwrap()];
@@ -211,7 +212,8 @@ fn who_does_not_consume_stops_the_writer() {
                 reader = Some((peer, id));
             }
         }
-        clock.now().since(since) > Span::from_ms(300)
+        // All that may come has come, and nothing more for a while.
+        told >= WINDOW && clock.now().since(since) > Span::from_ms(300)
     });
     assert!((WINDOW..=WINDOW + (192 << 10)).contains(&told), "{told}");
     // What the kernel holds between the two depends on it, but it is not much.
@@ -246,7 +248,8 @@ fn a_stream_is_cancelled_and_has_a_deadline() {
     let server = ends[0].add_peer(address);
     let cancelled = ends[0].open(server, Time::MAX).unwrap();
     ends[0].write(server, cancelled, bytes(100_000), false).unwrap();
-    let at = ends[0].clock().now() + Span::from_ms(500);
+    // The other end must have heard of it by then.
+    let at = ends[0].clock().now() + Span::from_secs(2);
     let late = ends[0].open(server, at).unwrap();
     ends[0].write(server, late, bytes(100), false).unwrap();
     let mut fates = Vec::new();

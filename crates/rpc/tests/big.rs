@@ -1,9 +1,7 @@
-//! Ten gigabytes each way of sending, through a switch that loses, damages, repeats and delays packets, compared by BLAKE3,
-//! in bounded memory. For minutes:
+//! Much, each way of sending, through a switch that loses, damages, repeats and delays packets, compared by BLAKE3,
+//! in bounded memory. A few megabytes, or as many bytes as `RACKWEAVE_BIG_BYTES` says; ten gigabytes take minutes:
 //!
-//! `cargo test --release -p rackweave-rpc --test big -- --ignored --nocapture`
-//!
-//! `RACKWEAVE_BIG_BYTES` says how many bytes instead.
+//! `RACKWEAVE_BIG_BYTES=10000000000 cargo test --release -p rackweave-rpc --test big -- --nocapture`
 
 mod common;
 
@@ -18,9 +16,15 @@ use tokio::time::Instant;
 const LINK: Rate = Rate::from_gbps(5);
 const FAULTS: f64 = 0.0005;
 
+/// About a hundred packets are lost, damaged, repeated or delayed among these.
+const SMALL: u64 = 32 << 20;
+
 fn total() -> u64 {
-    std::env::var("RACKWEAVE_BIG_BYTES").map_or(10_000_000_000, |text| text.parse().unwrap())
+    std::env::var("RACKWEAVE_BIG_BYTES").map_or(SMALL, |text| text.parse().unwrap())
 }
+
+/// Of a call, with fifteen others before it on a machine that may have much else to do.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Bytes that differ from block to block.
 fn block(number: u64, len: usize) -> Vec<u8> {
@@ -50,6 +54,8 @@ fn report(what: &str, began: Instant, fabric: &BadFabric) {
         peak_memory() / 1_000_000,
     );
     assert!(peak_memory() < 512 << 20);
+    let faults = [counters.corrupted, counters.duplicated, counters.reordered];
+    assert!(faults.iter().all(|faults| *faults > 0), "{counters:?}");
 }
 
 async fn stream(name: &str, transport: &Transport) {
@@ -109,7 +115,7 @@ async fn calls(name: &str, transport: &Transport) {
             for number in (first..calls).step_by(16) {
                 let bytes = block(number, LEN as usize);
                 let hash = blake3::hash(&bytes);
-                let call = client.call(peer, bytes).deadline(Duration::from_secs(60));
+                let call = client.call(peer, bytes).deadline(DEADLINE);
                 assert!(call.await.unwrap() == hash.as_bytes()[..]);
             }
         });
@@ -120,8 +126,7 @@ async fn calls(name: &str, transport: &Transport) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes minutes"]
-async fn ten_gigabytes_through_a_bad_fabric() {
+async fn much_through_a_bad_fabric() {
     for (name, transport) in [
         ("homa", Transport::homa(LINK)),
         ("tcp", Transport::tcp(LINK)),

@@ -9,7 +9,7 @@ use common::{PATIENCE, bytes, config, drained, homa, node, streaming};
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Server, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 async fn accept(server: &Server) -> Stream {
     match timeout(PATIENCE, server.next()).await.unwrap() {
@@ -119,11 +119,17 @@ async fn who_does_not_read_stops_who_writes() {
         let (mut near, mut far) = connected(&here, &there).await;
         let piece = Bytes::from(bytes(50_000));
         let mut written = 0;
-        while timeout(Duration::from_millis(300), near.write_chunk(piece.clone())).await.is_ok() {
+        loop {
+            // As much as this is always taken, however long that lasts.
+            let goes_on = written <= 1 << 20;
+            let patience = if goes_on { PATIENCE } else { Duration::from_millis(300) };
+            if timeout(patience, near.write_chunk(piece.clone())).await.is_err() {
+                assert!(!goes_on, "{name}: {written}");
+                break;
+            }
             written += piece.len();
             assert!(written < 16 << 20, "{name}: it is not stopped");
         }
-        assert!(written > 1 << 20, "{name}: {written}");
         let held = there.stats().unread_bytes + here.stats().sending_bytes;
         assert!(held < 16 << 20, "{name}: {held}");
         // Others are not stopped.
@@ -259,21 +265,31 @@ async fn a_dropped_reader_does_not_stop_the_writer() {
 
 #[tokio::test]
 async fn a_stream_ends_at_its_deadline() {
+    // All at the same time: each waits for long.
+    let mut tasks = JoinSet::new();
     for (name, transport) in streaming() {
-        let (here, there) = (node(&transport), node(&transport));
-        let server = there.server();
-        let peer = here.peer(there.local_addr());
-        let limit = Duration::from_millis(200);
-        let mut near = here.client().stream_with_deadline(peer, limit).unwrap();
-        near.write_all(b"x").await.unwrap();
-        let mut far = accept(&server).await;
-        assert_eq!(far.read_u8().await.unwrap(), b'x');
-        let error = timeout(PATIENCE, near.read_chunk()).await.unwrap().unwrap_err();
-        assert!(matches!(error, CallError::StreamDeadline), "{name}: {error}");
-        timeout(PATIENCE, far.read_chunk()).await.unwrap().unwrap_err();
-        drop((near, far));
-        drained(&here).await;
-        drained(&there).await;
+        tasks.spawn(async move {
+            let (here, there) = (node(&transport), node(&transport));
+            let server = there.server();
+            let peer = here.peer(there.local_addr());
+            // The other end must have heard of it by then.
+            let limit = Duration::from_secs(2);
+            let began = Instant::now();
+            let mut near = here.client().stream_with_deadline(peer, limit).unwrap();
+            near.write_all(b"x").await.unwrap();
+            let mut far = accept(&server).await;
+            assert_eq!(far.read_u8().await.unwrap(), b'x');
+            let error = timeout(PATIENCE, near.read_chunk()).await.unwrap().unwrap_err();
+            assert!(matches!(error, CallError::StreamDeadline), "{name}: {error}");
+            assert!(began.elapsed() >= limit, "{name}");
+            timeout(PATIENCE, far.read_chunk()).await.unwrap().unwrap_err();
+            drop((near, far));
+            drained(&here).await;
+            drained(&there).await;
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
     }
 }
 

@@ -7,7 +7,7 @@ use rackweave_workload::{
 };
 
 use crate::config::{
-    BufferConfig, CapturePort, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
+    BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
 };
 use crate::fabric::{Fabric, FabricError};
 use crate::result::RunResult;
@@ -147,11 +147,7 @@ fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
 }
 
 fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
-    if let BufferConfig::Shared { alpha, .. } = config.fabric.switch.buffer
-        && !(1.0 / 256.0..=1024.0).contains(&alpha)
-    {
-        return Err(BuildError::Alpha(alpha));
-    }
+    check_fabric(&config.fabric)?;
     let measure = &config.measure;
     if measure.time_limit <= measure.warmup.max(measure.ports_from.unwrap_or(Span::ZERO)) {
         return Err(BuildError::TimeLimit);
@@ -164,7 +160,24 @@ fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
             CapturePort::CoreLink(number) => core(number)?,
         }
     }
-    for fault in &config.faults {
+    check_faults(&config.faults, fabric)
+}
+
+/// What [`Fabric::new`] does not look at.
+pub(crate) fn check_fabric(config: &FabricConfig) -> Result<(), BuildError> {
+    match config.switch.buffer {
+        BufferConfig::Shared { alpha, .. } if !(1.0 / 256.0..=1024.0).contains(&alpha) => {
+            Err(BuildError::Alpha(alpha))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether these faults can happen to this fabric.
+pub(crate) fn check_faults(faults: &[Fault], fabric: &Fabric) -> Result<(), BuildError> {
+    let host = |HostId(number)| place("host", number, fabric.hosts());
+    let core = |number| place("core link", number, fabric.core_links().len() as u32);
+    for fault in faults {
         match fault.place {
             FaultPlace::Host(id) | FaultPlace::HostLink(id) => host(id)?,
             FaultPlace::CoreLink(number) => core(number)?,

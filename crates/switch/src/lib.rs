@@ -1,16 +1,20 @@
-//! What fabrics and their switches are made of: topologies, the queue of each port, a shared buffer, and forwarding.
+//! What fabrics and their switches are made of: topologies, the queue of each port, a shared buffer, and forwarding;
+//! and [`net`], a whole fabric in virtual time.
 //!
 //! No I/O, no clock: the simulator and the user-space switch on Linux run the same code.
 
 mod buffer;
 pub mod config;
+pub mod events;
 pub mod fabric;
 mod forward;
+pub mod net;
 mod queue;
 
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, Forwarding, PathChoice};
+pub use net::{Bodies, Net, NetConfig, Plain};
 pub use queue::{PortQueue, QueueConfig, Trim};
 
 /// Number of strict priorities of a port.

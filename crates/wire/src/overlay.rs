@@ -14,6 +14,10 @@
 //! may cut the payload off without looking at it; because they go from end to end, damage
 //! inside a switch is found.
 //!
+//! [`Kind::Orca`] carries a packet of [`crate::orca`], which has checks of its own: it stands behind the envelope as it
+//! is, counts as payload, and the payload's check is zero. Its destination is a host, [`crate::orca::TO_GROUP`] or
+//! [`crate::orca::TO_AGENT`]; incarnations are zero.
+//!
 //! An *incarnation* is a number of each life of a host, which others can't guess; it may be another one for each
 //! peer. Who does not know the receiver's is not listened to: it takes an answer that goes to the sender's
 //! address ([`Kind::Hello`]) to learn it.
@@ -44,6 +48,8 @@ pub enum Kind {
     /// "My incarnation is this": with the receiver's as far as it is known. Who gets one without its
     /// own answers with one that has it.
     Hello,
+    /// A packet of Orca.
+    Orca,
 }
 
 /// What stands before the header.
@@ -119,10 +125,40 @@ pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<
     seal(&mut out[start..]);
 }
 
+/// Appends what stands before an Orca packet of so many bytes.
+pub fn encode_orca(src: HostId, dst: HostId, packet_bytes: u16, out: &mut Vec<u8>) {
+    let start = out.len();
+    Envelope { kind: Kind::Orca, src, dst, from: 0, to: 0 }.put(0, 0, packet_bytes, out);
+    out.put_u32(0);
+    seal(&mut out[start..]);
+}
+
+/// Reads a datagram with an Orca packet, which begins at [`BYTES`] and is not looked at.
+///
+/// # Errors
+/// See [`Malformed`]: also if it is another kind of datagram.
+pub fn decode_orca(bytes: &[u8]) -> Result<Envelope, Malformed> {
+    let opened = Opened::read(bytes)?;
+    if opened.envelope.kind != Kind::Orca {
+        return Err(Malformed::OverlayKind(opened.envelope.kind.number()));
+    }
+    opened.check_orca(bytes)?;
+    Ok(opened.envelope)
+}
+
+/// Names another destination in a datagram with an Orca packet, as a switch does with copies. What is no such datagram
+/// is left as it is.
+pub fn readdress_orca(bytes: &mut [u8], dst: HostId) {
+    if decode_orca(bytes).is_ok() {
+        bytes[8..12].copy_from_slice(&dst.0.to_be_bytes());
+        seal(&mut bytes[..BYTES as usize]);
+    }
+}
+
 /// Reads a datagram that came with this traffic class.
 ///
 /// # Errors
-/// See [`Malformed`]: also if it was damaged on its way.
+/// See [`Malformed`]: also if it was damaged on its way, or is Orca's ([`decode_orca`]).
 pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     let opened = Opened::read(bytes)?;
     let Opened { envelope, protocol, header_end, payload_bytes, payload_check } = opened;
@@ -132,6 +168,9 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
             0 => Ok(Datagram { envelope, packet: None, payload }),
             left => Err(Malformed::SegmentLength { said: 0, left }),
         };
+    }
+    if envelope.kind == Kind::Orca {
+        return Err(Malformed::OverlayKind(envelope.kind.number()));
     }
     let l4_bytes = header_end - BYTES as usize + payload_bytes;
     let (header, ports) = Header::decode(protocol, &bytes[BYTES as usize..header_end], l4_bytes)?;
@@ -170,6 +209,9 @@ pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
         let (header, its_ports) = Header::decode(protocol, header_bytes, l4_bytes)?;
         (ports, path) = (its_ports, header.path());
     }
+    if envelope.kind == Kind::Orca {
+        opened.check_orca(bytes)?;
+    }
     Ok(Glance { envelope, ports, path, header_end })
 }
 
@@ -200,10 +242,7 @@ impl Envelope {
     /// Appends all but the payload's check, with no check of the header.
     fn put(&self, protocol: u8, header_bytes: u8, payload_bytes: u16, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
-        out.put_u8(match self.kind {
-            Kind::Packet => 0,
-            Kind::Hello => 1,
-        });
+        out.put_u8(self.kind.number());
         out.put_u8(protocol);
         out.put_u8(header_bytes);
         out.put_u32(self.src.0);
@@ -213,6 +252,16 @@ impl Envelope {
         out.put_u16(payload_bytes);
         out.put_u16(0);
         out.put_u32(0);
+    }
+}
+
+impl Kind {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Packet => 0,
+            Self::Hello => 1,
+            Self::Orca => 2,
+        }
     }
 }
 
@@ -235,6 +284,7 @@ impl Opened {
         let kind = match reader.u8()? {
             0 => Kind::Packet,
             1 => Kind::Hello,
+            2 => Kind::Orca,
             other => return Err(Malformed::OverlayKind(other)),
         };
         let protocol = reader.u8()?;
@@ -251,6 +301,15 @@ impl Opened {
         }
         let envelope = Envelope { kind, src, dst, from, to };
         Ok(Self { envelope, protocol, header_end, payload_bytes, payload_check })
+    }
+
+    /// Checks that all that follows the envelope is one Orca packet.
+    const fn check_orca(&self, bytes: &[u8]) -> Result<(), Malformed> {
+        let left = bytes.len() - BYTES as usize;
+        if self.header_end != BYTES as usize || self.payload_bytes != left {
+            return Err(Malformed::SegmentLength { said: self.payload_bytes, left });
+        }
+        Ok(())
     }
 }
 
@@ -340,5 +399,37 @@ mod tests {
         assert_eq!((read.envelope, read.packet), (envelope, None));
         bytes.push(0);
         assert!(decode(&bytes, 0).is_err(), "a hello carries nothing");
+    }
+
+    #[test]
+    fn an_orca_packet() {
+        let mut bytes = Vec::new();
+        encode_orca(HostId(1), crate::orca::TO_GROUP, 5, &mut bytes);
+        bytes.extend_from_slice(b"bytes");
+        let envelope = Envelope {
+            kind: Kind::Orca,
+            src: HostId(1),
+            dst: crate::orca::TO_GROUP,
+            from: 0,
+            to: 0,
+        };
+        assert_eq!(decode_orca(&bytes), Ok(envelope));
+        assert_eq!(glance(&bytes).unwrap().header_end, BYTES as usize);
+        assert!(decode(&bytes, 0).is_err(), "no packet of a transport");
+        assert!(decode_orca(&datagram()).is_err());
+        for bit in 0..BYTES as usize * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_orca(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(decode_orca(&bytes[..len]).is_err() && glance(&bytes[..len]).is_err());
+        }
+        readdress_orca(&mut bytes, HostId(9));
+        assert_eq!(decode_orca(&bytes).map(|envelope| envelope.dst), Ok(HostId(9)));
+        let before = datagram();
+        let mut after = before.clone();
+        readdress_orca(&mut after, HostId(9));
+        assert_eq!(before, after);
     }
 }

@@ -102,6 +102,8 @@ pub(super) fn text(report: &Report) -> String {
     family("ecn_marks_total", "counter", "Frames marked.", &plain(counters.ecn_marks));
     family("trims_total", "counter", "Frames cut to their headers.", &plain(counters.trims));
     family("turned_back_total", "counter", "Cut frames sent back.", &plain(counters.turned_back));
+    family("copies_total", "counter", "Copies by the program.", &plain(counters.copied));
+    family("consumed_total", "counter", "Frames kept by the program.", &plain(counters.consumed));
     let links = |value: fn(&rackweave_linux::switch::LinkStats) -> f64| -> Vec<_> {
         let of = |link: &rackweave_linux::switch::LinkStats| {
             (format!("{{link=\"{}\"}}", link.name), value(link))

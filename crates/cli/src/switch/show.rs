@@ -116,6 +116,13 @@ pub(super) fn summary(report: &Report) -> String {
         counters.trims,
         counters.turned_back,
     );
+    if counters.copied + counters.consumed > 0 {
+        let _ = writeln!(
+            text,
+            "the program made {} copies and kept {} frames",
+            counters.copied, counters.consumed
+        );
+    }
     for reason in DropReason::ALL {
         let count = counters.drops[reason as usize];
         if count > 0 {
@@ -193,6 +200,8 @@ pub(super) fn json(report: &Report) -> Value {
             "send_refused": counters.send_refused,
             "learnt": counters.learnt,
             "clamped": counters.clamped,
+            "copied": counters.copied,
+            "consumed": counters.consumed,
         },
         "lateness_us": {
             "frames": late.frames,

@@ -165,7 +165,7 @@ impl Net {
         let mut net = Self::new(topology, seed, |config| {
             config.tor = Tor::Switch;
             config.controller = Some(HostId(0));
-            config.heartbeat = Some(Span(timeout.0 / 4));
+            config.heartbeat = (config.me != HostId(0)).then_some(Span(timeout.0 / 4));
         });
         let config = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), timeout);
         net.stations[0].controller = Some(Controller::new(config));

@@ -1,4 +1,9 @@
 //! Orca: server-assisted multicast.
+//!
+//! - [`label`]: what labels look like in a fabric. [`view`], [`switch`]: what switches do with them.
+//! - [`agent`] with its [`table`]: labels for the packets of a rack. [`controller`] with its [`store`]: who knows all sessions.
+//! - [`flow`]: the reliable stream. [`host`]: sender, receiver and agent in one [`Node`](rackweave_core::Node).
+//! - [`scale`]: how large all this is for a million sessions.
 
 pub mod agent;
 pub mod controller;

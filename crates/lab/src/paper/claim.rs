@@ -112,6 +112,9 @@ pub(crate) struct Rule {
     /// Allowed, as a share of the right side.
     #[serde(default)]
     pub(crate) tolerance: f64,
+    /// Allowed besides, in the unit of the metric.
+    #[serde(default)]
+    pub(crate) slack: f64,
     /// The paper's ratio of left to right, to be shown beside ours.
     pub(crate) paper_ratio: Option<String>,
     /// It is told how this turned out, but the claim does not depend on it.
@@ -134,6 +137,8 @@ pub(crate) struct Rule {
 pub(crate) struct Operand {
     pub(crate) value: Option<f64>,
     pub(crate) metric: Option<Path>,
+    /// Instead: the value of a swept key (times in microseconds, rates in Gbit/s).
+    pub(crate) key: Option<String>,
     #[serde(default)]
     pub(crate) of: Selector,
     /// Of the points left, those with the least or the largest value of a key.
@@ -145,6 +150,9 @@ pub(crate) struct Operand {
     pub(crate) over: Option<Fold>,
     #[serde(default = "one")]
     pub(crate) times: f64,
+    /// Multiplied by the paper's number for the value that a case has of the key of `for_each`.
+    #[serde(default)]
+    pub(crate) per: BTreeMap<String, f64>,
 }
 
 const fn one() -> f64 {
@@ -209,6 +217,8 @@ pub(crate) struct Figure {
     /// What tells the lines apart.
     #[serde(default = "by_label", deserialize_with = "one_or_many")]
     pub(crate) series: Vec<String>,
+    /// What is made of points that fall together; without, they must not.
+    pub(crate) over: Option<Fold>,
     #[serde(default)]
     pub(crate) x: FigureAxis,
     #[serde(default)]
@@ -237,6 +247,10 @@ pub(crate) enum FigureKind {
     BySize,
     /// The longest queue over time.
     Queue,
+    /// Distribution of the times from a file's first chunk to its last acknowledgement, of files to many.
+    SendTimes,
+    /// Distribution of the times from a receiver's acknowledgement of a file to the next file.
+    WaitTimes,
 }
 
 /// An axis of a figure.
@@ -427,6 +441,14 @@ impl Rule {
             _ => return Err("it needs `left`, `is` and `right`, or `cells` and `within`".into()),
         }
         let wrong = |x: f64| !(0.0..1.0).contains(&x);
+        if !self.slack.is_finite() || self.slack < 0.0 {
+            return Err("`slack` is a number of at least 0".into());
+        }
+        if self.right.as_ref().is_some_and(|right| !right.per.is_empty())
+            && self.for_each.len() != 1
+        {
+            return Err("`per` goes with a `for_each` of one key".into());
+        }
         if wrong(self.tolerance) || self.within.values().any(|x| wrong(*x)) {
             return Err("tolerances are shares from 0 to 1".into());
         }
@@ -436,6 +458,15 @@ impl Rule {
 
 impl Operand {
     fn check(&self) -> Result<(), String> {
+        if self.key.is_some() {
+            let alone = self.metric.is_none() && self.value.is_none() && self.each.is_none();
+            let finite = self.times.is_finite() && self.per.is_empty();
+            return if alone && finite {
+                Ok(())
+            } else {
+                Err("a side with `key` has neither `metric`, `value`, `each` nor `per`".into())
+            };
+        }
         match (&self.metric, self.value) {
             (Some(metric), None) if metric.is_list() != self.each.is_some() => {
                 Err(format!("`each` belongs to a metric with [*]: `{metric}`"))

@@ -8,8 +8,10 @@ use super::claim::{Figure, FigureAxis, FigureKind};
 use super::path::{Missing, Path};
 use super::rule::{Points, refuse_unknown};
 use super::select::{PointKey, known_keys, number};
+use crate::cast::CastResult;
 use crate::report::svg::{Axis, Chart, Look, Series};
 use crate::report::ticks::{Quantity, Scale};
+use crate::results::stats::cdf;
 use crate::results::{PointResult, plain};
 
 /// Width and height of a picture.
@@ -45,7 +47,7 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
         (line_of(figure, point), figure.for_each.as_ref().map(value), x.map(value))
     };
     let places: BTreeSet<_> = shown.iter().map(place).collect();
-    if places.len() < shown.len() {
+    if places.len() < shown.len() && figure.over.is_none() {
         return Err(format!("`series` does not tell its points apart; there are {}", known()));
     }
     Ok(())
@@ -119,8 +121,18 @@ fn chart(
             }
         }
         line.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some(over) = figure.over {
+            let together = line.chunk_by(|a, b| a.0 == b.0);
+            line = together
+                .map(|same| {
+                    let values: Vec<f64> = same.iter().map(|point| point.1).collect();
+                    (same[0].0, over.of(&values))
+                })
+                .collect();
+        }
         let marked = figure.kind == FigureKind::Sweep;
-        let step = figure.kind == FigureKind::Cdf;
+        let step =
+            matches!(figure.kind, FigureKind::Cdf | FigureKind::SendTimes | FigureKind::WaitTimes);
         series.push(series_of(name, Look::nth(series.len()), line, marked, step));
     }
     let span = |points: &[(f64, f64)]| {
@@ -218,6 +230,12 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
             let steps = result.slowdown_curve.iter();
             steps.map(|s| (s.size_bytes as f64, if p99 { s.p99 } else { s.p50 })).collect()
         }
+        FigureKind::SendTimes => {
+            cdf(&mut result.cast.as_ref().map(CastResult::send_times).unwrap_or_default())
+        }
+        FigureKind::WaitTimes => {
+            cdf(&mut result.cast.as_ref().map(CastResult::wait_times).unwrap_or_default())
+        }
         FigureKind::Sweep => Vec::new(),
     }
 }
@@ -235,6 +253,14 @@ fn axes(figure: &Figure, categories: Vec<Value>) -> (Axis, Axis) {
         FigureKind::Cdf => {
             (x_title, x_quantity) = ("latency".into(), Quantity::Micros);
             (y_title, y_quantity) = ("share of messages".into(), Quantity::Fraction);
+        }
+        FigureKind::SendTimes => {
+            (x_title, x_quantity) = ("send time".into(), Quantity::Micros);
+            (y_title, y_quantity) = ("share of files".into(), Quantity::Fraction);
+        }
+        FigureKind::WaitTimes => {
+            (x_title, x_quantity) = ("wait time".into(), Quantity::Micros);
+            (y_title, y_quantity) = ("share of waits".into(), Quantity::Fraction);
         }
         FigureKind::BySize => {
             (x_title, x_quantity) = ("message size".into(), Quantity::Bytes);

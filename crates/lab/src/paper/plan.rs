@@ -205,7 +205,7 @@ fn load(paper: &Paper, name: &str, quick: bool) -> Result<Run, ScenarioError> {
 const WORLD: &str = "world";
 
 /// Keys that `quick` may set: how much is run, never what is compared.
-const SHRINKABLE: [&str; 15] = [
+const SHRINKABLE: [&str; 18] = [
     "measure.messages",
     "measure.warmup",
     "measure.time_limit",
@@ -221,6 +221,9 @@ const SHRINKABLE: [&str; 15] = [
     "fabric.k",
     "workload.truncate",
     "workload.duration",
+    "workload.cast.files",
+    "workload.cast.scale",
+    "workload.cast.repeat",
 ];
 
 /// The smaller scenario, if it is nothing but smaller.
@@ -237,11 +240,13 @@ fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenari
     if small.points.len() != whole.points.len() {
         return Err("it has other points than the scenario; leave points out with `only`".into());
     }
+    let bytes = |point: &PointSpec| point.cast.as_ref().map_or(0, |cast| cast.bytes());
     for (less, more) in small.points.iter().zip(&whole.points) {
         let grown = [
             (less.config.measure.messages > more.config.measure.messages, "messages"),
             (less.config.measure.time_limit > more.config.measure.time_limit, "time_limit"),
             (less.config.measure.warmup > more.config.measure.warmup, "warmup"),
+            (bytes(less) > bytes(more), "number of bytes"),
             (
                 less.config.fabric.topology.hosts() > more.config.fabric.topology.hosts(),
                 "number of hosts",

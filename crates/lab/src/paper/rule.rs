@@ -75,6 +75,8 @@ struct Case {
     name: String,
     left: Picked,
     right: Picked,
+    /// Of `per`: what the right side is multiplied by here.
+    factor: f64,
 }
 
 /// Applies a rule.
@@ -203,7 +205,16 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
                 format!("{side} side{at}: {error}")
             })
         };
-        Ok(Case { left: side(left, "left")?, right: side(right, "right")?, name: name.clone() })
+        let factor = match (&group[..], right.per.is_empty()) {
+            (_, true) => 1.0,
+            ([(key, value)], false) => *right
+                .per
+                .get(&plain(value))
+                .ok_or_else(|| format!("`per` has no number for {key} = {}", plain(value)))?,
+            _ => return Err("`per` goes with a `for_each` of one key".into()),
+        };
+        let (left, right) = (side(left, "left")?, side(right, "right")?);
+        Ok(Case { left, right, factor, name: name.clone() })
     };
     names.into_iter().map(case).collect()
 }
@@ -279,6 +290,15 @@ fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, Trouble>
 }
 
 fn side(operand: &Operand, picked: &Picked, points: &Points) -> Result<f64, Trouble> {
+    if let (Picked::Points(indices), Some(key)) = (picked, &operand.key) {
+        let value = |index: &usize| points.keys[*index].get(key).and_then(number);
+        let values: Vec<f64> = indices.iter().filter_map(value).collect();
+        if values.len() < indices.len() {
+            return Err(Trouble::Wrong(format!("`{key}` is no number at some point")));
+        }
+        let number = operand.over.map_or_else(|| values[0], |fold| fold.of(&values));
+        return Ok(number * operand.times);
+    }
     let (indices, path) = match (picked, &operand.metric) {
         (Picked::Constant(value), _) => return Ok(*value),
         (Picked::Points(indices), Some(path)) => (indices, path),
@@ -306,13 +326,16 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
     let mut checks = Vec::with_capacity(cases.len());
     for case in cases {
         let a = side(left, &case.left, points)?;
-        let b = side(right, &case.right, points)?;
+        let b = side(right, &case.right, points)? * case.factor;
+        // What is allowed in the metric's unit, as a share.
+        let slack = if b == 0.0 { 0.0 } else { rule.slack / b.abs() };
+        let tolerance = rule.tolerance + slack;
         let ratio = if b == 0.0 || right.value.is_some() && right.times == 1.0 {
             String::new()
         } else {
             format!(" ({} times)", short(a / b))
         };
-        let holds = relation.holds(a, b, rule.tolerance);
+        let holds = relation.holds(a, b, tolerance);
         let sign = if holds { relation.to_string() } else { format!("not {relation}") };
         checks.push(Check {
             text: format!("{} {sign} {}{ratio}", write(a), write(b)),
@@ -321,7 +344,7 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, Trouble> {
             relation: relation.to_string(),
             right: b,
             holds,
-            margin: margin(relation, a, b, rule.tolerance),
+            margin: margin(relation, a, b, tolerance),
         });
     }
     Ok(checks)

@@ -423,6 +423,48 @@ fn latency(points: &[Point], facet: &Facet, tail: bool) -> Chart {
     chart
 }
 
+/// Send and wait times of files to many; `None` if there are none.
+pub(super) fn cast_section(points: &[Point]) -> Option<Section> {
+    points.iter().find(|point| point.cast.is_some())?;
+    let layout = Layout::of(points);
+    let charts = |sending: bool| -> Vec<Chart> {
+        let mut charts: Vec<Chart> =
+            layout.facets.iter().map(|facet| cast_times(points, facet, sending)).collect();
+        share_axes(&mut charts);
+        charts
+    };
+    Some(Section {
+        title: String::new(),
+        text: String::new(),
+        legend: layout.legend(false),
+        rows: vec![
+            Row { folded_as: None, charts: charts(true) },
+            Row { folded_as: None, charts: charts(false) },
+        ],
+        note: layout.note,
+    })
+}
+
+fn cast_times(points: &[Point], facet: &Facet, sending: bool) -> Chart {
+    let (what, share) = if sending {
+        ("Send times", "share of files")
+    } else {
+        ("Wait times of receivers", "share of waits")
+    };
+    let x = Axis::new("time", Scale::Log, Quantity::Micros);
+    let y = Axis::new(share, Scale::Linear, Quantity::Fraction).between(0.0, 1.0);
+    let mut chart = facet.chart(points, what, (x, y), |point| {
+        let cast = point.cast.as_ref();
+        cast.map(|cast| if sending { &cast.send_cdf } else { &cast.wait_cdf })
+            .cloned()
+            .unwrap_or_default()
+    });
+    for series in &mut chart.series {
+        series.step = true;
+    }
+    chart
+}
+
 fn queue(points: &[Point], facet: &Facet, longest: bool) -> Chart {
     let what = if longest { "Longest queue" } else { "All queues together" };
     let x = Axis::new("time", Scale::Linear, Quantity::Micros);

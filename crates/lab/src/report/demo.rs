@@ -95,6 +95,7 @@ fn point(group: &str, load: f64, badness: f64) -> Point {
             queue_max_bytes: pressure * 80_000.0,
             ..Totals::default()
         },
+        cast: None,
     }
 }
 

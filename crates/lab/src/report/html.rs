@@ -40,6 +40,7 @@ pub fn render(report: &Report) -> String {
     } else {
         warnings(&mut page, points);
         summary(&mut page, points);
+        cast(&mut page, points);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -189,6 +190,76 @@ fn summary(page: &mut String, points: &[Point]) {
     page.push_str("</p></section>\n");
 }
 
+/// Files from one to many.
+fn cast(page: &mut String, points: &[Point]) {
+    if points.iter().all(|point| point.cast.is_none()) {
+        return;
+    }
+    page.push_str(
+        "<section><h2>Files to many</h2>\n<p>Execution is the time from the first chunk of the first \
+         file to the last acknowledgement of the last one. A file is sent from its first chunk to its \
+         last acknowledgement; a receiver waits from its acknowledgement of one file until the next one \
+         is there. Copies are bytes on the sender's links, headers included, for each byte of the files.\
+         </p>\n<div class=\"scroll\"><table><thead><tr><th></th>",
+    );
+    for name in [
+        "copied by",
+        "execution",
+        "Gbit/s each",
+        "copies",
+        "send p50",
+        "send p99",
+        "wait p50",
+        "wait p99",
+        "repaired",
+        "alone",
+        "lost",
+    ] {
+        let _ = write!(page, "<th scope=\"col\" class=\"first\">{name}</th>");
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for (point, look) in points.iter().zip(charts::looks(points)) {
+        let Some(cast) = &point.cast else { continue };
+        row_head(page, point, look);
+        for text in [
+            cast.copied_by.clone(),
+            number::micros(cast.execution_us),
+            number::short(cast.receiver_gbps),
+            number::short(cast.copies),
+            number::micros(cast.send_us.0),
+            number::micros(cast.send_us.1),
+            number::micros(cast.wait_us.0),
+            number::micros(cast.wait_us.1),
+            number::bytes(cast.repaired_bytes as f64),
+            number::grouped(cast.detached),
+            number::grouped(cast.lost),
+        ] {
+            cell(page, &text, false, "first", "");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n");
+    page.push_str("<details><summary>Each receiver</summary><div class=\"scroll\"><table><thead><tr><th></th>");
+    for name in ["host", "completed", "longest gap"] {
+        let _ = write!(page, "<th scope=\"col\" class=\"first\">{name}</th>");
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for point in points {
+        for (host, completed, gap) in point.cast.iter().flat_map(|cast| &cast.receivers) {
+            row_head(page, point, None);
+            cell(page, &host.to_string(), false, "first", "");
+            cell(page, &number::micros(*completed), false, "first", "");
+            cell(page, &number::micros(*gap), false, "first", "");
+            page.push_str("</tr>\n");
+        }
+    }
+    page.push_str("</tbody></table></div></details>\n");
+    if let Some(section) = charts::cast_section(points) {
+        figure_rows(page, &section);
+    }
+    page.push_str("</section>\n");
+}
+
 fn by_size(page: &mut String, points: &[Point]) {
     if points.iter().flat_map(|p| &p.by_size).all(|bucket| bucket.count == 0) {
         return;
@@ -275,6 +346,14 @@ fn figures(page: &mut String, section: &Section) {
         let _ = write!(page, "<li>{}{}</li>", svg::swatch(*look, *marked), escape(label));
     }
     page.push_str("</ul>\n");
+    figure_rows(page, section);
+    if !section.note.is_empty() {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));
+    }
+    page.push_str("</section>\n");
+}
+
+fn figure_rows(page: &mut String, section: &Section) {
     for row in &section.rows {
         if let Some(summary) = &row.folded_as {
             let _ = writeln!(page, "<details><summary>{}</summary>", escape(summary));
@@ -293,10 +372,6 @@ fn figures(page: &mut String, section: &Section) {
             page.push_str("</details>\n");
         }
     }
-    if !section.note.is_empty() {
-        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));
-    }
-    page.push_str("</section>\n");
 }
 
 fn drops(page: &mut String, points: &[Point]) {

@@ -43,6 +43,37 @@ pub struct Point {
     pub queue_series: Vec<QueueDepth>,
     /// The whole run in numbers.
     pub totals: Totals,
+    /// Of files from one to many.
+    pub cast: Option<Cast>,
+}
+
+/// Files from one to many. Times are in microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Cast {
+    /// Who makes the copies.
+    pub copied_by: String,
+    /// From the first chunk to the last acknowledgement.
+    pub execution_us: f64,
+    /// What each receiver gets in that time.
+    pub receiver_gbps: f64,
+    /// Bytes on the sender's links for each byte of the files.
+    pub copies: f64,
+    /// Median, and 99th percentile, of the times from a file's first chunk to its last acknowledgement.
+    pub send_us: (f64, f64),
+    /// Likewise of the times that receivers wait for the next file.
+    pub wait_us: (f64, f64),
+    /// Bytes sent again.
+    pub repaired_bytes: u64,
+    /// How often receivers were served alone.
+    pub detached: u64,
+    /// Receivers that were given up.
+    pub lost: u64,
+    /// Distributions: (microseconds, share of files, of waits).
+    pub send_cdf: Vec<(f64, f64)>,
+    /// See `send_cdf`.
+    pub wait_cdf: Vec<(f64, f64)>,
+    /// Each receiver: its host, when its last file was whole, and the longest time without a byte.
+    pub receivers: Vec<(u32, f64, f64)>,
 }
 
 /// The messages of one size bucket.

@@ -20,7 +20,8 @@ pub struct OutputFolder {
 /// Ends the name of a file that is not whole yet.
 const PART: &str = ".part";
 /// Files that only some runs write: those of an earlier run must not stay beside new ones.
-const OPTIONAL: [&str; 3] = ["messages.csv", "round_trips.csv", "capture"];
+const OPTIONAL: [&str; 5] =
+    ["messages.csv", "round_trips.csv", "capture", "cast_files.csv", "cast_receivers.csv"];
 
 impl OutputFolder {
     /// Makes the folder and tries to write there, so that a long run does not fail at its end.
@@ -80,6 +81,10 @@ impl OutputFolder {
         }
         if points.iter().any(|point| !point.round_trips.is_empty()) {
             staged.csv("round_trips.csv", points, &ROUND_TRIP_COLUMNS, round_trip_rows)?;
+        }
+        if points.iter().any(|point| point.cast.is_some()) {
+            staged.csv("cast_files.csv", points, &CAST_FILE_COLUMNS, cast_file_rows)?;
+            staged.csv("cast_receivers.csv", points, &CAST_RECEIVER_COLUMNS, cast_receiver_rows)?;
         }
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
@@ -422,6 +427,42 @@ fn round_trip_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> 
             number(trip.base.as_us_f64()),
             trip.samples.to_string(),
         ])?;
+    }
+    Ok(())
+}
+
+const CAST_FILE_COLUMNS: [&str; 5] = ["file", "bytes", "begun_us", "ended_us", "send_us"];
+
+fn cast_file_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
+    for (nth, file) in point.cast.iter().flat_map(|cast| cast.files.iter().enumerate()) {
+        let ended = file.ended.map(|at| number(at.as_us_f64()));
+        let send = file.ended.map(|at| number(at.since(file.begun).as_us_f64()));
+        rows.row([
+            nth.to_string(),
+            file.bytes.to_string(),
+            number(file.begun.as_us_f64()),
+            ended.unwrap_or_default(),
+            send.unwrap_or_default(),
+        ])?;
+    }
+    Ok(())
+}
+
+const CAST_RECEIVER_COLUMNS: [&str; 4] = ["host", "file", "completed_us", "wait_us"];
+
+fn cast_receiver_rows(point: &PointResult, rows: &mut Rows<'_>) -> csv::Result<()> {
+    for receiver in point.cast.iter().flat_map(|cast| &cast.receivers) {
+        for (nth, at) in receiver.completed.iter().enumerate() {
+            // Before the first file there is none to wait after.
+            let before = nth.checked_sub(1).map(|before| receiver.completed[before]);
+            let wait = before.map(|before| number(at.since(before).as_us_f64()));
+            rows.row([
+                receiver.host.0.to_string(),
+                nth.to_string(),
+                number(at.as_us_f64()),
+                wait.unwrap_or_default(),
+            ])?;
+        }
     }
     Ok(())
 }

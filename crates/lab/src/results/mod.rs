@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
+use crate::cast::{CastResult, CastSummary};
 use crate::report::table::{self, Style};
 use crate::report::{charts, html, svg};
 use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
@@ -113,6 +114,9 @@ pub struct PointSummary {
     /// The streams beside the measured one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
+    /// Of files from one to many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cast: Option<CastSummary>,
     /// Of a run on real hosts: why these numbers are not to be trusted, if there are reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -281,6 +285,8 @@ pub struct PointResult {
     pub capture_names: Vec<String>,
     /// Captured packets.
     pub capture: Vec<CapturedPacket<Header>>,
+    /// Of files from one to many: every file and receiver.
+    pub cast: Option<CastResult>,
 }
 
 /// All finished points of a scenario.
@@ -299,7 +305,8 @@ impl PointResult {
     /// Works out the numbers of a run.
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        let streams = spec.config.streams.len();
+        // Files from one to many are no stream of the configuration, but are measured like one.
+        let streams = spec.config.streams.len().max(1);
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
         for message in &result.messages {
             if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
@@ -313,8 +320,10 @@ impl PointResult {
         let mut senders: BTreeSet<HostId> =
             by_stream[0].iter().map(|message| message.src).collect();
         // In a closed loop one that starts no message is starved by those that it waits for.
-        let workload = &spec.config.streams[0].workload;
-        if let (Pattern::ClosedLoop { .. }, Some(range)) = (&workload.pattern, &workload.senders) {
+        if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
+            && let (Pattern::ClosedLoop { .. }, Some(range)) =
+                (&workload.pattern, &workload.senders)
+        {
             senders.extend(range.clone().map(HostId));
         }
         let by_sender = senders.iter().filter_map(|sender| {
@@ -367,6 +376,7 @@ impl PointResult {
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
             background: background.collect(),
+            cast: None,
             doubts: Vec::new(),
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
@@ -383,6 +393,7 @@ impl PointResult {
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
             capture: result.capture,
+            cast: None,
         }
     }
 }

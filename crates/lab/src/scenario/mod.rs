@@ -5,6 +5,7 @@
 //! So an error in a swept value points at that value, wherever it was written.
 
 mod application;
+mod cast;
 mod datagram;
 mod de;
 mod fabric;
@@ -21,10 +22,11 @@ mod values;
 mod workload;
 
 pub use self::measure::Unfinished;
-pub use self::testbed::{TcpBy, TestbedConfig};
+pub use self::testbed::{Nic, TcpBy, TestbedConfig};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{RunConfig, StreamConfig, Topology};
@@ -36,6 +38,7 @@ use self::source::Sources;
 use self::sweep::{Axis, PointTree};
 use self::tree::{Origin, Table, Value, parse_document};
 use crate::builtin;
+use crate::cast::CastConfig;
 use crate::error::ScenarioError;
 
 /// Largest scenario file: far above any that a person writes.
@@ -138,6 +141,8 @@ pub struct PointSpec {
     pub kernel_tcp: Vec<Option<&'static str>>,
     /// How it runs on real hosts.
     pub testbed: TestbedConfig,
+    /// Files from one to many; then `config` has no streams.
+    pub cast: Option<Arc<CastConfig>>,
 }
 
 /// The keys of the sweep: keys of a topology or transport that is not chosen are no error if the
@@ -184,7 +189,11 @@ struct File {
     #[serde(default = "first_seed")]
     seed: u64,
     fabric: fabric::Fabric,
-    workload: workload::Workload,
+    /// Read apart if it is `[workload.cast]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<workload::Workload>,
+    #[serde(skip)]
+    cast: Option<cast::CastWorkload>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
     #[serde(default)]
@@ -359,7 +368,19 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        de::from_table(&root, Origin::new(0, 0..0)).unwrap_or(first)
+        let start = Origin::new(0, 0..0);
+        let mut cast = None;
+        if first.cast.is_some()
+            && let Some(entry) = root.remove("workload")
+        {
+            let Value::Table(table) = &entry.node.value else { return first };
+            let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
+            cast = Some(read);
+        }
+        match de::from_table::<File>(&root, start) {
+            Ok(file) => File { cast, ..file },
+            Err(_) => first,
+        }
     }
 
     fn point(
@@ -372,8 +393,12 @@ impl Reader<'_> {
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         let start = Origin::new(0, 0..0);
         self.refuse_unknown_tables(&root)?;
-        let file: File =
+        let cast = whole.find("workload.cast").and_then(|_| root.remove("workload"));
+        let mut file: File =
             de::from_table(&root, start).map_err(|error| self.sources.de_error(error))?;
+        if let Some(entry) = cast {
+            file.cast = Some(self.cast_workload(&entry)?);
+        }
         let located = |problem: Problem| {
             let exact = problem.keys.iter().find_map(|key| whole.find(key));
             let nearest = || problem.keys.iter().find_map(|key| whole.find_nearest(key));
@@ -399,15 +424,63 @@ impl Reader<'_> {
                     .with_help("the least is: [transport] name = \"homa\""),
             ));
         };
+        let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
+        let faults: Vec<_> = faults.collect::<Result<_, _>>().map_err(located)?;
+        if let Some(workload) = &file.cast {
+            if self.world == World::Testbed {
+                return Err(located(
+                    Problem::new("workload.cast", "one-to-many schemes run in the simulator")
+                        .with_help("`rackweave cast` sends files to many over real networks"),
+                ));
+            }
+            if let Some(beside) = &background {
+                return Err(located(
+                    Problem::new("background", "nothing runs beside [workload.cast]")
+                        .with_help(format!("leave out `{}`", beside.key)),
+                ));
+            }
+            let scheme =
+                cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
+            let (name, label) = (scheme.name.as_str().to_owned(), scheme.label());
+            let keys = &workload.cast;
+            let cast = keys.resolve(&scheme, &fabric, &faults).map_err(located)?;
+            let config = RunConfig {
+                seed: file.seed,
+                run: 0,
+                fabric,
+                streams: Vec::new(),
+                faults,
+                measure: file.measure.resolve(false, places).map_err(located)?,
+            };
+            let point = PointSpec {
+                world: self.world,
+                set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
+                transport: name,
+                labels: vec![label],
+                arguments,
+                config,
+                size_buckets: file.measure.size_buckets().map_err(located)?,
+                unfinished: file.measure.unfinished,
+                messages_csv: file.measure.messages_csv,
+                kernel_tcp: Vec::new(),
+                testbed: file.testbed.resolve(),
+                cast: Some(Arc::new(cast)),
+            };
+            return Ok((file, point));
+        }
+        let Some(messages) = &file.workload else {
+            let missing = DeError::new("`workload` is missing", "`workload` is missing here");
+            return Err(self.sources.de_error(missing.at(start)));
+        };
         let host_link = host_link(fabric.topology);
         let context = workload::Context { folder: self.folder, hosts, host_link };
         let chosen = transport::read(&transport.node, "transport", swept)
             .map_err(|error| self.sources.de_error(error))?;
-        let workload = file.workload.resolve("workload", &context).map_err(located)?;
+        let workload = messages.resolve("workload", &context).map_err(located)?;
         let transport = chosen.resolve(self.world, &fabric, &workload).map_err(located)?;
         application::check_streams("workload", (chosen.name, &transport), &fabric, &workload)
             .map_err(located)?;
-        let endless = file.workload.is_endless();
+        let endless = messages.is_endless();
         let mut streams = vec![StreamConfig { transport, workload }];
         let mut labels = vec![chosen.label()];
         let mut kernel_tcp = vec![chosen.kernel_tcp()];
@@ -419,13 +492,12 @@ impl Reader<'_> {
                 kernel_tcp.push(kernel);
             }
         }
-        let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let config = RunConfig {
             seed: file.seed,
             run: 0,
             fabric,
             streams,
-            faults: faults.collect::<Result<_, _>>().map_err(located)?,
+            faults,
             measure: file.measure.resolve(endless, places).map_err(located)?,
         };
         let point = PointSpec {
@@ -440,8 +512,26 @@ impl Reader<'_> {
             messages_csv: file.measure.messages_csv,
             kernel_tcp,
             testbed: file.testbed.resolve(),
+            cast: None,
         };
         Ok((file, point))
+    }
+
+    /// `[workload.cast]` with what stands around it.
+    fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, ScenarioError> {
+        let Value::Table(table) = &entry.node.value else {
+            return Err(self.sources.error(
+                "`workload` must be a table",
+                "not a table",
+                entry.node.origin,
+            ));
+        };
+        if let Some(other) = table.0.iter().find(|other| other.key != "cast") {
+            let message = format!("`{}` has no meaning beside [workload.cast]", other.key);
+            let error = DeError::new(message, "of workloads of messages").at(other.key_origin);
+            return Err(self.sources.de_error(error));
+        }
+        de::from_table(table, entry.node.origin).map_err(|error| self.sources.de_error(error))
     }
 
     /// Serde does not see all of them, and so can't suggest all of them.
@@ -498,9 +588,15 @@ impl Reader<'_> {
     /// The scenario as TOML: `file` has the defaults, the tree what serde did not read.
     fn resolved(&self, mut file: File) -> Result<String, ScenarioError> {
         file.version = Some(env!("CARGO_PKG_VERSION").to_owned());
-        file.workload.make_paths_absolute(self.folder);
+        if let Some(workload) = &mut file.workload {
+            workload.make_paths_absolute(self.folder);
+        }
         let failed = |error: toml::ser::Error| ScenarioError::new(error.to_string());
         let mut table = toml::Table::try_from(&file).map_err(failed)?;
+        if let Some(cast) = &file.cast {
+            let cast = toml::Value::try_from(cast).map_err(failed)?;
+            table.insert("workload".to_owned(), cast);
+        }
         let mut ordered = toml::Table::new();
         for key in ["name", "description", "version", "seed", "fabric"] {
             ordered.extend(table.remove(key).map(|value| (key.to_owned(), value)));

@@ -10,6 +10,8 @@ use super::values::{Count, Unit};
 pub struct TestbedConfig {
     /// Who is `tcp` in network namespaces. (In the overlay it is always the machine.)
     pub tcp: TcpBy,
+    /// In which order frames leave a host in network namespaces.
+    pub nic: Nic,
     /// Packets times links in a second that the machine's switch can carry; `None`: whatever comes.
     pub max_packets_per_second: Option<u64>,
     /// Most hosts: each is a process.
@@ -33,10 +35,22 @@ pub enum TcpBy {
     Machine,
 }
 
+/// In which order frames leave a host that sends more than its link carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nic {
+    /// As they came, as from a plain NIC.
+    #[default]
+    Fifo,
+    /// By turns of UDP (Rackweave's transports) and all else (the kernel's), as in the simulator.
+    Fair,
+}
+
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TestbedKeys {
     tcp: TcpBy,
+    nic: Nic,
     max_packets_per_second: Count,
     max_hosts: Count,
     run_ahead: Unit<Span>,
@@ -48,6 +62,7 @@ impl Default for TestbedKeys {
     fn default() -> Self {
         Self {
             tcp: TcpBy::Kernel,
+            nic: Nic::Fifo,
             max_packets_per_second: Count(Some(300_000)),
             max_hosts: Count(Some(64)),
             run_ahead: Unit(Span::from_us(200)),
@@ -65,6 +80,7 @@ impl TestbedKeys {
     pub(super) fn resolve(&self) -> TestbedConfig {
         TestbedConfig {
             tcp: self.tcp,
+            nic: self.nic,
             max_packets_per_second: self.max_packets_per_second.0,
             max_hosts: self.max_hosts.0,
             run_ahead: self.run_ahead.0,

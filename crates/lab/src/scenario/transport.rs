@@ -50,7 +50,7 @@ impl Name {
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|transport| transport.as_str() == name)
     }
 
@@ -83,7 +83,7 @@ pub(crate) fn name_of(config: &TransportConfig) -> &'static str {
     }
 }
 
-const TCP_KEYS: &[&str] = &[
+pub(super) const TCP_KEYS: &[&str] = &[
     "congestion",
     "initial_window",
     "initial_rto",
@@ -245,7 +245,7 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
 /// A name for results is read by people, in a legend or a column.
 const MAX_LABEL_CHARS: usize = 64;
 
-fn read_label(table: &Table) -> Result<Option<String>, DeError> {
+pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
     let Some(entry) = table.get("label") else { return Ok(None) };
     let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
     let Some(text) = entry.node.as_str() else {
@@ -294,6 +294,13 @@ fn read_name(node: &Node, table: &Table) -> Result<Name, DeError> {
         return Err(DeError::new(message, "not a name").at(entry.node.origin));
     };
     Name::named(text).ok_or_else(|| {
+        if super::cast::Name::named(text).is_some() {
+            return DeError::new(
+                format!("`{text}` carries files to many: it needs [workload.cast]"),
+                "with other workloads no transport",
+            )
+            .at(entry.node.origin);
+        }
         let help = match nearest(text, names) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", names.join(", ")),
@@ -387,6 +394,14 @@ impl Chosen {
                 TransportConfig::Datagram(Arc::new(config))
             }
         })
+    }
+
+    /// What a stream of a one-to-many scheme runs over.
+    pub(super) fn tcp(&self) -> Result<TransportConfig, Problem> {
+        match &self.keys {
+            Keys::Tcp(keys) => Ok(TransportConfig::Tcp(Arc::new(keys.resolve(self)?))),
+            _ => Err(self.bad("name", "only TCP carries files to many")),
+        }
     }
 
     /// This transport with nothing but defaults, if they will do here.

@@ -7,7 +7,7 @@ use rackweave_transport::TransportConfig;
 use super::leftovers::RunEntry;
 use super::protocol::Role;
 use super::{NetworkError, TestbedError};
-use crate::scenario::PointSpec;
+use crate::scenario::{Nic, PointSpec};
 
 /// All names begin with it; the run's id follows.
 pub(super) const PREFIX: &str = "rw-";
@@ -24,6 +24,10 @@ impl Space {
             prefix: entry.prefix(),
             hosts: fabric.topology.hosts(),
             link: crate::scenario::host_link(fabric.topology),
+            nic: match point.testbed.nic {
+                Nic::Fifo => netns::Nic::Fifo,
+                Nic::Fair => netns::Nic::Fair,
+            },
             tcp: tcp_settings(point),
         };
         // Dropped, and removed with it, if it comes to nothing.

@@ -7,6 +7,10 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_switch::config::{BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace};
 use rackweave_switch::{Fabric, FabricError};
 
+use rackweave_group::orca::label::LabelError;
+use rackweave_wire::orca::Key;
+
+use super::frame::Rules;
 use crate::Clock;
 use crate::endpoint::Network;
 
@@ -15,6 +19,8 @@ use crate::endpoint::Network;
 pub struct SwitchConfig {
     /// Switches and links.
     pub fabric: FabricConfig,
+    /// What the switches do.
+    pub program: ProgramConfig,
     /// What goes wrong. Pauses and crashes of hosts are not the switch's business and are skipped.
     pub faults: Vec<Fault>,
     /// Everything random follows from it.
@@ -45,6 +51,21 @@ pub struct SwitchConfig {
     pub sample_every: Span,
 }
 
+/// What the switches do with packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProgramConfig {
+    /// They forward them.
+    #[default]
+    Plain,
+    /// They know Orca's packets ([`rackweave_group::orca::switch`]), and forward all others.
+    Orca {
+        /// The controller's host: of others ToRs take no orders. `None`: they believe whoever says that it is the controller.
+        controller: Option<HostId>,
+        /// The key of all members, if they have one: without it ToRs understand no order of the controller.
+        key: Option<Key>,
+    },
+}
+
 /// How a host is joined to the fabric. All hosts of a fabric are joined in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edge {
@@ -71,6 +92,7 @@ impl SwitchConfig {
         let loopback = ["127.0.0.0/8", "::1"].map(|text| text.parse::<Network>());
         Self {
             fabric,
+            program: ProgramConfig::Plain,
             faults: Vec::new(),
             seed: 1,
             run: 0,
@@ -107,11 +129,25 @@ impl SwitchConfig {
         if !(68..=super::frame::MAX_FRAME as u32 - 14).contains(&self.mtu) {
             return Err(SwitchError::Mtu(self.mtu));
         }
+        if let ProgramConfig::Orca { controller: Some(HostId(number)), .. } = self.program
+            && number >= hosts
+        {
+            return Err(SwitchError::NoController { number, hosts });
+        }
         let cables = fabric.core_links().len() as u32;
         for fault in &self.faults {
             check_fault(fault, hosts, cables)?;
         }
         Ok(fabric)
+    }
+
+    /// What frames are read by.
+    pub(super) fn rules(&self) -> Rules {
+        let (orca, key) = match &self.program {
+            ProgramConfig::Plain => (false, None),
+            ProgramConfig::Orca { key, .. } => (true, key.clone()),
+        };
+        Rules { hosts: self.fabric.topology.hosts(), mtu: self.mtu as usize, orca, key }
     }
 }
 
@@ -146,6 +182,17 @@ pub enum SwitchError {
     /// The fabric is impossible.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// Orca's program is not possible on this fabric.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// The controller is nowhere.
+    #[error("the controller's host {number} does not exist: the fabric has {hosts} hosts")]
+    NoController {
+        /// Its number.
+        number: u32,
+        /// How many there are.
+        hosts: u32,
+    },
     /// Each host needs an edge.
     #[error("the fabric has {hosts} hosts, but {edges} edges are given")]
     Edges {

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
-use super::frame::{self, Carried, Unfit};
+use super::frame::{self, Carried, Rules, Unfit};
+use super::stats::Counters;
 use crate::clock::{Clock, realtime_to_monotonic_ns};
 use crate::endpoint::Network;
 use crate::sys::{self, Frame, FrameBatch, PacketSocket, ReceiveBatch, SendBatch, UdpSocket};
@@ -50,13 +51,15 @@ struct InterfacePort {
 pub(super) struct Edges {
     ports: Vec<Port>,
     learn_from: Vec<Network>,
-    mtu: usize,
+    rules: Rules,
     datagrams: ReceiveBatch,
     frames: FrameBatch,
     /// Ports that have something to send.
     touched: Vec<u32>,
     /// When it was due.
     due: Vec<Time>,
+    /// What is counted at the sockets.
+    pub(super) counters: Counters,
 }
 
 /// When what is read was received.
@@ -101,11 +104,12 @@ impl Edges {
         Ok(Self {
             ports,
             learn_from: config.learn_from.clone(),
-            mtu: config.mtu as usize,
+            rules: config.rules(),
             datagrams: ReceiveBatch::default(),
             frames: FrameBatch::default(),
             touched: Vec::new(),
             due: Vec::new(),
+            counters: Counters::default(),
         })
     }
 
@@ -182,23 +186,23 @@ impl Edges {
                 if port.host != Some(datagram.from) {
                     let from = datagram.from.ip();
                     if port.fixed || !self.learn_from.iter().any(|net| net.contains(from)) {
-                        core.counters.foreign += 1;
+                        self.counters.foreign += 1;
                         continue;
                     }
                 }
                 let (bytes, class) = (datagram.bytes, datagram.traffic_class);
-                let read = if bytes.len() + 28 > self.mtu {
+                let read = if bytes.len() + 28 > self.rules.mtu {
                     Err(Unfit::Oversized)
                 } else {
-                    frame::read_datagram(bytes, class, HostId(host), core.hosts())
+                    frame::read_datagram(bytes, class, HostId(host), &self.rules)
                 };
                 if read.is_ok() && port.host != Some(datagram.from) {
                     port.host = Some(datagram.from);
-                    core.counters.learnt += 1;
+                    self.counters.learnt += 1;
                 }
                 // A greeting to itself is for the switch: it says where the host is.
                 if !read.is_ok_and(|packet| packet.dst.0 == host) {
-                    let_in(core, last, HostId(host), read, bytes);
+                    let_in(core, &mut self.counters, last, HostId(host), read, bytes);
                 }
             }
             if !UdpSocket::was_full(filled) {
@@ -223,12 +227,14 @@ impl Edges {
                 last = stamps.at(realtime_ns);
                 let read = match cut {
                     true => Err(Unfit::Oversized),
-                    false => frame::read_frame(bytes, HostId(host), core.hosts(), self.mtu),
+                    false => frame::read_frame(bytes, HostId(host), &self.rules),
                 };
-                let Some(slot) = let_in(core, last, HostId(host), read, bytes) else { continue };
+                let counters = &mut self.counters;
+                let slot = let_in(core, counters, last, HostId(host), read, bytes);
+                let Some(slot) = slot else { continue };
                 if unfinished_checksum {
-                    core.counters.unfinished_checksums += 1;
-                    frame::finish_checksum(&mut core.frames().get_mut(slot)[..bytes.len()]);
+                    self.counters.unfinished_checksums += 1;
+                    frame::finish_checksum(&mut core.bodies().get_mut(slot)[..bytes.len()]);
                 }
             }
             if !PacketSocket::was_full(filled) {
@@ -274,46 +280,46 @@ impl Edges {
         match &mut self.ports[host.0 as usize] {
             Port::Udp(port) => {
                 let Some(to) = port.host else {
-                    core.counters.no_address += 1;
-                    return core.frames().release(slot);
+                    self.counters.no_address += 1;
+                    return core.bodies().release(slot);
                 };
                 if port.batch.is_empty() {
                     self.touched.push(host.0);
                 }
-                let (class, bytes) = frame::finish_datagram(core.frames(), packet);
+                let (class, bytes) = frame::finish_datagram(core.bodies(), packet, host);
                 port.batch.push(to, class, |out| out.extend_from_slice(bytes), SmallVec::new());
-                core.frames().release(slot);
+                core.bodies().release(slot);
             }
             Port::Interface(port) => {
                 if port.out.is_empty() {
                     self.touched.push(host.0);
                 }
-                port.out.push((slot, frame::finish_frame(core.frames(), packet)));
+                port.out.push((slot, frame::finish_frame(core.bodies(), packet, host)));
             }
         }
-        core.counters.forwarded += 1;
-        core.counters.forwarded_bytes += u64::from(packet.wire_bytes);
+        self.counters.forwarded += 1;
+        self.counters.forwarded_bytes += u64::from(packet.wire_bytes);
     }
 
     /// Hands to the kernel what goes to a host. `true`: something is left.
     fn flush(&mut self, host: u32, core: &mut Core) -> io::Result<bool> {
         match &mut self.ports[host as usize] {
             Port::Udp(port) => {
-                core.counters.send_refused += port.socket.send(&mut port.batch)?;
+                self.counters.send_refused += port.socket.send(&mut port.batch)?;
                 if port.batch.len() > MOST_WAITING {
-                    core.counters.send_refused += port.batch.len() as u64;
+                    self.counters.send_refused += port.batch.len() as u64;
                     port.batch = SendBatch::default();
                 }
                 Ok(!port.batch.is_empty())
             }
             Port::Interface(port) => {
-                let frames = core.frames();
+                let frames = core.bodies();
                 let bytes = port.out.iter().map(|(slot, len)| &frames.get(*slot)[..*len]);
                 let refused = port.socket.send(bytes);
                 for (slot, _) in port.out.drain(..) {
                     frames.release(slot);
                 }
-                core.counters.send_refused += refused;
+                self.counters.send_refused += refused;
                 Ok(false)
             }
         }
@@ -323,12 +329,12 @@ impl Edges {
 /// Lets a frame into the fabric, or counts why not; its slot.
 fn let_in(
     core: &mut Core,
+    counters: &mut Counters,
     at: Time,
     host: HostId,
     read: Result<Packet<Carried>, Unfit>,
     bytes: &[u8],
 ) -> Option<u32> {
-    let counters = &mut core.counters;
     let packet = match read {
         Ok(packet) => packet,
         Err(unfit) => {
@@ -343,10 +349,10 @@ fn let_in(
             return None;
         }
     };
-    let slot = core.frames().insert(bytes);
+    let slot = core.bodies().insert(bytes);
     match slot {
         Some(slot) => core.arrive(at, host, packet.map(|carried| carried.at(slot))),
-        None => core.counters.no_memory += 1,
+        None => counters.no_memory += 1,
     }
     slot
 }

@@ -14,8 +14,9 @@
 mod config;
 mod core;
 mod edge;
-mod faults;
 mod frame;
+#[cfg(test)]
+mod orca_tests;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -32,10 +33,11 @@ use rackweave_core::{Span, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-pub use self::config::{Edge, SwitchConfig, SwitchError};
-pub use self::core::{Core, CoreConfig, Departure};
+pub use self::config::{Edge, ProgramConfig, SwitchConfig, SwitchError};
+pub use self::core::{Core, CoreConfig, Departure, Program};
 pub use self::frame::{Carried, Frames, MAX_FRAME};
-pub use self::stats::{Counters, Lateness, LinkStats, QueueSample, Report};
+pub use self::stats::{Counters, Lateness, Report};
+pub use rackweave_switch::net::{LinkStats, QueueSample};
 
 use self::edge::Edges;
 use self::stats::Late;
@@ -114,7 +116,7 @@ impl Switch {
             let data = epoll::EventData::new_u64(host as u64);
             epoll::add(&epoll, socket, data, epoll::EventFlags::IN).map_err(wait)?;
         }
-        let core = Core::new(CoreConfig {
+        let core = CoreConfig {
             fabric,
             faults: config.faults,
             seed: config.seed,
@@ -122,7 +124,9 @@ impl Switch {
             frames: config.frames,
             nic_queue_bytes: config.nic_queue_bytes,
             sample_every: config.sample_every,
-        });
+            program: config.program,
+        }
+        .build()?;
         Ok(Self {
             ready: Vec::new(),
             core,
@@ -264,7 +268,7 @@ impl Switch {
 
     /// All that it has to tell. Reading it does not disturb frames that are under way.
     pub fn report(&mut self) -> Report {
-        let mut counters = *self.core.counters();
+        let mut counters = self.edges.counters.with(self.core.counters());
         counters.kernel_drops = self.edges.kernel_drops();
         let links = self.core.link_stats();
         Report {
@@ -274,7 +278,7 @@ impl Switch {
             links,
             queue_series: self.core.series().to_vec(),
             lateness: self.late.told(),
-            frames_inside: self.core.frames().live(),
+            frames_inside: self.core.bodies().live(),
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use hdrhistogram::Histogram;
 use rackweave_core::{DropReason, Span, Time};
-
-/// Samples of queues that are kept: beyond them none is taken.
-pub(super) const MAX_SAMPLES: usize = 1 << 20;
+use rackweave_switch::net::{self, LinkStats, QueueSample};
 
 /// What was counted since the switch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,39 +51,10 @@ pub struct Counters {
     pub learnt: u64,
     /// Frames that were read so late that they should have been in a queue already.
     pub clamped: u64,
-}
-
-/// One direction of a cable, and the queue before it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkStats {
-    /// From where to where: "leaf0->h3".
-    pub name: String,
-    /// Share of the time, since statistics began, in which it carried bits.
-    pub utilisation: f64,
-    /// Time-averaged bytes waiting for it, since then.
-    pub mean_queue_bytes: f64,
-    /// Most bytes that waited for it since then.
-    pub max_queue_bytes: u64,
-    /// Frames dropped before it or on it since then.
-    pub drops: u64,
-    /// Bytes that wait for it now. What hosts send ahead of their own links waits before the switch, and is
-    /// not counted.
-    pub queue_bytes: u64,
-    /// Frames that it was given since the switch began.
-    pub frames: u64,
-    /// Their bytes, as on Ethernet.
-    pub bytes: u64,
-}
-
-/// One look at the switches' queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueSample {
-    /// When.
-    pub at: Time,
-    /// Bytes in the longest queue.
-    pub max_bytes: u64,
-    /// Bytes in all queues together.
-    pub total_bytes: u64,
+    /// Copies that the switches' program has made, beyond the frame itself.
+    pub copied: u64,
+    /// Frames that the program has kept.
+    pub consumed: u64,
 }
 
 /// How much later than due frames were handed to the kernel.
@@ -126,29 +95,23 @@ impl Counters {
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
-}
 
-/// What is counted at the port before a link.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PortStats {
-    /// Integral of waiting bytes over time, in byte picoseconds.
-    pub(super) area: u128,
-    changed_at: Time,
-    pub(super) max_bytes: u64,
-    pub(super) drops: u64,
-}
-
-impl PortStats {
-    pub(super) fn since(now: Time, waiting: u64) -> Self {
-        Self { changed_at: now, max_bytes: waiting, ..Self::default() }
-    }
-
-    /// The queue goes from `before` to `after` bytes.
-    #[inline]
-    pub(super) fn queue_changes(&mut self, now: Time, before: u64, after: u64) {
-        self.area += u128::from(before) * u128::from(now.since(self.changed_at).0);
-        self.changed_at = now;
-        self.max_bytes = self.max_bytes.max(after);
+    /// The sockets' counts with those of the fabric.
+    pub(super) fn with(mut self, fabric: &net::Counters) -> Self {
+        self.received = fabric.received;
+        for (drops, more) in self.drops.iter_mut().zip(fabric.drops) {
+            *drops += more;
+        }
+        self.ecn_marks = fabric.ecn_marks;
+        self.trims = fabric.trims;
+        self.turned_back = fabric.turned_back;
+        self.corrupted = fabric.corrupted;
+        self.duplicated = fabric.duplicated;
+        self.reordered = fabric.reordered;
+        self.clamped = fabric.clamped;
+        self.copied = fabric.copied;
+        self.consumed = fabric.consumed;
+        self
     }
 }
 

@@ -8,8 +8,11 @@ use rackweave_switch::config::{
 };
 use rackweave_wire::overlay;
 
+use super::config::ProgramConfig;
 use super::core::{Core, CoreConfig, Departure};
-use super::frame::{Carried, Unfit, finish_datagram, finish_frame, read_datagram, read_frame};
+use super::frame::{
+    Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
+};
 
 const LINK: Rate = Rate(100_000_000);
 const FULL: u64 = 1538;
@@ -40,7 +43,7 @@ fn single(hosts: u32) -> FabricConfig {
 }
 
 fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
-    Core::new(CoreConfig {
+    CoreConfig {
         fabric: Fabric::new(config).unwrap(),
         faults,
         seed: 7,
@@ -48,11 +51,19 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
         frames: 10_000,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
-    })
+        program: ProgramConfig::Plain,
+    }
+    .build()
+    .unwrap()
+}
+
+/// Rules of switches without a program.
+const fn plain(hosts: u32) -> Rules {
+    Rules { hosts, mtu: 1500, orca: false, key: None }
 }
 
 fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried> {
-    let slot = core.frames().insert(&[tag]).unwrap();
+    let slot = core.bodies().insert(&[tag]).unwrap();
     Packet::new(HostId(src), HostId(dst), frame::MTU, Carried::opaque(slot, 1, None))
 }
 
@@ -61,8 +72,8 @@ fn departures(core: &mut Core, until: Time) -> Vec<(u64, u8, Departure)> {
     let mut all = Vec::new();
     while let Some(departure) = core.departure() {
         let slot = departure.packet.header.slot;
-        all.push((departure.due.0, core.frames().get(slot)[0], departure));
-        core.frames().release(slot);
+        all.push((departure.due.0, core.bodies().get(slot)[0], departure));
+        core.bodies().release(slot);
     }
     all
 }
@@ -82,7 +93,7 @@ fn a_frame_takes_two_links_their_delays_and_the_switch() {
     assert!(departures(&mut core, Time(at(100).0 + one_way - 1)).is_empty(), "never early");
     let out = departures(&mut core, LATER);
     assert_eq!((out.len(), out[0].0, out[0].1), (1, at(100).0 + one_way, 9));
-    assert_eq!((out[0].2.host, core.frames().live(), core.next_due()), (HostId(1), 0, None));
+    assert_eq!((out[0].2.host, core.bodies().live(), core.next_due()), (HostId(1), 0, None));
 }
 
 #[test]
@@ -145,7 +156,7 @@ fn marks_and_drops_where_the_queue_says_so() {
     // Four come at a time, the first goes at once, and one leaves in between: 3, 7, 10, then 1 fits each time.
     assert_eq!((out.len(), marked as u64), (15, counters.ecn_marks));
     assert!((5..=11).contains(&marked), "{marked}");
-    assert_eq!(core.frames().live(), 0, "slots of what is dropped are free again");
+    assert_eq!(core.bodies().live(), 0, "slots of what is dropped are free again");
 }
 
 #[test]
@@ -165,7 +176,7 @@ fn a_shared_buffer_is_shared() {
     let links = core.link_stats();
     let longest = links.iter().map(|link| link.max_queue_bytes).max().unwrap();
     assert_eq!(longest, 10 * FULL, "alpha 1: a lone port gets half");
-    assert_eq!(core.frames().live(), 0);
+    assert_eq!(core.bodies().live(), 0);
 }
 
 /// A datagram with this many bytes of payload.
@@ -196,8 +207,8 @@ fn datagram(src: u32, dst: u32, payload: usize) -> Vec<u8> {
 const CLASS: u8 = (3 << 3 | 2) << 2;
 
 fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8) {
-    let packet = read_datagram(bytes, class, HostId(src), core.hosts()).unwrap();
-    let slot = core.frames().insert(bytes).unwrap();
+    let packet = read_datagram(bytes, class, HostId(src), &plain(core.hosts())).unwrap();
+    let slot = core.bodies().insert(bytes).unwrap();
     core.arrive(at, HostId(src), packet.map(|carried| carried.at(slot)));
 }
 
@@ -222,7 +233,7 @@ fn what_is_cut_or_turned_back_can_be_read() {
     core.run(LATER);
     let (mut whole, mut cut, mut back) = (0, 0, 0);
     while let Some(Departure { host, packet, .. }) = core.departure() {
-        let (class, bytes) = finish_datagram(core.frames(), &packet);
+        let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
         let read = overlay::decode(bytes, class).unwrap();
         let inner = read.packet.unwrap();
         assert_eq!((inner.src, inner.dst), (packet.src, packet.dst));
@@ -237,18 +248,18 @@ fn what_is_cut_or_turned_back_can_be_read() {
             assert_eq!((host, inner.priority, read.payload.len()), (HostId(0), 3, 1300));
             whole += 1;
         }
-        core.frames().release(packet.header.slot);
+        core.bodies().release(packet.header.slot);
     }
     let counters = *core.counters();
     assert_eq!((whole + cut + back, counters.dropped()), (20, 0));
     assert!(cut > 0 && back > 0 && whole >= 3, "{whole} {cut} {back}");
-    assert_eq!((counters.turned_back, core.frames().live()), (back, 0));
+    assert_eq!((counters.turned_back, core.bodies().live()), (back, 0));
 }
 
 #[test]
 fn only_what_the_host_may_send_is_let_in() {
     let good = datagram(1, 0, 100);
-    let read = |bytes: &[u8], class| read_datagram(bytes, class, HostId(1), 4).map(|_| ());
+    let read = |bytes: &[u8], class| read_datagram(bytes, class, HostId(1), &plain(4)).map(|_| ());
     assert_eq!(read(&good, CLASS), Ok(()));
     assert_eq!(read(&good[..20], CLASS), Err(Unfit::Malformed));
     let mut damaged = good.clone();
@@ -273,11 +284,11 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
             let bytes = datagram(0, 1, 1 + (n as usize * 13) % 1300);
             arrive_datagram(&mut core, now, 0, &bytes, CLASS);
             core.run(now);
-            while let Some(Departure { packet, .. }) = core.departure() {
-                let (class, bytes) = finish_datagram(core.frames(), &packet);
+            while let Some(Departure { packet, host, .. }) = core.departure() {
+                let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
                 damaged += u64::from(overlay::decode(bytes, class).is_err());
                 arrived += 1;
-                core.frames().release(packet.header.slot);
+                core.bodies().release(packet.header.slot);
             }
         }
         arrived += departures(&mut core, Time::MAX).len() as u64;
@@ -299,7 +310,7 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
                 assert!((800..1200).contains(&counters.duplicated), "{counters:?}");
             }
         }
-        assert_eq!(core.frames().live(), 0);
+        assert_eq!(core.bodies().live(), 0);
     }
 }
 
@@ -357,7 +368,7 @@ fn a_dead_link_is_avoided_and_a_dead_host_not_reached() {
 #[test]
 fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
     let fabric = Fabric::new(&single(2)).unwrap();
-    let mut core = Core::new(CoreConfig {
+    let mut core = CoreConfig {
         fabric,
         faults: Vec::new(),
         seed: 1,
@@ -365,16 +376,19 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
         frames: 50,
         nic_queue_bytes: 10 * FULL,
         sample_every: Span::ZERO,
-    });
+        program: ProgramConfig::Plain,
+    }
+    .build()
+    .unwrap();
     for n in 0..40 {
         let packet = put(&mut core, 0, 1, n);
         core.arrive(Time::ZERO, HostId(0), packet);
     }
     assert_eq!(core.counters().drops[DropReason::QueueFull as usize], 29, "ten wait, one is sent");
     for _ in 0..39 {
-        core.frames().insert(&[0]).unwrap();
+        core.bodies().insert(&[0]).unwrap();
     }
-    assert_eq!(core.frames().insert(&[0]), None);
+    assert_eq!(core.bodies().insert(&[0]), None);
 }
 
 #[test]
@@ -450,8 +464,8 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 }
 
 fn through(core: &mut Core, src: u32, bytes: &[u8]) {
-    let packet = read_frame(bytes, HostId(src), core.hosts(), 1500).unwrap();
-    let slot = core.frames().insert(bytes).unwrap();
+    let packet = read_frame(bytes, HostId(src), &plain(core.hosts())).unwrap();
+    let slot = core.bodies().insert(bytes).unwrap();
     core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.at(slot)));
 }
 
@@ -469,9 +483,9 @@ fn tcp_frames_are_marked_but_never_cut() {
     }
     core.run(LATER);
     let mut out = Vec::new();
-    while let Some(Departure { packet, .. }) = core.departure() {
-        let len = finish_frame(core.frames(), &packet);
-        out.push(core.frames().get(packet.header.slot)[..len].to_vec());
+    while let Some(Departure { packet, host, .. }) = core.departure() {
+        let len = finish_frame(core.bodies(), &packet, host);
+        out.push(core.bodies().get(packet.header.slot)[..len].to_vec());
     }
     assert_eq!(out.len() as u64 + core.counters().dropped(), 5);
     assert_eq!((core.counters().trims, out[0].len()), (0, frame.len()));
@@ -495,8 +509,8 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
     core.run(LATER);
     let (mut cut, mut back) = (0, 0);
     while let Some(Departure { packet, host, .. }) = core.departure() {
-        let len = finish_frame(core.frames(), &packet);
-        let bytes = &core.frames().get(packet.header.slot)[..len];
+        let len = finish_frame(core.bodies(), &packet, host);
+        let bytes = &core.bodies().get(packet.header.slot)[..len];
         assert_eq!(sum(&bytes[14..34]), 0xffff);
         assert_eq!(usize::from(u16::from_be_bytes([bytes[16], bytes[17]])), len - 14);
         assert_eq!(usize::from(u16::from_be_bytes([bytes[38], bytes[39]])), len - 34);
@@ -516,7 +530,7 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
 
 #[test]
 fn frames_that_are_not_carried() {
-    let read = |frame: &[u8]| read_frame(frame, HostId(1), 4, 1500).map(|_| ());
+    let read = |frame: &[u8]| read_frame(frame, HostId(1), &plain(4)).map(|_| ());
     let good = ethernet(1, 0, 0, 6, &[0; 100]);
     assert_eq!(read(&good), Ok(()));
     let mut arp = good.clone();

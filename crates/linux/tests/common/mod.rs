@@ -10,8 +10,8 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Peers};
 use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
 
-/// How long a test waits for what must happen.
-pub(crate) const PATIENCE: Span = Span::from_secs(20);
+/// How long a test waits for what must happen: with what runs beside the tests, for its turn as well.
+pub(crate) const PATIENCE: Span = Span::from_secs(60);
 
 /// Every transport that answers requests.
 pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
@@ -33,8 +33,18 @@ pub(crate) fn transports() -> Vec<(&'static str, TransportConfig)> {
     ]
 }
 
+/// The same for tests in which nobody may be given up: a thread that waits for its turn is no dead peer.
+pub(crate) fn patient() -> Vec<(&'static str, TransportConfig)> {
+    let patient = |(name, transport): (_, TransportConfig)| (name, transport.patient(SILENCE));
+    transports().into_iter().map(patient).collect()
+}
+
+/// So long is nobody silent on a machine that has too much to do.
+const SILENCE: Span = Span::from_secs(10);
+
 pub(crate) fn leverage() -> TransportConfig {
-    TransportConfig::Homa(Arc::new(homa::Config::leverage(Rate::from_gbps(10))))
+    let config = homa::Config::leverage(Rate::from_gbps(10));
+    TransportConfig::Homa(Arc::new(config)).patient(SILENCE)
 }
 
 pub(crate) fn local() -> SocketAddr {

@@ -66,13 +66,14 @@ impl BadFabric {
 
     pub(crate) fn node(&self, host: u32, transport: &Transport) -> Node {
         let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let config = NodeConfig::new(transport.clone(), local);
+        let config = NodeConfig::new(transport.clone(), local).default_deadline(super::PATIENCE);
         let hosts = self.ports.len() as u32;
         Node::bind(config.through_switch(host, self.ports[host as usize], hosts)).unwrap()
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.control.report().expect("the switch runs").counters
+        // It does not answer while it waits for its turn.
+        (0..30).find_map(|_| self.control.report()).expect("the switch runs").counters
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rackweave_rpc::{Incoming, Node, NodeConfig, Rate, Server, Transport};
 
 /// For what ends by itself; a loaded machine may take long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn transports() -> Vec<(&'static str, Transport)> {
     let link = Rate::from_gbps(10);
@@ -33,7 +33,9 @@ pub(crate) fn homa() -> Transport {
 
 pub(crate) fn config(transport: &Transport) -> NodeConfig {
     let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-    NodeConfig::new(transport.clone(), local).allow("127.0.0.1".parse().unwrap())
+    NodeConfig::new(transport.clone(), local)
+        .allow("127.0.0.1".parse().unwrap())
+        .default_deadline(PATIENCE)
 }
 
 pub(crate) fn node(transport: &Transport) -> Node {

@@ -266,7 +266,7 @@ pub enum Body {
     },
     /// From a sender to the controller: a session for me. Repeated until answered.
     Create,
-    /// From a sender: this host is in the session (true) or out of it (false); numbered by the sender, one at a time.
+    /// From a sender: this host is in the session (true) or out of it (false); numbered by the sender, taken in that order.
     Member {
         /// Which host.
         host: HostId,

@@ -356,10 +356,8 @@ impl Node for Controller {
         }
         match *body {
             Body::Ping { place, number } => self.handle_ping(now, from, place, number),
-            Body::SyncDone { place, version } => {
-                if place == self.config.layout.place(from) {
-                    self.confirmed(now, from, place, session, version);
-                }
+            Body::SyncDone { place, version } if place == self.config.layout.place(from) => {
+                self.confirmed(now, from, place, session, version);
             }
             Body::Create => self.create(now, from, session),
             Body::Member { host, joins, change } => {

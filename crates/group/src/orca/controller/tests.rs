@@ -243,3 +243,19 @@ fn who_is_not_the_controller_is_ignored() {
     let lost = |(_, event): &(Time, Event)| matches!(event, Event::Lost { .. });
     assert!(!net.stations[1].events.iter().any(lost));
 }
+
+/// With many receivers, agents tell their racks' reports in one.
+#[test]
+fn agents_sum_up_reports() {
+    let mut net = started(leaf_spine(3, 16, 2), 1);
+    let receivers: Vec<u32> = (16..48).collect();
+    net.open(1, 9, &receivers, Spread::Labels, FlowConfig::default(), 2 * LENGTH);
+    net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
+    for host in receivers {
+        assert!(net.has_whole(host, 9, 2 * LENGTH), "{}", net.state());
+    }
+    let counters = net.stations[16..].iter().map(|station| station.host.agent().counters());
+    let (reports, summaries) = counters.fold((0, 0), |(r, s), c| (r + c.reports, s + c.summaries));
+    println!("{reports} reports in {summaries}");
+    assert!(reports > 4 * summaries && summaries > 0, "{reports} reports in {summaries}");
+}

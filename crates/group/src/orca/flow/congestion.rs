@@ -157,8 +157,9 @@ impl Congestion {
                 self.window *= 2;
             }
         } else if queued > target {
+            // Less than the queue that is aimed at would leave no room for late samples.
             let cut = ((queued - target) / 2).min(self.window / 4);
-            self.window -= cut;
+            self.window = (self.window - cut).max(self.min_queue.min(self.window));
         } else if limited {
             self.window += ((target - queued) / 2).max(self.payload);
         }

@@ -352,7 +352,6 @@ impl Host {
     ///
     /// # Errors
     /// See [`OpenError`].
-    #[expect(clippy::too_many_arguments, reason = "all of them name what is opened")]
     pub fn open(
         &mut self,
         now: Time,
@@ -472,7 +471,6 @@ impl Host {
     }
 
     /// Takes part in a session without being invited: late, or again.
-    #[expect(clippy::too_many_arguments, reason = "all of them name what is joined")]
     pub fn join_late(
         &mut self,
         now: Time,

@@ -68,3 +68,86 @@ fn a_relay_dies_and_the_others_go_on() {
         assert!(net.has_whole(host, 9, 6 * LENGTH), "{}", net.state());
     }
 }
+
+/// Replicate and Merge: what is for everyone leaves by both ports, once each; answers come by either.
+#[test]
+fn two_ports_carry_the_same() {
+    let layout = Arc::new(Layout::flat(4));
+    let mut host = Host::new(HostConfig { ports: 2, ..crate::orca::kit::config(0, &layout) });
+    let (session, now) = (Session(9), Time::ZERO);
+    let receivers = [HostId(1), HostId(2)];
+    host.open(now, session, 7, &receivers, Spread::Multicast, FlowConfig::default())
+        .expect("opens");
+    host.offer(now, session, LENGTH);
+    let invited: Vec<_> = (0..2).map(|port| poll_all(&mut host, now, port).len()).collect();
+    assert_eq!(invited, [2, 2], "nobody knows yet who is where");
+    for (port, from) in [(0, 1), (1, 2)] {
+        let place = layout.place(HostId(from));
+        let body = Body::Join { stream: 7, place, at: 0, limit: 1 << 20 };
+        let control = Control { from: HostId(from), to: HostId(0), session, body };
+        let said = packet(HostId(from), HostId(0), 1, Header::Control(control));
+        let _ = host.handle(now, port, &said);
+    }
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        left.extend(poll_all(&mut host, now, 0));
+        right.extend(poll_all(&mut host, now, 1));
+    }
+    let data = |packets: &[Packet<Header>]| -> Vec<u64> {
+        packets
+            .iter()
+            .filter_map(|packet| match packet.header {
+                Header::Data(data) => Some(data.offset),
+                Header::Control(_) => None,
+            })
+            .collect()
+    };
+    assert!(data(&left).len() > 10);
+    assert_eq!(data(&left), data(&right));
+    let to = |packets: &[Packet<Header>], host: u32| packets.iter().any(|p| p.dst == HostId(host));
+    assert!(!to(&left, 2) && !to(&right, 1), "each is answered where it was heard");
+}
+
+fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
+    std::iter::from_fn(|| host.poll_transmit(now, port)).take(1000).collect()
+}
+
+/// A full outbox drops and says so; before it is full the driver is told.
+#[test]
+fn the_outbox_is_bounded() {
+    let layout = Arc::new(Layout::flat(4));
+    let mut host = Host::new(crate::orca::kit::config(1, &layout));
+    let (session, now) = (Session(9), Time::ZERO);
+    host.join_late(now, session, HostId(0), 7, 0, 1 << 30);
+    let said = |body| {
+        let control = Control { from: HostId(0), to: HostId(1), session, body };
+        packet(HostId(0), HostId(1), 1, Header::Control(control))
+    };
+    // Also downwards: where the label says so, but it is not followed.
+    let sync = Body::Sync { rack: ANY_RACK, ports: 0b1111, version: 1 };
+    let _ = host.handle(now, 0, &said(sync));
+    let mut announced = 0;
+    for n in 0..OUTBOX as u64 {
+        let data = Data {
+            labelled: Labelled::Pilot,
+            label: orca::Label(0),
+            session,
+            offset: n * 100,
+            len: 100,
+            repair: false,
+            end: false,
+            parity: None,
+        };
+        let handled = host.handle(now, 0, &packet(HostId(0), HostId(1), 1, Header::Data(data)));
+        assert!(handled.store.is_some(), "its own copy is taken in any case");
+        announced += usize::from(handled.relays);
+        assert_eq!(host.relay_room(), OUTBOX - announced);
+    }
+    assert_eq!((announced, host.counters().relays_dropped), (OUTBOX, OUTBOX as u64));
+    let relayed: Vec<_> = poll_all(&mut host, now, 0)
+        .into_iter()
+        .filter(|packet| matches!(packet.header, Header::Data(_)))
+        .map(|packet| packet.dst.0)
+        .collect();
+    assert_eq!(relayed[..4], [2, 3, 2, 3]);
+}

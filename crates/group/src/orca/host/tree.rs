@@ -158,8 +158,8 @@ impl Tree {
     /// The next `Sync` to send.
     pub(super) fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
         self.nodes.retain(|_, node| !(node.leaving && node.repeats >= 6));
-        let due = |node: &&mut Node| !node.acked && node.repeat_at <= now;
-        let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(&n))?;
+        let due = |node: &Node| !node.acked && node.repeat_at <= now;
+        let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(n))?;
         let wait = Span(REPEAT.0 << node.repeats.min(10)).min(REPEAT_MOST);
         node.repeat_at = now.saturating_add(wait);
         node.repeats = node.repeats.saturating_add(1);

@@ -99,7 +99,7 @@ impl Host {
                 self.handle_invitation(now, session, invitation, body);
             }
             Body::End { .. } | Body::Alone { .. } => {
-                let known = self.to_receiver(now, session, from, body);
+                let known = self.give_receiver(now, session, from, body);
                 // We were in it before we lost our memory.
                 if !known
                     && !self.ended.contains(&session)
@@ -109,7 +109,7 @@ impl Host {
                 }
             }
             Body::Bye { .. } => {
-                if !self.to_receiver(now, session, from, body) {
+                if !self.give_receiver(now, session, from, body) {
                     self.invitations
                         .retain(|s, invitation| *s != session || invitation.from != from);
                     self.with_sending(now, session, |sending, _| {
@@ -164,7 +164,7 @@ impl Host {
         body: &Body,
     ) {
         let Invitation { from, stream, payload, .. } = invitation;
-        if self.to_receiver(now, session, from, body) || self.ended.contains(&session) {
+        if self.give_receiver(now, session, from, body) || self.ended.contains(&session) {
             return;
         }
         if self.receiving.contains_key(&session) || self.sending.contains_key(&session) {
@@ -183,7 +183,7 @@ impl Host {
     }
 
     /// Gives a control packet to the session's receiver, if it comes from its sender.
-    fn to_receiver(&mut self, now: Time, session: Session, from: HostId, body: &Body) -> bool {
+    fn give_receiver(&mut self, now: Time, session: Session, from: HostId, body: &Body) -> bool {
         match self.receiving.get_mut(&session) {
             Some(receiving) if receiving.flow.sender() == from => {
                 receiving.flow.handle_control(now, body);

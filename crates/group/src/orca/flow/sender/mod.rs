@@ -68,8 +68,6 @@ pub struct Sender {
     offered: u64,
     offered_at: Time,
     length: Option<u64>,
-    /// The last packet did not say that it was the last.
-    end_untold: bool,
     released: u64,
     last_loss: Reason,
 
@@ -119,7 +117,6 @@ impl Sender {
             offered: 0,
             offered_at: now,
             length: None,
-            end_untold: false,
             released: 0,
             last_loss: Reason::Left,
             telling: VecDeque::new(),
@@ -226,12 +223,13 @@ impl Sender {
             return;
         }
         self.length = Some(self.offered);
-        self.end_untold = self.group.head >= self.offered;
+        // The last packet did not say that it was the last.
+        let untold = self.group.head >= self.offered;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &self.peers.list[number as usize];
             let all_sent = match &peer.alone {
                 Some(course) => course.head >= self.offered,
-                None => self.end_untold,
+                None => untold,
             };
             if peer.is_active() && all_sent {
                 self.tell(number, tell::END);

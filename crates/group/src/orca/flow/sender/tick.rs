@@ -99,9 +99,10 @@ impl Sender {
             course.probes = course.probes.saturating_add(1);
             course.moved = now;
         }
-        // Near enough to the others, and unless all is sent already.
+        // Near enough to the others, with room for what they were sent, and unless all is sent already.
         let lead = self.group.head.saturating_sub(course.head);
         let near = lead <= self.group.control.window() / 4
+            && peer.limit >= self.group.head
             && self.group.head.saturating_sub(peer.have) <= self.config.window / 4;
         let least = match hold_after {
             0 => Span::ZERO,

@@ -421,3 +421,22 @@ fn one_that_is_attached_behind_the_others_is_repaired() {
     let again = Outgoing::One(HostId(1), piece(2000, 1000, true, false));
     assert_eq!(everything(&mut sender, due), [again]);
 }
+
+#[test]
+fn an_empty_stream_ends_too() {
+    let mut sender = sender(2);
+    sender.finish(us(200));
+    let end = |host| Outgoing::Control(HostId(host), Body::End { length: 0 });
+    assert_eq!(everything(&mut sender, us(200)), [end(0), end(1)]);
+    let mut receiver = receiver();
+    receiver.handle_control(us(300), &Body::End { length: 0 });
+    assert_eq!(receiver.poll_event(), Some(ReceiverEvent::Ended { length: 0 }));
+    receiver.complete(us(300));
+    let complete = Body::Complete { place: place(3) };
+    assert_eq!(receiver.poll(us(300)), Some((HostId(9), complete)));
+    // One that comes now is told at once.
+    let join = Body::Join { stream: 7, place: place(5), at: 0, limit: 1 << 20 };
+    sender.handle_control(us(400), HostId(5), &join);
+    let alone = Outgoing::Control(HostId(5), Body::Alone { alone: false });
+    assert_eq!(everything(&mut sender, us(400)), [alone, end(5)]);
+}

@@ -136,6 +136,47 @@ impl EventQueue {
         Some(Self::unkey(key))
     }
 
+    /// When the earliest event is. The queue does not move on: what is pushed next may be earlier.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Time> {
+        if let Some(key) = self.current.last() {
+            return Some(Self::unkey(*key).0);
+        }
+        let far = self.far.peek().map(|Reverse((at, _))| *at);
+        let near = self.next_occupied().map(|bucket| {
+            let mut component = self.heads[(bucket & self.mask) as usize];
+            let mut first = u64::MAX;
+            while component != NONE {
+                let (at, next) = self.pending[component as usize];
+                first = first.min(at);
+                component = next;
+            }
+            first
+        });
+        match (near, far) {
+            (Some(near), Some(far)) => Some(Time(near.min(far))),
+            (near, far) => near.or(far).map(Time),
+        }
+    }
+
+    /// Takes the earliest event, if it is not later than `until`. If it is, the queue does not move on beyond that time's
+    /// bucket.
+    #[inline]
+    pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
+        if self.current.is_empty()
+            && (self.next_bucket()? > until.0 >> self.shift || !self.advance())
+        {
+            return None;
+        }
+        let (at, component) = Self::unkey(*self.current.last()?);
+        if at > until {
+            return None;
+        }
+        self.current.pop();
+        self.len -= 1;
+        Some((at, component))
+    }
+
     /// The events after the popped one, if that one was the first of several in its bucket.
     #[inline]
     pub fn read_ahead(&mut self) -> Option<impl Iterator<Item = Component> + Clone + '_> {
@@ -160,6 +201,16 @@ impl EventQueue {
         self.heads[slot] = component;
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
+    }
+
+    /// The next bucket that has events.
+    #[inline]
+    fn next_bucket(&self) -> Option<u64> {
+        let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
+        match (self.next_occupied(), far) {
+            (Some(near), Some(far)) => Some(near.min(far)),
+            (near, far) => near.or(far),
+        }
     }
 
     /// Moves on to the next bucket that has events; false if there is none.
@@ -284,6 +335,11 @@ mod tests {
                     }
                 } else {
                     let expected = reference.pop_first().map(|(at, _, component)| (at, component));
+                    let next = expected.map(|(at, _)| Time(at));
+                    assert_eq!(queue.next_at(), next);
+                    if let Some(Time(at)) = next.filter(|at| at.0 > 0) {
+                        assert_eq!(queue.pop_until(Time(at - 1)), None);
+                    }
                     let popped = queue.pop().map(|(at, component)| (at.0, component));
                     assert_eq!(popped, expected);
                     if let Some((at, component)) = popped {

@@ -1,10 +1,13 @@
-//! What goes wrong: links that lose, damage, repeat and delay frames, and links that fail. As in the simulator,
-//! but that damaged frames go on, with flipped bits, for the receiver to find out.
+//! What goes wrong: links that lose, damage, repeat and delay packets, and links that fail. Hosts' faults are told to
+//! who has the hosts.
 
-use rackweave_core::{DropReason, PacketRef, Rng, Span, Time};
-use rackweave_switch::config::{Fault, FaultKind, FaultPlace};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
-use super::core::{Core, What};
+use rackweave_core::{DropReason, HostId, PacketRef, Rng, Span, SwitchProgram, Time};
+
+use super::{Bodies, Happening, Net};
+use crate::config::{Fault, FaultKind, FaultPlace};
 
 /// The faults that are on one link now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +17,7 @@ struct LinkFaults {
     duplication: f64,
     reordering: f64,
     reorder_delay: Span,
-    /// Frames that arrive until then were on the link when it went down.
+    /// Packets that arrive until then were on the link when it went down.
     lost_until: Option<Time>,
 }
 
@@ -23,26 +26,54 @@ struct LinkFaults {
 pub(super) struct Faults {
     list: Vec<Fault>,
     on_links: Vec<LinkFaults>,
-    pub(super) rng: Rng,
+    /// Hosts that are down or paused now.
+    hosts: BTreeMap<u32, FaultKind>,
+    rng: Rng,
 }
 
-impl Faults {
-    pub(super) fn new(mut list: Vec<Fault>, links: usize, seed: u64, run: u64) -> Self {
-        // Pauses and crashes are the hosts' own business.
-        list.retain(|fault| !matches!(fault.place, FaultPlace::Host(_)));
-        let on_links = vec![LinkFaults::default(); if list.is_empty() { 0 } else { links }];
-        Self { list, on_links, rng: Rng::stream(seed, run, 0, "faults") }
+/// A packet that arrives late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stray {
+    at: Time,
+    order: u64,
+    packet: PacketRef,
+    link: u32,
+}
+
+impl Ord for Stray {
+    /// Earliest first in a max-heap.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+impl PartialOrd for Stray {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
-impl Core {
+impl Faults {
+    pub(super) fn new(list: Vec<Fault>, links: usize, seed: u64, run: u64) -> Self {
+        let on_links = vec![LinkFaults::default(); if list.is_empty() { 0 } else { links }];
+        Self { list, on_links, hosts: BTreeMap::new(), rng: Rng::stream(seed, run, 0, "faults") }
+    }
+}
+
+impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     pub(super) fn start_faults(&mut self) {
-        for fault in self.faults.list.clone() {
-            self.at(fault.from, What::Fault);
+        for fault in &self.faults.list {
+            self.events.push_timer(fault.from, self.components.fault);
             if fault.until < Time::MAX {
-                self.at(fault.until, What::Fault);
+                self.events.push_timer(fault.until, self.components.fault);
             }
         }
+    }
+
+    /// What is wrong with a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or nothing. The fabric does nothing
+    /// about it.
+    #[must_use]
+    pub fn host_fault(&self, host: HostId) -> Option<FaultKind> {
+        self.faults.hosts.get(&host.0).copied()
     }
 
     /// Some fault begins or ends: works out anew what is wrong.
@@ -50,8 +81,16 @@ impl Core {
         let now = self.now;
         let mut faults = vec![LinkFaults::default(); self.links.len()];
         let mut down = vec![false; self.links.len()];
+        let mut hosts = BTreeMap::new();
         for fault in self.faults.list.iter().filter(|fault| fault.from <= now && now < fault.until)
         {
+            if let FaultPlace::Host(host) = fault.place {
+                // Of a crash and a pause at once, the crash counts.
+                let known = hosts.entry(host.0).or_insert(fault.kind);
+                if fault.kind == FaultKind::Crash {
+                    *known = fault.kind;
+                }
+            }
             for link in self.links_at(fault.place) {
                 let on_link = &mut faults[link as usize];
                 match fault.kind {
@@ -71,6 +110,7 @@ impl Core {
             fault.lost_until = before.lost_until.filter(|until| *until >= now);
         }
         self.faults.on_links = faults;
+        self.faults.hosts = hosts;
         let rerouted = self.take_links_down_and_up(&down);
         for (link, fault) in self.links.iter_mut().zip(&self.faults.on_links) {
             link.special = !fault.is_none();
@@ -133,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Whether a frame that arrives over a link with faults goes on. If not, it is dealt with.
+    /// Whether a packet that arrives over a link with faults goes on. If not, it is dealt with.
     #[cold]
     pub(super) fn survives(&mut self, link: u32, packet: PacketRef) -> bool {
         let Some(faults) = self.faults.on_links.get(link as usize).copied() else { return true };
@@ -154,22 +194,42 @@ impl Core {
             return false;
         }
         if self.faults.rng.chance(faults.corruption) {
+            let (bodies, rng) = (&mut self.bodies, &mut self.faults.rng);
+            if !self.pool.modify(packet, |packet| bodies.damage(packet, rng)) {
+                self.links[link as usize].stats.drops += 1;
+                self.discard(packet, DropReason::Corrupted);
+                return false;
+            }
             self.counters.corrupted += 1;
-            self.damage(packet);
         }
         if self.faults.rng.chance(faults.duplication)
-            && let Some(copy) = self.duplicate(packet)
+            && let Some(copy) = self.copy(packet)
         {
             self.counters.duplicated += 1;
-            self.at(self.now, What::Stray { link, packet: copy });
+            self.delay(link, copy, Span::ZERO);
         }
         if self.faults.rng.chance(faults.reordering) {
             let late = Span(1 + self.faults.rng.below(faults.reorder_delay.0.max(1)));
             self.counters.reordered += 1;
-            self.at(self.now + late, What::Stray { link, packet });
+            self.delay(link, packet, late);
             return false;
         }
         true
+    }
+
+    fn delay(&mut self, link: u32, packet: PacketRef, late: Span) {
+        let at = self.now + late;
+        self.strayed += 1;
+        self.strays.push(Stray { at, order: self.strayed, packet, link });
+        self.events.push_timer(at, self.components.stray);
+    }
+
+    /// A late packet, or a copy, arrives: one for each event.
+    pub(super) fn on_stray(&mut self) -> Happening {
+        match self.strays.pop() {
+            Some(stray) => self.hand_over(stray.link, stray.packet),
+            None => Happening::Inside,
+        }
     }
 }
 

@@ -1,0 +1,53 @@
+//! What tests of processes need.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// What must happen is waited for so long: the machine may have much else to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
+pub(crate) fn nap() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        nap();
+    }
+}
+
+/// A line of what the kernel says of a process, without its key.
+pub(crate) fn status_of(pid: u32, key: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
+}
+
+/// The processor time that a process has had: it gets on by this, however long it has to wait for it.
+pub(crate) fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok());
+    // Linux tells it in hundredths of a second.
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// Sends SIGINT once the process listens for it and has worked for so long.
+pub(crate) fn interrupt_after(child: &Child, work: Duration) {
+    const SIGINT: u32 = 2;
+    let pid = child.id();
+    let listens = || {
+        let caught = status_of(pid, "SigCgt:").unwrap_or_default();
+        u64::from_str_radix(&caught, 16).unwrap_or(0) >> (SIGINT - 1) & 1 == 1
+    };
+    until("it works and listens for Ctrl-C", || listens() && processor_time(pid) >= work);
+    assert!(Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap().success());
+}

@@ -1,0 +1,292 @@
+//! Multicast in the application over UDP: a socket for each client, every byte sent as often as there are clients
+//! (Section III.B of the Orca end-to-end evaluation).
+//!
+//! Datagrams are as long as UDP has them, and IP cuts them into frames. As in the paper nothing repairs a loss: a file that
+//! lacks a byte is never acknowledged.
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
+
+use super::{ACK_BYTES, Client, Cost, Deliveries, Ranges, Rounds, Write, Writers};
+
+/// The longest payload of a UDP datagram over IPv4.
+pub const MAX_DATAGRAM: u32 = 65_507;
+
+const UDP_HEADER: u32 = 8;
+/// What a fragment carries: a multiple of eight bytes.
+const FRAGMENT: u32 = (frame::MTU - frame::IPV4) / 8 * 8;
+
+/// A fragment of a datagram, or an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragment {
+    /// Bytes of the stream of files.
+    Data {
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        len: u32,
+    },
+    /// From a client: so many files are whole.
+    Ack {
+        /// How many.
+        files: u32,
+    },
+}
+
+impl Header for Fragment {
+    fn payload(&self) -> Option<Slice> {
+        match *self {
+            Self::Data { offset, len } => {
+                Some(Slice { message: MessageId(0), offset: offset as u32, len })
+            }
+            Self::Ack { .. } => None,
+        }
+    }
+}
+
+/// How a server sends.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its hosts: one for each of its ports.
+    pub hosts: Vec<HostId>,
+    /// Bytes of a buffer, and so of a datagram (at most [`MAX_DATAGRAM`]).
+    pub buffer: u32,
+    /// Bytes that wait in a socket before it blocks.
+    pub socket_bytes: u64,
+    /// Processes that share the clients.
+    pub processes: u32,
+    /// What their work costs.
+    pub cost: Cost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Datagram {
+    client: usize,
+    offset: u64,
+    len: u32,
+    /// Bytes of it that are sent.
+    sent: u32,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Server {
+    hosts: Vec<HostId>,
+    clients: Vec<Client>,
+    rounds: Rounds,
+    writers: Writers,
+    socket_bytes: u64,
+    /// By client: where its next datagram begins in the stream, and bytes that wait in its socket.
+    sockets: Vec<(u64, u64)>,
+    /// By port: what waits for the link.
+    queues: Vec<VecDeque<Datagram>>,
+}
+
+impl Server {
+    /// A server of these files.
+    #[must_use]
+    pub fn new(config: &Config, clients: Vec<Client>, rounds: Rounds) -> Self {
+        let buffer = u64::from(config.buffer.clamp(1, MAX_DATAGRAM));
+        Self {
+            hosts: config.hosts.clone(),
+            writers: Writers::new(config.cost, buffer, clients.len(), config.processes as usize),
+            socket_bytes: config.socket_bytes,
+            sockets: vec![(0, 0); clients.len()],
+            queues: vec![VecDeque::new(); config.hosts.len()],
+            clients,
+            rounds,
+        }
+    }
+
+    /// Its files.
+    #[must_use]
+    pub const fn rounds(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn work(&mut self, now: Time) {
+        while let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
+            self.writers.begin(bytes);
+        }
+        loop {
+            let (sockets, most) = (&self.sockets, self.socket_bytes);
+            let room = |socket: usize| sockets.get(socket).is_some_and(|(_, waits)| *waits < most);
+            let Some(Write { socket, bytes }) = self.writers.advance(now, room) else { break };
+            let (offset, waits) = &mut self.sockets[socket];
+            let datagram = Datagram { client: socket, offset: *offset, len: bytes as u32, sent: 0 };
+            *offset += bytes;
+            *waits += bytes;
+            let port = usize::from(self.clients[socket].port);
+            if let Some(queue) = self.queues.get_mut(port) {
+                queue.push_back(datagram);
+            }
+            if let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
+                self.writers.begin(bytes);
+            }
+        }
+    }
+}
+
+impl Node for Server {
+    type Header = Fragment;
+
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
+        if let Fragment::Ack { files } = packet.header
+            && let Some(client) = self.clients.iter().position(|client| client.host == packet.src)
+        {
+            self.rounds.acknowledge(now, client, files);
+            self.work(now);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.work(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Fragment>> {
+        self.work(now);
+        let queue = self.queues.get_mut(usize::from(port))?;
+        let datagram = queue.front_mut()?;
+        // The UDP header is in the first fragment.
+        let udp = if datagram.sent == 0 { UDP_HEADER } else { 0 };
+        let len = (datagram.len - datagram.sent).min(FRAGMENT - udp);
+        let header = Fragment::Data { offset: datagram.offset + u64::from(datagram.sent), len };
+        let client = datagram.client;
+        datagram.sent += len;
+        if datagram.sent == datagram.len {
+            queue.pop_front();
+        }
+        self.sockets[client].1 -= u64::from(len);
+        self.work(now);
+        let src = *self.hosts.get(usize::from(port))?;
+        Some(Packet::new(src, self.clients[client].host, frame::IPV4 + udp + len, header))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        // Nothing has begun: at once.
+        if self.rounds.times().next().is_none() && !self.rounds.is_done() {
+            return Some(Time::ZERO);
+        }
+        self.writers.poll_timeout()
+    }
+
+    fn is_done(&self) -> bool {
+        self.rounds.is_done()
+    }
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Receiver {
+    me: HostId,
+    server: HostId,
+    ranges: Ranges,
+    deliveries: Deliveries,
+    acks: VecDeque<u32>,
+}
+
+impl Receiver {
+    /// A client that acknowledges to `server`.
+    #[must_use]
+    pub fn new(me: HostId, server: HostId, deliveries: Deliveries) -> Self {
+        Self { me, server, ranges: Ranges::default(), deliveries, acks: VecDeque::new() }
+    }
+
+    /// What it has.
+    #[must_use]
+    pub const fn deliveries(&self) -> &Deliveries {
+        &self.deliveries
+    }
+}
+
+impl Node for Receiver {
+    type Header = Fragment;
+
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
+        let Fragment::Data { offset, len } = packet.header else { return };
+        if packet.dst != self.me || self.ranges.insert(offset, u64::from(len)) == 0 {
+            return;
+        }
+        self.deliveries.arrived(now);
+        self.acks.extend(self.deliveries.readable(now, self.ranges.have()));
+    }
+
+    fn handle_timeout(&mut self, _now: Time) {}
+
+    fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<Fragment>> {
+        let files = self.acks.pop_front()?;
+        let header = Fragment::Ack { files };
+        Some(Packet::new(self.me, self.server, frame::IPV4 + UDP_HEADER + ACK_BYTES, header))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Span;
+
+    use super::*;
+
+    /// A server and its clients joined by nothing: packets arrive at once, in order.
+    fn run(files: &[u64], clients: u32) -> (Server, Vec<Receiver>, u64) {
+        let config = Config {
+            hosts: vec![HostId(0)],
+            buffer: MAX_DATAGRAM,
+            socket_bytes: 200_000,
+            processes: 1,
+            cost: Cost { per_buffer: Span::from_us(1), copy_rate: None },
+        };
+        let hosts = (1..=clients).map(HostId);
+        let who = hosts.clone().map(|host| Client { host, port: 0 }).collect();
+        let mut server =
+            Server::new(&config, who, Rounds::new(files.into(), clients as usize, true));
+        let mut receivers: Vec<Receiver> = hosts
+            .map(|host| Receiver::new(host, HostId(0), Deliveries::new(files, Time::MAX)))
+            .collect();
+        let (mut now, mut wire) = (Time::ZERO, 0);
+        while !server.is_done() {
+            now = server.poll_timeout().map_or(now, |at| at.max(now));
+            server.handle_timeout(now);
+            while let Some(packet) = server.poll_transmit(now, 0) {
+                wire += u64::from(packet.wire_bytes);
+                assert!(packet.wire_bytes <= 1538);
+                let receiver = &mut receivers[packet.dst.0 as usize - 1];
+                receiver.handle_packet(now, 0, &packet);
+                while let Some(ack) = receiver.poll_transmit(now, 0) {
+                    server.handle_packet(now, 0, &ack);
+                }
+            }
+        }
+        (server, receivers, wire)
+    }
+
+    #[test]
+    fn every_client_gets_every_byte_from_the_server() {
+        let files = [100_000, 1, 65_507];
+        let (server, receivers, wire) = run(&files, 3);
+        assert!(receivers.iter().all(|receiver| receiver.deliveries().is_complete()));
+        assert_eq!(server.rounds().times().filter(|(_, ended)| ended.is_some()).count(), 3);
+        assert!(wire > 3 * 165_508, "{wire}");
+        // Full datagrams are 45 frames; 44 of them full.
+        let full = 44 * 1538 + u64::from(frame::wire_bytes(20 + 65_515 - 44 * 1480));
+        let rest = 23 * 1538 + u64::from(frame::wire_bytes(20 + 34_501 - 23 * 1480));
+        assert_eq!(wire, 3 * (2 * full + rest + u64::from(frame::wire_bytes(29))));
+    }
+
+    #[test]
+    fn a_lost_fragment_is_never_repaired() {
+        let files = [10_000];
+        let mut receiver = Receiver::new(HostId(1), HostId(0), Deliveries::new(&files, Time::MAX));
+        for (offset, len) in [(0, 1472), (2952, 7048)] {
+            let header = Fragment::Data { offset, len };
+            let packet = Packet::new(HostId(0), HostId(1), 1500, header);
+            receiver.handle_packet(Time(1), 0, &packet);
+        }
+        assert_eq!(receiver.poll_transmit(Time(2), 0), None);
+        assert!(!receiver.deliveries().is_complete());
+    }
+}

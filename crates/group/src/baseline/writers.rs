@@ -1,0 +1,163 @@
+//! The processes of a server that hand its files to sockets, one buffer after the other.
+
+use rackweave_core::{Rate, Span, Time};
+
+/// What it costs a process to hand a buffer to a socket: reading it, the call, the copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// For each buffer.
+    pub per_buffer: Span,
+    /// Its bytes are copied at this rate; `None`: in no time.
+    pub copy_rate: Option<Rate>,
+}
+
+impl Cost {
+    /// Of a buffer of so many bytes.
+    #[must_use]
+    pub fn of(self, bytes: u64) -> Span {
+        let copying = self.copy_rate.filter(|rate| rate.0 > 0).map_or(0, |rate| {
+            let ps = u128::from(bytes) * 8 * 1_000_000_000_000 / u128::from(rate.0);
+            u64::try_from(ps).unwrap_or(u64::MAX / 4)
+        });
+        Span(self.per_buffer.0.saturating_add(copying))
+    }
+}
+
+/// A buffer that a process has handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// To which socket.
+    pub socket: usize,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Processes that hand a file to sockets: each process has its own sockets, and writes every buffer to each of them before the
+/// next buffer (Section III.B of the evaluation). A full socket blocks its process.
+#[derive(Clone, Debug)]
+pub struct Writers {
+    cost: Cost,
+    buffer: u64,
+    processes: Vec<Process>,
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    sockets: std::ops::Range<usize>,
+    /// Which of them gets the buffer next.
+    at: usize,
+    /// Bytes of the file from this buffer on.
+    left: u64,
+    /// The buffer that it hands over, and when that is done.
+    busy: Option<(Time, Write)>,
+}
+
+impl Writers {
+    /// `processes` that share `sockets` evenly. At least one of each; no more processes than sockets.
+    #[must_use]
+    pub fn new(cost: Cost, buffer: u64, sockets: usize, processes: usize) -> Self {
+        let sockets = sockets.max(1);
+        let processes = processes.clamp(1, sockets);
+        let of = |n: usize| {
+            let sockets = n * sockets / processes..(n + 1) * sockets / processes;
+            Process { at: sockets.start, sockets, left: 0, busy: None }
+        };
+        Self { cost, buffer: buffer.max(1), processes: (0..processes).map(of).collect() }
+    }
+
+    /// The next file, once [`Writers::is_idle`].
+    pub fn begin(&mut self, bytes: u64) {
+        for process in &mut self.processes {
+            process.left = bytes;
+        }
+    }
+
+    /// Whether everything is handed over.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.processes.iter().all(|process| process.left == 0)
+    }
+
+    /// A buffer that is handed over by `now`. To be asked until `None`, after anything that may have made room: `room` says
+    /// whether a socket takes a buffer without blocking.
+    pub fn advance(&mut self, now: Time, mut room: impl FnMut(usize) -> bool) -> Option<Write> {
+        for process in &mut self.processes {
+            if process.busy.is_none() && process.left > 0 && room(process.at) {
+                let bytes = process.left.min(self.buffer);
+                let write = Write { socket: process.at, bytes };
+                process.busy = Some((now.saturating_add(self.cost.of(bytes)), write));
+            }
+            if let Some((done, write)) = process.busy
+                && done <= now
+            {
+                process.busy = None;
+                process.at += 1;
+                if process.at == process.sockets.end {
+                    process.at = process.sockets.start;
+                    process.left -= write.bytes;
+                }
+                return Some(write);
+            }
+        }
+        None
+    }
+
+    /// When a process is done with a buffer.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.processes.iter().filter_map(|process| process.busy.map(|(done, _)| done)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(writers: &mut Writers, now: Time, written: &mut Vec<(u64, Write)>) {
+        while let Some(write) = writers.advance(now, |_| true) {
+            written.push((now.0, write));
+        }
+    }
+
+    fn run(sockets: usize, processes: usize) -> Vec<(u64, Write)> {
+        // 10 ps for a buffer, and 1 ps for each byte.
+        let cost = Cost { per_buffer: Span(10), copy_rate: Some(Rate(8_000_000_000_000)) };
+        let mut writers = Writers::new(cost, 100, sockets, processes);
+        writers.begin(150);
+        let mut written = Vec::new();
+        drain(&mut writers, Time::ZERO, &mut written);
+        while let Some(at) = writers.poll_timeout() {
+            drain(&mut writers, at, &mut written);
+        }
+        assert!(writers.is_idle());
+        written
+    }
+
+    #[test]
+    fn one_process_pays_for_every_copy() {
+        let write = |socket, bytes| Write { socket, bytes };
+        assert_eq!(
+            run(2, 1),
+            [(110, write(0, 100)), (220, write(1, 100)), (280, write(0, 50)), (340, write(1, 50))]
+        );
+    }
+
+    #[test]
+    fn processes_work_side_by_side() {
+        let last = |processes| run(4, processes).last().map(|(at, _)| *at);
+        assert_eq!([last(1), last(2), last(4), last(9)].map(Option::unwrap), [680, 340, 170, 170]);
+    }
+
+    #[test]
+    fn a_full_socket_blocks_its_process() {
+        let mut writers = Writers::new(Cost::default(), 100, 2, 1);
+        writers.begin(100);
+        assert_eq!(writers.advance(Time(5), |socket| socket != 0), None);
+        assert_eq!(writers.poll_timeout(), None, "nothing happens until there is room");
+        let mut sockets = Vec::new();
+        while let Some(write) = writers.advance(Time(9), |_| true) {
+            sockets.push(write.socket);
+        }
+        assert_eq!(sockets, [0, 1]);
+    }
+}

@@ -1,0 +1,280 @@
+//! A run.
+
+use std::sync::atomic::Ordering;
+
+use rackweave_core::{FailReason, Framing, Header, HostId, Node, Span, SwitchProgram, Time, frame};
+use rackweave_group::baseline::unicast::MAX_DATAGRAM;
+use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
+use rackweave_group::orca::label::LabelError;
+use rackweave_sim::config::RunConfig;
+use rackweave_sim::result::{Counters, End, LinkReport, MessageRecord, Outcome, RunResult};
+use rackweave_sim::{Attached, Cluster, ClusterError, ClusterSetup, Control, Fabric, FabricError};
+use rackweave_switch::net::Plain;
+
+use super::nodes::{Either, Role};
+use super::summary::{CastResult, FileTimes, ReceiverTimes};
+use super::{CastConfig, Scheme, orca};
+
+/// Why files can't be sent.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CastError {
+    /// The fabric is impossible.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Faults or places of hosts are.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The fabric's labels can't name its ports.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// The transport has no streams.
+    #[error("this transport has no streams")]
+    NoStreams,
+    /// Orca's host has not taken the session.
+    #[error("the session can't be opened: {0}")]
+    Session(String),
+}
+
+/// Runs to the end. `config` has no streams: what is sent is in `cast`.
+///
+/// # Errors
+/// See [`CastError`].
+pub fn run(
+    cast: &CastConfig,
+    config: &RunConfig,
+    control: &Control,
+) -> Result<(RunResult, CastResult), CastError> {
+    let fabric = Fabric::new(&config.fabric)?;
+    // How far a run is, is told by its time.
+    control.wanted.store(u64::MAX, Ordering::Relaxed);
+    let scene = Scene { cast, config, control };
+    match &cast.scheme {
+        Scheme::Unicast { socket_bytes } => {
+            let sending = unicast::Config {
+                hosts: cast.senders.clone(),
+                buffer: cast.buffer.min(u64::from(MAX_DATAGRAM)) as u32,
+                socket_bytes: *socket_bytes,
+                processes: cast.processes,
+                cost: cast.cost,
+            };
+            let server = unicast::Server::new(&sending, scene.clients(), scene.rounds());
+            let mut nodes =
+                vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
+            nodes.extend(cast.receivers.iter().map(|&host| {
+                let server = scene.sender_of(host);
+                let receiver = unicast::Receiver::new(host, server, scene.deliveries());
+                Attached::at(host, Either::Receiver(receiver))
+            }));
+            scene.run(fabric, nodes, |_| Ok(Plain::default()))
+        }
+        Scheme::Streams { transport, chunk, socket_bytes } => {
+            let sending = streams::Config {
+                transport: transport.clone(),
+                hosts: cast.senders.clone(),
+                buffer: cast.buffer,
+                socket_bytes: *socket_bytes,
+                processes: cast.processes,
+                cost: cast.cost,
+                chain: chunk.is_some(),
+            };
+            let server = streams::Server::new(&sending, scene.clients(), scene.rounds());
+            let mut nodes =
+                vec![Attached { node: Either::Server(server), hosts: cast.senders.clone() }];
+            for (nth, &host) in cast.receivers.iter().enumerate() {
+                let successor = cast.receivers.get(nth + 1);
+                let next = chunk.zip(successor).map(|(chunk, next)| (*next, chunk));
+                let (server, deliveries) = (scene.sender_of(host), scene.deliveries());
+                let receiver = streams::Receiver::new(&sending, host, server, next, deliveries);
+                let receiver = receiver.ok_or(CastError::NoStreams)?;
+                nodes.push(Attached::at(host, Either::Receiver(receiver)));
+            }
+            scene.run(fabric, nodes, |_| Ok(Plain::default()))
+        }
+        Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
+    }
+}
+
+/// What all schemes share.
+pub(super) struct Scene<'a> {
+    pub(super) cast: &'a CastConfig,
+    config: &'a RunConfig,
+    control: &'a Control,
+}
+
+impl Scene<'_> {
+    fn clients(&self) -> Vec<Client> {
+        let client = |&host: &HostId| Client { host, port: self.cast.port_to(host) };
+        self.cast.receivers.iter().map(client).collect()
+    }
+
+    /// Where a receiver's acknowledgements go.
+    fn sender_of(&self, receiver: HostId) -> HostId {
+        self.cast.senders[usize::from(self.cast.port_to(receiver))]
+    }
+
+    pub(super) fn rounds(&self) -> Rounds {
+        Rounds::new(self.cast.files.clone(), self.cast.receivers.len(), self.cast.wait)
+    }
+
+    pub(super) fn deliveries(&self) -> Deliveries {
+        Deliveries::new(&self.cast.files, self.cast.fault.unwrap_or(Time::MAX))
+    }
+
+    /// Runs nodes: the sender's is the first, those of the receivers follow in their order, then others.
+    pub(super) fn run<H, N, P>(
+        &self,
+        fabric: Fabric,
+        nodes: Vec<Attached<N>>,
+        program: impl Fn(u32) -> Result<P, CastError>,
+    ) -> Result<(RunResult, CastResult), CastError>
+    where
+        H: Header,
+        N: Node<Header = H> + Role,
+        P: SwitchProgram<Header = H>,
+    {
+        let mut programs = (0..fabric.switches())
+            .map(program)
+            .collect::<Result<Vec<P>, _>>()?
+            .into_iter()
+            .map(Some)
+            .collect::<Vec<_>>();
+        let setup = ClusterSetup {
+            seed: self.config.seed,
+            run: self.config.run,
+            fabric,
+            nodes,
+            // Each switch is made once.
+            programs: Box::new(move |switch| {
+                programs
+                    .get_mut(switch as usize)
+                    .and_then(Option::take)
+                    .expect("a switch of the fabric")
+            }),
+            faults: &self.config.faults,
+            time_limit: self.config.measure.time_limit,
+        };
+        let mut cluster = Cluster::new(setup)?;
+        let end = cluster.run(self.control);
+        let result = self.cast_result(&mut cluster);
+        Ok((self.run_result(end, &mut cluster, &result), result))
+    }
+
+    fn cast_result<N: Node + Role, P: SwitchProgram<Header = N::Header>>(
+        &self,
+        cluster: &mut Cluster<N, P>,
+    ) -> CastResult {
+        let links = cluster.link_stats();
+        let of_senders = || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
+        let rounds = cluster.node(0).rounds();
+        let times: Vec<_> = rounds.map(|rounds| rounds.times().collect()).unwrap_or_default();
+        let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes {
+            bytes,
+            begun,
+            ended,
+        };
+        let receiver = |(nth, &host): (usize, &HostId)| {
+            let deliveries = cluster.node(nth + 1).deliveries();
+            let gaps = deliveries.map(Deliveries::gaps).unwrap_or_default();
+            ReceiverTimes {
+                host,
+                completed: deliveries.map(|d| d.completed().to_vec()).unwrap_or_default(),
+                longest_gap_before: gaps.0.span,
+                longest_gap: gaps.1.span,
+                crashed: self.cast.crashed.contains(&host),
+                lost: rounds.is_some_and(|rounds| rounds.is_lost(nth)),
+            }
+        };
+        let receivers: Vec<ReceiverTimes> =
+            self.cast.receivers.iter().enumerate().map(receiver).collect();
+        let sum = |of: fn(&N) -> u64| cluster.nodes().map(of).sum();
+        CastResult {
+            files: self.cast.files.iter().zip(times).map(file).collect(),
+            receivers,
+            sender_link_bytes: of_senders().map(|link| link.bytes).sum(),
+            sender_packets: of_senders().map(|link| link.frames).sum(),
+            repaired_bytes: sum(N::repaired_bytes),
+            detached: sum(N::detached),
+            wrong_bytes: sum(N::wrong_bytes),
+            silent_agents: sum(N::silent_agents),
+        }
+    }
+
+    /// The same as every run has it: a message is a file on its way to one receiver.
+    fn run_result<N: Node, P: SwitchProgram<Header = N::Header>>(
+        &self,
+        end: End,
+        cluster: &mut Cluster<N, P>,
+        result: &CastResult,
+    ) -> RunResult {
+        // Full frames, with nothing but UDP's header.
+        let framing = Framing {
+            max_payload: frame::MTU - frame::IPV4 - 8,
+            header_bytes: frame::IPV4 + 8,
+            spray_above_bytes: u32::MAX,
+        };
+        let mut messages = Vec::new();
+        for (nth, file) in result.files.iter().enumerate() {
+            for receiver in &result.receivers {
+                let src = self.sender_of(receiver.host);
+                let outcome = match receiver.completed.get(nth) {
+                    Some(at) => Outcome::Completed(*at),
+                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
+                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
+                    None => Outcome::Unfinished,
+                };
+                messages.push(MessageRecord {
+                    stream: 0,
+                    src,
+                    dst: receiver.host,
+                    bytes: file.bytes,
+                    start: file.begun,
+                    ideal: cluster.fabric().ideal(src, receiver.host, file.bytes, framing),
+                    outcome,
+                });
+            }
+        }
+        let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
+        let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
+        let links: Vec<LinkReport> = cluster
+            .link_stats()
+            .into_iter()
+            .map(|link| LinkReport {
+                name: link.name,
+                utilisation: link.utilisation,
+                mean_queue_bytes: link.mean_queue_bytes,
+                max_queue_bytes: link.max_queue_bytes,
+                drops: link.drops,
+            })
+            .collect();
+        let hosts = cluster.fabric().hosts() as usize;
+        let ports = links.get(hosts..).unwrap_or_default();
+        let net = cluster.counters().net;
+        RunResult {
+            end,
+            ended_at: cluster.now(),
+            measured: result.execution().unwrap_or(Span(cluster.now().0)),
+            messages,
+            delivered_bytes: vec![delivered],
+            delivered_by_sender: Vec::new(),
+            round_trips: Vec::new(),
+            counters: Counters {
+                events: net.events,
+                packet_hops: net.packet_hops,
+                drops: net.drops,
+                ecn_marks: net.ecn_marks,
+                trims: net.trims,
+                turned_back: net.turned_back,
+                refused: 0,
+            },
+            mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
+                / ports.len().max(1) as f64,
+            max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
+            queue_series: Vec::new(),
+            links,
+            capture_names: Vec::new(),
+            capture: Vec::new(),
+            peak_packets: 0,
+            verified_messages: 0,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What came of it.
+
+use rackweave_core::{HostId, Span, Time};
+use serde::Serialize;
+
+use super::CastConfig;
+use crate::results::stats::percentile;
+
+/// A run of files to many, in times.
+#[derive(Clone, Debug)]
+pub struct CastResult {
+    /// The files that have begun.
+    pub files: Vec<FileTimes>,
+    /// Every receiver.
+    pub receivers: Vec<ReceiverTimes>,
+    /// Bytes that the sender's links have carried, as on Ethernet.
+    pub sender_link_bytes: u64,
+    /// Packets that they have carried.
+    pub sender_packets: u64,
+    /// Payload that was sent again.
+    pub repaired_bytes: u64,
+    /// How often a receiver was served alone because it was too slow.
+    pub detached: u64,
+    /// Bytes that came to a wrong place.
+    pub wrong_bytes: u64,
+    /// Agents that fell silent, as their controller sees it.
+    pub silent_agents: u64,
+}
+
+/// A file as its sender sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileTimes {
+    /// Its length.
+    pub bytes: u64,
+    /// When its first chunk was sent.
+    pub begun: Time,
+    /// When the last acknowledgement was there.
+    pub ended: Option<Time>,
+}
+
+/// What a receiver saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiverTimes {
+    /// Who.
+    pub host: HostId,
+    /// When each file was whole.
+    pub completed: Vec<Time>,
+    /// The longest time without a new byte, before anything failed.
+    pub longest_gap_before: Span,
+    /// From the failure on.
+    pub longest_gap: Span,
+    /// Its host crashed.
+    pub crashed: bool,
+    /// The sender has given it up.
+    pub lost: bool,
+}
+
+impl ReceiverTimes {
+    /// Times from the acknowledgement of a file to the moment when the next one is here.
+    fn waits(&self) -> impl Iterator<Item = f64> + '_ {
+        self.completed.windows(2).map(|pair| pair[1].since(pair[0]).as_us_f64())
+    }
+}
+
+impl CastResult {
+    /// From the first chunk of the first file to the last acknowledgement of the last; `None` if it did not come.
+    #[must_use]
+    pub fn execution(&self) -> Option<Span> {
+        let (first, last) = (self.files.first()?, self.files.last()?);
+        Some(last.ended?.since(first.begun))
+    }
+
+    /// Times from the first chunk of a file to its last acknowledgement.
+    pub(crate) fn send_times(&self) -> Vec<f64> {
+        let ended = self.files.iter().filter_map(|file| Some(file.ended?.since(file.begun)));
+        ended.map(Span::as_us_f64).collect()
+    }
+
+    /// Times that clients waited, from their acknowledgement of one file to the next file.
+    pub(crate) fn wait_times(&self) -> Vec<f64> {
+        self.receivers.iter().flat_map(ReceiverTimes::waits).collect()
+    }
+}
+
+/// A distribution; of no values, `null`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// A tenth is at most this.
+    pub p10: f64,
+    /// Median.
+    pub p50: f64,
+    /// Nine tenths.
+    pub p90: f64,
+    /// 99 of a hundred.
+    pub p99: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Quantiles {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        Self {
+            p10: percentile(&values, 0.1),
+            p50: percentile(&values, 0.5),
+            p90: percentile(&values, 0.9),
+            p99: percentile(&values, 0.99),
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            max: values.last().copied().unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// `cast` of a point in `summary.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct CastSummary {
+    /// Who makes the copies.
+    pub copied_by: &'static str,
+    /// From the first chunk of the first file to the last acknowledgement of the last.
+    pub execution_us: f64,
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub total_bytes: u64,
+    /// What each receiver gets over the whole execution time.
+    pub receiver_gbps: f64,
+    /// Execution time for each byte.
+    pub ns_per_byte: f64,
+    /// From the first chunk of a file to the last acknowledgement.
+    pub send_us: Quantiles,
+    /// From a receiver's acknowledgement of a file to the moment when the next one is there.
+    pub wait_us: Quantiles,
+    /// Bytes on the sender's links, as on Ethernet, for each byte of the files: about the number of copies that it sends.
+    pub copies: f64,
+    /// Bytes of the files that were sent again.
+    pub repaired_bytes: u64,
+    /// How often a receiver was served alone because it was too slow for the others.
+    pub detached: u64,
+    /// Receivers that the sender gave up.
+    pub lost: u64,
+    /// Bytes that receivers whose hosts did not crash lack at the end.
+    pub missing_bytes: u64,
+    /// Bytes that came to a wrong place.
+    pub wrong_bytes: u64,
+    /// Agents that fell silent, as their controller sees it.
+    pub silent_agents: u64,
+    /// Of a run in which a host crashed: the longest time in which the other receivers of its rack got nothing, less the
+    /// longest before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failover_us: Option<f64>,
+    /// Every receiver.
+    pub receivers: Vec<ReceiverSummary>,
+}
+
+/// A receiver in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiverSummary {
+    /// Its host.
+    pub host: u32,
+    /// Its rack.
+    pub rack: Option<usize>,
+    /// When its last file was whole; `null`: never.
+    pub completed_us: f64,
+    /// Files that it has.
+    pub files: u64,
+    /// The longest time without a new byte.
+    pub longest_gap_us: f64,
+    /// The sender gave it up.
+    pub lost: bool,
+}
+
+impl CastSummary {
+    /// Works out the numbers.
+    #[must_use]
+    pub fn new(config: &CastConfig, result: &CastResult) -> Self {
+        let total = config.bytes();
+        let execution = result.execution().map_or(f64::NAN, |span| span.0 as f64);
+        let alive = || result.receivers.iter().filter(|receiver| !receiver.crashed);
+        let missing = |receiver: &ReceiverTimes| {
+            config.files[receiver.completed.len().min(config.files.len())..].iter().sum::<u64>()
+        };
+        Self {
+            copied_by: config.copied_by(),
+            execution_us: execution / 1e6,
+            files: config.files.len() as u64,
+            total_bytes: total,
+            receiver_gbps: total as f64 * 8e3 / execution,
+            ns_per_byte: execution / 1e3 / total as f64,
+            send_us: Quantiles::of(result.send_times()),
+            wait_us: Quantiles::of(result.wait_times()),
+            copies: result.sender_link_bytes as f64 / total as f64,
+            repaired_bytes: result.repaired_bytes,
+            detached: result.detached,
+            lost: result.receivers.iter().filter(|receiver| receiver.lost).count() as u64,
+            missing_bytes: alive().map(missing).sum(),
+            wrong_bytes: result.wrong_bytes,
+            silent_agents: result.silent_agents,
+            failover_us: failover(config, result),
+            receivers: result
+                .receivers
+                .iter()
+                .map(|receiver| receiver_summary(config, receiver))
+                .collect(),
+        }
+    }
+}
+
+fn receiver_summary(config: &CastConfig, receiver: &ReceiverTimes) -> ReceiverSummary {
+    let whole = receiver.completed.len() == config.files.len();
+    let last = receiver.completed.last().filter(|_| whole);
+    ReceiverSummary {
+        host: receiver.host.0,
+        rack: config.rack_of(receiver.host),
+        completed_us: last.map_or(f64::NAN, |at| at.as_us_f64()),
+        files: receiver.completed.len() as u64,
+        longest_gap_us: receiver.longest_gap.max(receiver.longest_gap_before).as_us_f64(),
+        lost: receiver.lost,
+    }
+}
+
+/// How long the racks of crashed hosts got nothing, beyond what is normal.
+fn failover(config: &CastConfig, result: &CastResult) -> Option<f64> {
+    let racks: Vec<_> = config.crashed.iter().map(|host| config.rack_of(*host)).collect();
+    let others = result
+        .receivers
+        .iter()
+        .filter(|receiver| !receiver.crashed && racks.contains(&config.rack_of(receiver.host)));
+    others
+        .map(|receiver| {
+            Span(receiver.longest_gap.0.saturating_sub(receiver.longest_gap_before.0)).as_us_f64()
+        })
+        .max_by(f64::total_cmp)
+}

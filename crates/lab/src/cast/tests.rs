@@ -1,0 +1,167 @@
+//! The schemes against each other, small.
+
+use std::path::Path;
+
+use crate::{Batch, Results, Scenario};
+
+const SMALL: &str = "
+    [fabric]
+    topology = 'leaf-spine'
+    leaves = 2
+    hosts_per_leaf = 4
+    spines = 1
+    core_link = '10 Gbps'
+    [workload.cast]
+    sender = [0, 4]
+    receivers = [1, 2, 5, 6]
+    files = ['500 KB', '3 KB', '200 KB']
+    [transport]
+    name = 'cast-unicast'
+";
+
+fn run(sets: &[&str]) -> Results {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let scenario = Scenario::parse("small.toml", SMALL, Path::new("."), &sets, None).unwrap();
+    Batch::new(scenario).run(Some(1)).unwrap()
+}
+
+fn cast(results: &Results, point: usize) -> &super::CastSummary {
+    results.points[point].summary.cast.as_ref().unwrap()
+}
+
+#[test]
+fn copies_in_the_application_cross_the_senders_links_once_for_each_receiver() {
+    let results = run(&["sweep.transport.name=['cast-unicast', 'cast-tcp', 'cast-chain']"]);
+    for (point, copies) in [(0, 4.0), (1, 4.0), (2, 1.0)] {
+        let cast = cast(&results, point);
+        assert_eq!((cast.missing_bytes, cast.lost, cast.files), (0, 0, 3));
+        assert!((copies..copies * 1.15).contains(&cast.copies), "{point}: {}", cast.copies);
+        assert_eq!(results.points[point].summary.messages.completed, 12);
+        assert_eq!(results.points[point].summary.warning(), None);
+    }
+}
+
+#[test]
+fn without_cost_the_links_decide_and_with_cost_the_processes() {
+    let results = run(&["workload.cast.files=20 MB"]);
+    // Two copies over each of two links of 10 Gbps, with headers.
+    let bound = 2.0 * 20e6 * 8.0 / 10e9 * 1e6 / 0.9616;
+    let took = cast(&results, 0).execution_us;
+    assert!((bound..bound * 1.01).contains(&took), "{took} {bound}");
+    let results = run(&[
+        "workload.cast.files=20 MB",
+        "workload.cast.cpu.copy_rate=8 Gbps",
+        "sweep.workload.cast.processes=[1, 2, 4]",
+    ]);
+    // 20 ms of copying for each receiver.
+    let took: Vec<f64> = (0..3).map(|point| cast(&results, point).execution_us).collect();
+    assert!((80e3..81e3).contains(&took[0]) && (40e3..41e3).contains(&took[1]), "{took:?}");
+    assert!((bound..bound * 1.01).contains(&took[2]), "{took:?}");
+}
+
+#[test]
+fn a_lost_datagram_is_told_as_unfinished() {
+    let results = run(&[
+        "faults=[{ kind = 'loss', place = 'link of host 1', probability = 0.05 }]",
+        "measure.time_limit=50 ms",
+    ]);
+    let summary = &results.points[0].summary;
+    assert!(summary.messages.unfinished > 0 && summary.warning().is_some());
+    assert!(cast(&results, 0).execution_us.is_nan() && cast(&results, 0).missing_bytes > 0);
+    // Those over TCP are repaired.
+    let results = run(&[
+        "faults=[{ kind = 'loss', place = 'link of host 1', probability = 0.05 }]",
+        "transport.name=cast-chain",
+    ]);
+    assert_eq!(cast(&results, 0).missing_bytes, 0);
+}
+
+#[test]
+fn wait_and_send_times_are_those_of_the_files() {
+    let results = run(&["workload.cast.cpu.copy_rate=8 Gbps"]);
+    let cast = cast(&results, 0);
+    // Four copies of each file, one after the other; the last receiver has it last.
+    assert!((2000.0..2100.0).contains(&cast.send_us.max), "{:?}", cast.send_us);
+    assert!((12.0..60.0).contains(&cast.send_us.p10), "{:?}", cast.send_us);
+    // From the first file to the second and from there to the third, for four receivers.
+    assert!((800.0..900.0).contains(&cast.wait_us.max), "{:?}", cast.wait_us);
+    let total: f64 = cast.send_us.mean * 3.0;
+    assert!((cast.execution_us - total).abs() < 1.0, "{} {total}", cast.execution_us);
+}
+
+fn orca(sets: &[&str]) -> Results {
+    run(&[&["transport.name=orca"], sets].concat())
+}
+
+#[test]
+fn whoever_copies_everyone_gets_every_byte() {
+    let results = orca(&["sweep.transport.spread=['labels', 'relay', 'multicast', 'unicast']"]);
+    for (point, copies) in [(0, 2.0), (1, 2.0), (2, 2.0), (3, 4.0)] {
+        let cast = cast(&results, point);
+        assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0), "{point}");
+        assert!(cast.copies < copies * 1.3, "{point}: {}", cast.copies);
+        assert_eq!(results.points[point].summary.warning(), None);
+    }
+}
+
+#[test]
+fn lost_packets_are_repaired_with_labels() {
+    let results = orca(&["faults=[{ kind = 'loss', place = 'all links', probability = 0.01 }]"]);
+    let cast = cast(&results, 0);
+    assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0));
+    assert!(cast.repaired_bytes > 0);
+}
+
+#[test]
+fn a_crash_of_the_active_agent_is_seen_and_survived() {
+    // In each rack the host that receives nothing is the first agent; that of the second rack crashes in the file.
+    let results = orca(&[
+        "workload.cast.sender=1",
+        "workload.cast.receivers=[5, 6]",
+        "workload.cast.files=5 MB",
+        "transport.timeout=2 ms",
+        "transport.heartbeat=0.2 ms",
+        "fabric.host_link=1 Gbps",
+        "fabric.core_link=1 Gbps",
+        "faults=[{ kind = 'crash', place = 'host 4', from = '30 ms' }]",
+    ]);
+    let cast = cast(&results, 0);
+    assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0));
+    assert!(cast.silent_agents >= 1, "{cast:?}");
+    let delay = cast.failover_us.unwrap();
+    assert!((1_300.0..4_000.0).contains(&delay), "{delay}");
+}
+
+#[test]
+fn wrong_tables_say_what_is_wrong() {
+    let error = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        Scenario::parse("small.toml", SMALL, Path::new("."), &sets, None).unwrap_err().to_string()
+    };
+    for (set, named) in [
+        ("workload.cast.sender=9", "no host 9"),
+        ("workload.cast.receivers=[1, 1]", "host 1 is there twice"),
+        ("workload.cast.receivers=[0]", "is the sender's"),
+        ("workload.cast.receivers=40", "the fabric has 1 to"),
+        ("workload.cast.files=[]", "at least one file"),
+        ("workload.cast.scale=0", "`scale` must be at least 1"),
+        ("workload.cast.recievers=4", "unknown key `recievers`"),
+        ("workload.arrivals=incast", "`arrivals` has no meaning beside [workload.cast]"),
+        ("workload.cast.buffer=70 KB", "UDP takes 65507 at most"),
+        ("transport.name=homa", "carries messages between two hosts"),
+        ("transport.name=orka", "unknown scheme `orka`"),
+        ("transport.chunk=1 MB", "`chunk` is not a key of cast-unicast, but of cast-chain"),
+        ("transport.spraed=labels", "unknown key `spraed`"),
+        ("transport.orca.heartbeat=fast", "fast"),
+        ("background=[{ arrivals = 'permutation' }]", "nothing runs beside"),
+    ] {
+        let message = error(&[set]);
+        assert!(message.contains(named), "{set}: {message}");
+    }
+    let own = error(&["transport.name=orca", "transport.controller=4"]);
+    assert!(own.contains("is the sender's"), "{own}");
+    let message = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'orca'\n\
+                   workload = { arrivals = 'permutation', sizes = '1 KB' }";
+    let error = Scenario::parse("x.toml", message, Path::new("."), &[], None).unwrap_err();
+    assert!(error.to_string().contains("it needs [workload.cast]"), "{error}");
+}

@@ -1,0 +1,331 @@
+//! `[workload.cast]`: files from one host to many, and the schemes that carry them.
+
+mod scheme;
+
+use rackweave_core::{Bytes, HostId, Rate, Span};
+use rackweave_group::baseline::Cost;
+use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub(crate) use self::scheme::{Name, read};
+use super::Problem;
+use super::values::Unit;
+use crate::cast::{CastConfig, PAPER_FILES, racks};
+
+/// The table around `[workload.cast]`: it has no other keys.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CastWorkload {
+    pub(crate) cast: CastKeys,
+}
+
+/// The keys of `[workload.cast]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CastKeys {
+    sender: Hosts,
+    receivers: Receivers,
+    files: Files,
+    scale: u64,
+    repeat: u32,
+    rounds: bool,
+    buffer: Unit<Bytes>,
+    processes: u32,
+    cpu: CpuKeys,
+}
+
+/// What it costs a process of the sender to hand over a buffer.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct CpuKeys {
+    per_buffer: Unit<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_rate: Option<Unit<Rate>>,
+}
+
+impl Default for CpuKeys {
+    fn default() -> Self {
+        Self { per_buffer: Unit(Span::ZERO), copy_rate: None }
+    }
+}
+
+impl Default for CastKeys {
+    fn default() -> Self {
+        Self {
+            sender: Hosts(vec![0]),
+            receivers: Receivers::Number(4),
+            files: Files::Paper,
+            scale: 1,
+            repeat: 1,
+            rounds: true,
+            buffer: Unit(Bytes(65_507)),
+            processes: 1,
+            cpu: CpuKeys::default(),
+        }
+    }
+}
+
+/// A host, or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hosts(Vec<u32>);
+
+/// How many, or which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Receivers {
+    Number(u32),
+    Hosts(Vec<u32>),
+}
+
+/// The paper's list, one size, or sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Files {
+    Paper,
+    Sizes(Vec<Unit<Bytes>>),
+}
+
+/// The name of the list of the Orca end-to-end evaluation.
+const PAPER_LIST: &str = "orca";
+
+struct HostList {
+    expecting: &'static str,
+}
+
+/// A number by itself, or a list of them.
+enum Numbers {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl<'de> Visitor<'de> for HostList {
+    type Value = Numbers;
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.expecting)
+    }
+    fn visit_u64<E: Error>(self, n: u64) -> Result<Numbers, E> {
+        u32::try_from(n).map(Numbers::One).map_err(|_| E::custom("so many hosts there are not"))
+    }
+    fn visit_i64<E: Error>(self, n: i64) -> Result<Numbers, E> {
+        u32::try_from(n).map(Numbers::One).map_err(|_| E::custom("there is no such host"))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Numbers, A::Error> {
+        let mut hosts = Vec::new();
+        while let Some(host) = list.next_element()? {
+            hosts.push(host);
+        }
+        Ok(Numbers::Many(hosts))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hosts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let expecting = "a host, or a list of hosts: one for each port of the sender";
+        Ok(match from.deserialize_any(HostList { expecting })? {
+            Numbers::One(host) => Self(vec![host]),
+            Numbers::Many(hosts) => Self(hosts),
+        })
+    }
+}
+
+impl Serialize for Hosts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Receivers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let expecting = "a number of hosts, or a list of hosts";
+        Ok(match from.deserialize_any(HostList { expecting })? {
+            Numbers::One(number) => Self::Number(number),
+            Numbers::Many(hosts) => Self::Hosts(hosts),
+        })
+    }
+}
+
+impl Serialize for Receivers {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => number.serialize(to),
+            Self::Hosts(hosts) => hosts.serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Files {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Files;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(
+                    "\"orca\" (the paper's list), a size such as \"100 MB\", or a list of sizes",
+                )
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Files, E> {
+                if text.trim() == PAPER_LIST {
+                    return Ok(Files::Paper);
+                }
+                let size = text.parse().map_err(E::custom)?;
+                Ok(Files::Sizes(vec![Unit(size)]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Files, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(size) = list.next_element()? {
+                    sizes.push(size);
+                }
+                Ok(Files::Sizes(sizes))
+            }
+        }
+        from.deserialize_any(List)
+    }
+}
+
+impl Serialize for Files {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Paper => PAPER_LIST.serialize(to),
+            Self::Sizes(sizes) => sizes.serialize(to),
+        }
+    }
+}
+
+fn key(name: &str) -> String {
+    format!("workload.cast.{name}")
+}
+
+/// Most bytes of all files together: offsets in a stream have 48 bits.
+const MOST_BYTES: u64 = 1 << 47;
+/// Most files.
+const MOST_FILES: usize = 100_000;
+
+impl CastKeys {
+    /// Checks the keys against each other and the fabric. `scheme` is what carries the files.
+    pub(crate) fn resolve(
+        &self,
+        scheme: &scheme::Chosen,
+        fabric: &FabricConfig,
+        faults: &[Fault],
+    ) -> Result<CastConfig, Problem> {
+        let all = fabric.topology.hosts();
+        let senders = self.hosts("sender", &self.sender.0, all, &[])?;
+        let scheme = scheme.resolve(fabric, &senders)?;
+        let mut taken = senders.clone();
+        taken.extend(scheme.controller());
+        let receivers = match &self.receivers {
+            Receivers::Hosts(hosts) => self.hosts("receivers", hosts, all, &taken)?,
+            Receivers::Number(number) => spread(*number, fabric, &taken)?,
+        };
+        if self.buffer.0.0 == 0 || self.buffer.0.0 > 1 << 30 {
+            return Err(Problem::new(key("buffer"), "a buffer has 1 byte to 1 GiB"));
+        }
+        scheme.check_buffer(self.buffer.0.0)?;
+        if self.processes == 0 {
+            return Err(Problem::new(key("processes"), "`processes` must be at least 1"));
+        }
+        if self.cpu.copy_rate == Some(Unit(Rate(0))) {
+            return Err(Problem::new(key("cpu.copy_rate"), "`copy_rate` must be above 0")
+                .with_help("without `copy_rate`, bytes take no time"));
+        }
+        let crash = faults.iter().filter(|fault| fault.kind == FaultKind::Crash);
+        let crashes = |place: FaultPlace| match place {
+            FaultPlace::Host(host) => Some(host),
+            _ => None,
+        };
+        Ok(CastConfig {
+            racks: racks(fabric.topology),
+            crashed: crash.clone().filter_map(|fault| crashes(fault.place)).collect(),
+            fault: crash.map(|fault| fault.from).min(),
+            senders,
+            receivers,
+            files: self.files()?,
+            wait: self.rounds,
+            buffer: self.buffer.0.0,
+            processes: self.processes,
+            cost: Cost {
+                per_buffer: self.cpu.per_buffer.0,
+                copy_rate: self.cpu.copy_rate.map(|rate| rate.0),
+            },
+            scheme,
+        })
+    }
+
+    fn hosts(
+        &self,
+        name: &str,
+        hosts: &[u32],
+        all: u32,
+        taken: &[HostId],
+    ) -> Result<Vec<HostId>, Problem> {
+        let wrong = |message: String| Err(Problem::new(key(name), message));
+        if hosts.is_empty() {
+            return wrong(format!("`{name}` names no host"));
+        }
+        for (nth, host) in hosts.iter().enumerate() {
+            if *host >= all {
+                return wrong(format!(
+                    "there is no host {host}: the fabric has hosts 0 to {}",
+                    all.saturating_sub(1)
+                ));
+            }
+            if hosts[..nth].contains(host) {
+                return wrong(format!("host {host} is there twice"));
+            }
+            if taken.contains(&HostId(*host)) {
+                return wrong(format!("host {host} is the sender's, or the controller's"));
+            }
+        }
+        Ok(hosts.iter().copied().map(HostId).collect())
+    }
+
+    fn files(&self) -> Result<Vec<u64>, Problem> {
+        let list: Vec<u64> = match &self.files {
+            Files::Paper => PAPER_FILES.to_vec(),
+            Files::Sizes(sizes) => sizes.iter().map(|size| size.0.0).collect(),
+        };
+        if self.scale == 0 {
+            return Err(Problem::new(key("scale"), "`scale` must be at least 1"));
+        }
+        if list.is_empty() || list.contains(&0) {
+            return Err(Problem::new(
+                key("files"),
+                "there is at least one file, and none is empty",
+            ));
+        }
+        if self.repeat == 0 || list.len().saturating_mul(self.repeat as usize) > MOST_FILES {
+            let message =
+                format!("the list is repeated at least once, for {MOST_FILES} files at most");
+            return Err(Problem::new(key("repeat"), message));
+        }
+        let scaled: Vec<u64> = list.iter().map(|size| size.saturating_mul(self.scale)).collect();
+        let total = scaled.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
+        if total.saturating_mul(u64::from(self.repeat)) > MOST_BYTES {
+            let message = format!("all files together are at most {}", Bytes(MOST_BYTES));
+            return Err(Problem::new(key("files"), message).or_at(key("scale")));
+        }
+        let count = scaled.len() * self.repeat as usize;
+        Ok(scaled.into_iter().cycle().take(count).collect())
+    }
+}
+
+/// So many hosts that are not taken, from each rack in turn.
+fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<HostId>, Problem> {
+    let racks = racks(fabric.topology);
+    let free = |rack: &std::ops::Range<u32>| -> Vec<HostId> {
+        rack.clone().map(HostId).filter(|host| !taken.contains(host)).collect()
+    };
+    let free: Vec<Vec<HostId>> = racks.iter().map(free).collect();
+    let longest = free.iter().map(Vec::len).max().unwrap_or(0);
+    let in_turn = (0..longest).flat_map(|nth| free.iter().filter_map(move |rack| rack.get(nth)));
+    let chosen: Vec<HostId> = in_turn.copied().take(number as usize).collect();
+    if number == 0 || chosen.len() < number as usize {
+        let free: usize = free.iter().map(Vec::len).sum();
+        return Err(Problem::new(
+            key("receivers"),
+            format!(
+                "{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"
+            ),
+        ));
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,215 @@
+/* Orca's ToR as a tc program at the ingress of each of its ports. What it decides is in orca_tor.h; here are the kernel's
+ * side of it and ordinary forwarding. Needs Linux 5.12 or later (copies of the packet's begin are read at variable places). */
+#ifndef ORCA_TOR_H
+#include "orca_tor.h"
+#endif
+
+#define SECTION(name) __attribute__((section(name), used))
+
+/* The begin of struct __sk_buff, linux/bpf.h. */
+struct __sk_buff {
+    u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
+    u32 ingress_ifindex, ifindex, tc_index, cb[5], hash;
+};
+
+struct bpf_map_def {
+    u32 type, key_size, value_size, max_entries, map_flags;
+};
+
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6 };
+enum { ACT_OK = 0, ACT_SHOT = 2 };
+
+static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
+static long (*const store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
+static long (*const clone_redirect)(struct __sk_buff *skb, u32 interface, u64 flags) = (void *)13;
+static long (*const redirect)(u32 interface, u64 flags) = (void *)23;
+static long (*const load_bytes)(const struct __sk_buff *skb, u32 at, void *to, u32 len) = (void *)26;
+static u32 (*const hash_recalc)(struct __sk_buff *skb) = (void *)34;
+
+/* One entry each. */
+SECTION("maps") struct bpf_map_def config = {MAP_ARRAY, 4, sizeof(struct orca_config), 1, 0};
+SECTION("maps") struct bpf_map_def agent = {MAP_ARRAY, 4, 8, 1, 0};
+
+/* An interface's port. */
+SECTION("maps") struct bpf_map_def ports = {MAP_HASH, 4, 4, ORCA_PORTS, 0};
+
+/* A host's port, by its MAC address (first byte most significant) and by its IPv4 address (as a number). */
+struct host {
+    u32 port;
+    u32 mac[2]; /* upper 16 bits, lower 32 bits */
+};
+SECTION("maps") struct bpf_map_def by_mac = {MAP_HASH, 8, 4, 65536, 1 /* no preallocation */};
+SECTION("maps") struct bpf_map_def by_ip = {MAP_HASH, 4, sizeof(struct host), 65536, 1};
+
+enum counter {
+    COUNT_ROUTED,     /* ordinary frames, to one port */
+    COUNT_FLOODED,    /* ordinary frames, to all */
+    COUNT_FORWARDED,  /* Orca's, to one port */
+    COUNT_REPLICATED, /* Orca's, to many */
+    COUNT_COPIES,     /* as so many copies */
+    COUNT_CONSUMED,
+    COUNT_NO_AGENT,
+    COUNT_SPOOFED,
+    COUNT_NOBODY,
+    COUNT_UNKNOWN,    /* ordinary frames for hosts that nobody knows */
+    COUNT_LOST,       /* copies that an interface did not take */
+    COUNTERS,
+};
+SECTION("maps") struct bpf_map_def counters = {MAP_PERCPU_ARRAY, 4, 8, COUNTERS, 0};
+
+INLINE void count(u32 which, u64 how_many)
+{
+    u64 *number = map_lookup(&counters, &which);
+
+    if (number)
+        *number += how_many;
+}
+
+/* How many bits are set: without branches, each of which the verifier would follow in each turn of a loop. */
+INLINE u32 ones(u64 x)
+{
+    x -= x >> 1 & 0x5555555555555555ull;
+    x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
+    return ((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56;
+}
+
+/* The interface of a set's lowest port. */
+INLINE u32 lowest(const struct orca_config *c, u64 set)
+{
+    return c->interface[ones(~set & (set - 1)) & 63];
+}
+
+/* A copy out of each port of a set. The last is the frame itself; super-packets stay whole. */
+INLINE int replicate(struct __sk_buff *skb, const struct orca_config *c, u64 set)
+{
+    u32 copies = ones(set);
+    u64 lost = 0;
+
+    if (!set)
+        return ACT_SHOT;
+    for (u32 port = 0; port < ORCA_PORTS; port++) {
+        if (!(set & (set - 1)))
+            break;
+        /* 0, or an error, which is negative. */
+        lost += (u64)clone_redirect(skb, lowest(c, set), 0) >> 63;
+        set &= set - 1;
+    }
+    count(COUNT_COPIES, copies - lost);
+    count(COUNT_LOST, lost);
+    return redirect(lowest(c, set), 0);
+}
+
+/* Hosts by their addresses; what is for all or for many to all; what is for no host of the rack up. */
+INLINE int route(struct __sk_buff *skb, const u8 *p, u32 ingress, const struct orca_config *c)
+{
+    u64 hosts = orca_hosts(c), from = 1ull << (ingress & 63);
+    u64 mac = (u64)orca_16(p, 0) << 32 | orca_32(p, 2);
+    const struct host *host;
+    u32 port = ORCA_NONE;
+    u32 *known;
+
+    if (p[0] & 1) {
+        u64 set = hosts & ~from;
+
+        /* Only from a host and over one uplink: no frame goes round. */
+        if (hosts & from && c->uplinks)
+            set |= 1ull << (c->uplink[0] & 63);
+        count(COUNT_FLOODED, 1);
+        return replicate(skb, c, set);
+    }
+    known = map_lookup(&by_mac, &mac);
+    if (known) {
+        port = *known;
+    } else if (orca_16(p, 12) == 0x0800) {
+        u32 ip = orca_32(p, ORCA_IP + 16);
+
+        /* For a gateway, which is the switch: the frame gets its receiver's address. */
+        host = map_lookup(&by_ip, &ip);
+        if (host) {
+            u8 to[6] = {host->mac[0] >> 8, host->mac[0], host->mac[1] >> 24, host->mac[1] >> 16, host->mac[1] >> 8, host->mac[1]};
+
+            port = host->port;
+            if (store_bytes(skb, 0, to, 6, 0))
+                return ACT_SHOT;
+        }
+    }
+    if (port == ORCA_NONE && hosts & from && c->uplinks) {
+        u32 up = hash_recalc(skb) % c->uplinks;
+
+        port = c->uplink[up & (ORCA_UPLINKS - 1)];
+    }
+    if (port >= ORCA_PORTS || port == ingress) {
+        count(COUNT_UNKNOWN, 1);
+        return ACT_SHOT;
+    }
+    count(COUNT_ROUTED, 1);
+    return redirect(c->interface[port & 63], 0);
+}
+
+/* What decides, in a buffer of ORCA_VIEW bytes that are 0. */
+INLINE u32 view(const struct __sk_buff *skb, u8 *p)
+{
+    u32 len = skb->len;
+
+    if (len > ORCA_VIEW)
+        len = ORCA_VIEW;
+    /* Nobody sends frames without a header; and the verifier knows so. */
+    if (len < 14 || load_bytes(skb, 0, p, len))
+        return 0;
+    return len;
+}
+
+SECTION("classifier") int rackweave_tor(struct __sk_buff *skb)
+{
+    u8 p[ORCA_VIEW] = {};
+    struct orca_verdict verdict;
+    u32 zero = 0, interface = skb->ifindex, len = view(skb, p);
+    const struct orca_config *c = map_lookup(&config, &zero);
+    u64 *reg = map_lookup(&agent, &zero);
+    u32 *ingress = map_lookup(&ports, &interface);
+    u64 before;
+
+    if (!c || !reg || !ingress || *ingress >= ORCA_PORTS || !len)
+        return ACT_SHOT;
+    before = *(volatile u64 *)reg;
+    verdict = orca_decide(p, len, skb->len, *ingress, c, before);
+    switch (verdict.action) {
+    case ORCA_ROUTE:
+        return route(skb, p, *ingress, c);
+    case ORCA_FORWARD:
+        count(COUNT_FORWARDED, 1);
+        return redirect(c->interface[verdict.port & 63], 0);
+    case ORCA_REPLICATE:
+        count(COUNT_REPLICATED, 1);
+        return replicate(skb, c, verdict.ports);
+    case ORCA_CONSUME:
+        /* If another one was faster, its sender's next word (it repeats itself) is compared with that. */
+        __sync_val_compare_and_swap(reg, before, verdict.ports);
+        count(COUNT_CONSUMED, 1);
+        return ACT_SHOT;
+    default:
+        count(COUNT_NO_AGENT + verdict.port % 3, 1);
+        return ACT_SHOT;
+    }
+}
+
+/* For tests: the frame's ingress port is its mark; the decision goes to `cb`. Nothing is sent and no state changed. */
+SECTION("classifier") int rackweave_decide(struct __sk_buff *skb)
+{
+    u8 p[ORCA_VIEW] = {};
+    struct orca_verdict verdict;
+    u32 zero = 0, len = view(skb, p);
+    const struct orca_config *c = map_lookup(&config, &zero);
+    const u64 *reg = map_lookup(&agent, &zero);
+
+    if (!c || !reg || skb->mark >= ORCA_PORTS || !len)
+        return 1;
+    verdict = orca_decide(p, len, skb->len, skb->mark, c, *reg);
+    skb->cb[0] = verdict.action;
+    skb->cb[1] = verdict.port;
+    skb->cb[2] = (u32)verdict.ports;
+    skb->cb[3] = (u32)(verdict.ports >> 32);
+    return 0;
+}
+
+SECTION("license") char terms[] = "Dual MIT/GPL";

@@ -1,0 +1,163 @@
+//! Orca's packets through the user-space switch, by UDP ports on loopback.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rackweave_core::{DropReason, HostId, Rate, Span, Time};
+use rackweave_group::orca::label::Layout;
+use rackweave_linux::Clock;
+use rackweave_linux::switch::{Control, Edge, ProgramConfig, Report, Switch, SwitchConfig};
+use rackweave_switch::Fabric;
+use rackweave_switch::config::{
+    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology,
+};
+use rackweave_wire::orca::{self, Body, Data, Header, Label, Labelled, Session, TO_GROUP};
+use rackweave_wire::overlay;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LINK: Rate = Rate(200_000_000);
+const PAYLOAD: &[u8] = b"bytes of a stream";
+
+/// Two racks of two hosts.
+fn fabric() -> FabricConfig {
+    FabricConfig {
+        topology: Topology::LeafSpine {
+            leaves: 2,
+            hosts_per_leaf: 2,
+            spines: 2,
+            host_link: LINK,
+            core_link: LINK,
+        },
+        host_link_delay: Span::from_us(1),
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::from_us(1),
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: OneSwitch {
+            latency: Span::from_ns(250),
+            buffer: BufferConfig::PerPort { bytes: 1_000_000 },
+            ecn_threshold_bytes: None,
+            priorities: true,
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+struct Host {
+    me: HostId,
+    socket: UdpSocket,
+    port: SocketAddr,
+}
+
+impl Host {
+    fn send(&self, to: HostId, orca: &[u8]) {
+        let mut bytes = Vec::new();
+        overlay::encode_orca(self.me, to, orca.len() as u16, &mut bytes);
+        bytes.extend_from_slice(orca);
+        self.socket.send_to(&bytes, self.port).unwrap();
+    }
+
+    /// Who sent the next packet, and the packet.
+    fn receive(&self) -> (HostId, Vec<u8>) {
+        let mut bytes = [0; 2048];
+        let len = self.socket.recv(&mut bytes).expect("something comes");
+        let envelope = overlay::decode_orca(&bytes[..len]).unwrap();
+        (envelope.src, bytes[overlay::BYTES as usize..len].to_vec())
+    }
+}
+
+fn data(words: u8, labelled: Labelled, label: Label) -> Vec<u8> {
+    let header = Header::Data(Data {
+        labelled,
+        label,
+        session: Session(7),
+        offset: 1000,
+        len: PAYLOAD.len() as u16,
+        repair: false,
+        end: false,
+        parity: None,
+    });
+    let mut bytes = Vec::new();
+    orca::encode_header(&header, words, None, &[PAYLOAD], &mut bytes);
+    bytes.extend_from_slice(PAYLOAD);
+    bytes
+}
+
+fn control(from: HostId, to: HostId, body: Body) -> Vec<u8> {
+    let header = Header::Control(orca::Control { from, to, session: Session(7), body });
+    let mut bytes = Vec::new();
+    orca::encode_header(&header, 1, None, &[], &mut bytes);
+    bytes
+}
+
+/// Waits until the switch has counted something.
+fn wait_for(control: &Control, what: &str, reached: impl Fn(&Report) -> bool) {
+    let clock = Clock::start();
+    // A report comes when the switch wakes up next.
+    while !control.report().is_some_and(|report| reached(&report)) {
+        assert!(clock.now() < Time(Span::from_secs(60).0), "{what}");
+    }
+}
+
+#[test]
+fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
+    let bind = "127.0.0.1:0".parse().unwrap();
+    let edges = vec![Edge::Udp { bind, host: None }; 4];
+    let boss = HostId(1);
+    let program = ProgramConfig::Orca { controller: Some(boss), key: None };
+    let config = SwitchConfig { program, ..SwitchConfig::new(fabric(), edges) };
+    let layout = Layout::new(&Fabric::new(&config.fabric).unwrap()).unwrap();
+    let mut switch = Switch::new(config).unwrap();
+    let ports: Vec<_> = switch.udp_ports().into_iter().map(Option::unwrap).collect();
+    let told = Arc::new(Control::default());
+    let shared = Arc::clone(&told);
+    let thread = std::thread::spawn(move || switch.run(&shared));
+    let hosts: Vec<Host> = (0..4)
+        .map(|host| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let me = HostId(host);
+            let mut hello = Vec::new();
+            overlay::encode_hello(me, me, 1, 0, &mut hello);
+            socket.send_to(&hello, ports[host as usize]).unwrap();
+            Host { me, socket, port: ports[host as usize] }
+        })
+        .collect();
+    wait_for(&told, "all hosts are known", |report| report.counters.learnt == 4);
+
+    // Rack 1 has no agent yet: what goes there is dropped.
+    let pilot = data(layout.words(), Labelled::Pilot, layout.pilot(HostId(0), [1].into_iter(), 3));
+    hosts[0].send(TO_GROUP, &pilot);
+    let lost = |report: &Report| {
+        let drops = report.counters.drops;
+        drops[DropReason::Program as usize] + drops[DropReason::NoAgent as usize] == 1
+    };
+    wait_for(&told, "nobody is active in rack 1", lost);
+
+    // The controller makes host 2 the active agent of rack 1.
+    let order = Body::SetActive { rack: 1, agent: 0, epoch: 1 };
+    hosts[1].send(HostId(2), &control(boss, HostId(2), order));
+    wait_for(&told, "the order has come", |report| report.counters.consumed == 1);
+    hosts[0].send(TO_GROUP, &pilot);
+    let (from, mut packet) = hosts[2].receive();
+    assert_eq!((from, &packet), (HostId(0), &pilot), "up, across and down to the agent");
+
+    // The agent puts the rack label in its place.
+    assert!(orca::relabel(&mut packet, Labelled::Rack, layout.rack_label(0b10)));
+    hosts[2].send(TO_GROUP, &packet);
+    let (from, got) = hosts[3].receive();
+    assert_eq!((from, &got), (HostId(2), &packet));
+    let read = orca::decode(&got, None).unwrap();
+    assert_eq!(&got[read.payload], PAYLOAD, "its check is still right");
+
+    // To both hosts of the own rack, but not back by the port that it came by.
+    let rack = data(layout.words(), Labelled::Rack, layout.rack_label(0b11));
+    hosts[0].send(TO_GROUP, &rack);
+    assert_eq!(hosts[1].receive(), (HostId(0), rack));
+
+    told.stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap().unwrap();
+}

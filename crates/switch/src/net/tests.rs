@@ -1,0 +1,411 @@
+//! Programs, copies, and that nothing is lost or released twice.
+
+use std::collections::BTreeSet;
+
+use rackweave_core::{Ecn, Header, HostId, Packet, Port, Rate, Rng, Slice, Verdict};
+
+use super::*;
+use crate::config::{
+    FabricConfig, FaultKind, FaultPlace, Routing, SwitchConfig, Topology, TrimConfig,
+};
+
+const LINK: Rate = Rate(1_000_000_000);
+const LATER: Time = Time(Span::from_secs(10).0);
+
+/// A packet's number, and what is attached to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
+    number: u32,
+    slot: u32,
+}
+
+impl Header for Tag {
+    fn payload(&self) -> Option<Slice> {
+        None
+    }
+}
+
+/// Slots that notice when one is released that is not taken.
+#[derive(Debug)]
+struct Slots {
+    taken: Vec<bool>,
+    most: usize,
+    damages: bool,
+}
+
+impl Slots {
+    const fn new(most: usize) -> Self {
+        Self { taken: Vec::new(), most, damages: true }
+    }
+
+    fn live(&self) -> usize {
+        self.taken.iter().filter(|taken| **taken).count()
+    }
+
+    fn slot(&mut self) -> Option<u32> {
+        if self.live() >= self.most {
+            return None;
+        }
+        let free = self.taken.iter().position(|taken| !taken).unwrap_or(self.taken.len());
+        if free == self.taken.len() {
+            self.taken.push(false);
+        }
+        self.taken[free] = true;
+        Some(free as u32)
+    }
+}
+
+impl Bodies<Tag> for Slots {
+    fn release(&mut self, packet: &Packet<Tag>) {
+        let taken = std::mem::replace(&mut self.taken[packet.header.slot as usize], false);
+        assert!(taken, "released twice: {packet:?}");
+    }
+
+    fn copy(&mut self, packet: &Packet<Tag>) -> Option<Tag> {
+        Some(Tag { slot: self.slot()?, ..packet.header })
+    }
+
+    fn damage(&mut self, _packet: &mut Packet<Tag>, _rng: &mut Rng) -> bool {
+        self.damages
+    }
+}
+
+/// Does what the packet's number says.
+#[derive(Clone, Debug, Default)]
+struct Obeys {
+    /// Ports that packets came in by.
+    seen: Vec<u16>,
+    /// Sends a packet out of port 0 then, and every millisecond after it, so many times.
+    next: Option<Time>,
+    left: u32,
+    ready: u32,
+}
+
+const ROUTE: u32 = 0;
+const TO_ALL: u32 = 1;
+const CONSUME: u32 = 2;
+const DROP: u32 = 3;
+const BACK: u32 = 4;
+const TO_NONE: u32 = 5;
+const TO_NO_PORT: u32 = 6;
+const REPLICATE_NO_PORT: u32 = 7;
+
+impl SwitchProgram for Obeys {
+    type Header = Tag;
+
+    fn handle_packet(&mut self, _now: Time, port: Port, packet: &mut Packet<Tag>) -> Verdict {
+        self.seen.push(port.0);
+        match packet.header.number {
+            TO_ALL => Verdict::Replicate(!(1 << port.0)),
+            CONSUME => Verdict::Consume,
+            DROP => Verdict::Drop(DropReason::NoAgent),
+            BACK => Verdict::Forward(port),
+            TO_NONE => Verdict::Replicate(0),
+            TO_NO_PORT => Verdict::Forward(Port(63)),
+            REPLICATE_NO_PORT => Verdict::Replicate(1 << 63),
+            _ => Verdict::Route,
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if self.next.is_some_and(|next| next <= now) {
+            self.ready += 1;
+            self.left -= 1;
+            self.next = (self.left > 0).then_some(now + Span::from_ms(1));
+        }
+    }
+
+    fn poll_transmit(&mut self, _now: Time) -> Option<(Port, Packet<Tag>)> {
+        self.ready = self.ready.checked_sub(1)?;
+        let header = Tag { number: self.left, slot: 0 };
+        Some((Port(0), Packet::new(HostId(9), HostId(0), 100, header)))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next
+    }
+}
+
+fn config(topology: Topology) -> FabricConfig {
+    FabricConfig {
+        topology,
+        host_link_delay: Span::from_us(1),
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::from_us(1),
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: SwitchConfig {
+            latency: Span::ZERO,
+            buffer: BufferConfig::PerPort { bytes: u64::MAX },
+            ecn_threshold_bytes: None,
+            priorities: true,
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+fn single(hosts: u32) -> FabricConfig {
+    config(Topology::SingleSwitch { hosts, host_link: LINK })
+}
+
+const LEAF_SPINE: Topology = Topology::LeafSpine {
+    leaves: 3,
+    hosts_per_leaf: 4,
+    spines: 2,
+    host_link: LINK,
+    core_link: LINK,
+};
+
+fn net_of(config: &FabricConfig, faults: Vec<Fault>, slots: Slots, program: &Obeys) -> TestNet {
+    let config = NetConfig {
+        fabric: Fabric::new(config).unwrap(),
+        faults,
+        seed: 1,
+        run: 0,
+        nic_queue_bytes: u64::MAX,
+        sample_every: Span::ZERO,
+        wakes: 2,
+    };
+    Net::new(config, slots, |_| program.clone())
+}
+
+type TestNet = Net<Obeys, Slots>;
+
+fn net(config: &FabricConfig) -> TestNet {
+    net_of(config, Vec::new(), Slots::new(usize::MAX), &Obeys::default())
+}
+
+fn put(net: &mut TestNet, at: Time, src: u32, dst: u32, number: u32) {
+    let Some(slot) = net.bodies().slot() else { return };
+    let packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
+    net.arrive(at, HostId(src), packet.with_ecn(Ecn::Capable));
+}
+
+/// Who got what, and when.
+fn departures(net: &mut TestNet, until: Time) -> Vec<(u64, u32)> {
+    net.run(until);
+    let mut all = Vec::new();
+    while let Some(departure) = net.departure() {
+        net.bodies().release(&departure.packet);
+        all.push((departure.due.0, departure.host.0));
+    }
+    all
+}
+
+#[test]
+fn a_copy_goes_out_of_each_port_and_all_arrive_at_once() {
+    let mut net = net(&single(5));
+    put(&mut net, Time::ZERO, 2, 0, TO_ALL);
+    let out = departures(&mut net, LATER);
+    // Two links of 1 Gbps and 1 us each.
+    let due = 2 * (1538 * 8000 + 1_000_000);
+    let hosts: BTreeSet<_> = out.iter().map(|(_, host)| *host).collect();
+    assert!(out.iter().all(|(at, _)| *at == due), "{out:?}");
+    assert_eq!((out.len(), hosts), (4, BTreeSet::from([0, 1, 3, 4])));
+    let counters = net.counters();
+    assert_eq!((counters.copied, counters.packet_hops, counters.dropped()), (3, 5, 0));
+    assert_eq!((net.packets(), net.bodies().live(), net.next_due()), (0, 0, None));
+    let links = net.link_stats();
+    let of = |name: &str| links.iter().find(|link| link.name == name).unwrap().frames;
+    assert_eq!((of("h2->switch0"), of("switch0->h2"), of("switch0->h4")), (1, 0, 1));
+}
+
+#[test]
+fn verdicts_are_obeyed_and_counted() {
+    let mut net = net(&single(3));
+    for number in [ROUTE, CONSUME, DROP, BACK, TO_NONE, TO_NO_PORT, REPLICATE_NO_PORT] {
+        put(&mut net, Time::ZERO, 1, 2, number);
+    }
+    let mut hosts: Vec<_> = departures(&mut net, LATER).into_iter().map(|(_, host)| host).collect();
+    hosts.sort_unstable();
+    assert_eq!(hosts, [1, 2], "one came back, one was routed");
+    let counters = net.counters();
+    assert_eq!((counters.consumed, counters.copied), (2, 0));
+    assert_eq!(counters.drops[DropReason::NoAgent as usize], 1);
+    assert_eq!(counters.drops[DropReason::NoRoute as usize], 2);
+    assert_eq!((net.packets(), net.bodies().live()), (0, 0));
+    assert_eq!(net.program(0).seen, [1; 7]);
+}
+
+#[test]
+fn programs_know_the_port_by_which_a_packet_came() {
+    let topologies = [
+        LEAF_SPINE,
+        Topology::FatTree { k: 4, host_link: LINK },
+        Topology::Dumbbell { left: 2, right: 3, host_link: LINK, core_link: LINK },
+        Topology::SingleSwitch { hosts: 3, host_link: LINK },
+    ];
+    for topology in topologies {
+        let fabric = Fabric::new(&config(topology)).unwrap();
+        for (link, port) in fabric.links().iter().zip(ports_into(&fabric)) {
+            if let Node::Switch(switch) = link.to {
+                let back = fabric.ports(switch).start + u32::from(port);
+                assert!(fabric.ports(switch).contains(&back));
+                assert_eq!(fabric.links()[back as usize].to, link.from, "{topology:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_make_packets_and_have_timers() {
+    let program = Obeys { next: Some(Time(5)), left: 3, ..Obeys::default() };
+    let mut net = net_of(&single(2), Vec::new(), Slots::new(1), &program);
+    let mut due = Vec::new();
+    while let Some(happening) = net.step(LATER) {
+        if let Happening::Arrived { host, packet } = happening {
+            assert_eq!(host, HostId(0));
+            due.push((net.now().0, net.take(packet).header.number));
+        }
+    }
+    let first = 5 + 138 * 8000 + 1_000_000;
+    let ms = Span::from_ms(1).0;
+    assert_eq!(due, [(first, 2), (first + ms, 1), (first + 2 * ms, 0)]);
+    assert_eq!((net.counters().made, net.now()), (3, LATER));
+}
+
+#[test]
+fn copies_without_room_are_counted() {
+    let mut net = net_of(&single(9), Vec::new(), Slots::new(4), &Obeys::default());
+    put(&mut net, Time::ZERO, 0, 1, TO_ALL);
+    assert_eq!(departures(&mut net, LATER).len(), 4, "three copies, and the packet itself");
+    assert_eq!(net.counters().drops[DropReason::NoBuffer as usize], 4);
+    assert_eq!(net.bodies().live(), 0);
+}
+
+#[test]
+fn wake_ups_come_at_their_time_and_never_in_the_past() {
+    let mut net = net(&single(2));
+    net.wake_at(Time(70), 1);
+    net.wake_at(Time(50), 0);
+    net.wake_at(Time(90), 1);
+    let mut woken = Vec::new();
+    while let Some(happening) = net.step(LATER) {
+        woken.push((net.now().0, happening));
+        if net.now() == Time(70) {
+            net.wake_at(Time(10), 0);
+        }
+        assert!(woken.len() < 10);
+        if woken.len() == 3 {
+            break;
+        }
+    }
+    let wake = Happening::Wake;
+    assert_eq!(woken[0], (50, wake(0)));
+    assert_eq!(woken[1], (70, wake(1)));
+    assert_eq!(woken[2], (70, wake(0)));
+}
+
+#[test]
+fn a_host_that_sends_is_told_when_its_link_is_free() {
+    let mut net = net(&single(2));
+    let slot = net.bodies().slot().unwrap();
+    assert!(net.can_send(HostId(0)));
+    let packet = Packet::new(HostId(0), HostId(1), 1500, Tag { number: ROUTE, slot });
+    net.send(HostId(0), packet);
+    assert!(!net.can_send(HostId(0)) && net.can_send(HostId(1)));
+    assert_eq!(net.step(LATER), Some(Happening::Free(HostId(0))));
+    assert_eq!((net.now().0, net.can_send(HostId(0))), (1538 * 8000, true));
+    assert_eq!(departures(&mut net, LATER).len(), 1);
+}
+
+/// All faults at once, all kinds of queues, all verdicts: in the end nothing is inside, and every packet has become
+/// something that was counted.
+#[test]
+fn no_slot_is_lost_under_faults() {
+    let trim =
+        TrimConfig { data_queue_bytes: 2 * 1538, header_queue_bytes: 84, return_to_sender: true };
+    let buffers = [
+        (BufferConfig::PerPort { bytes: 5 * 1538 }, None),
+        (BufferConfig::Shared { bytes: 20 * 1538, alpha: 1.0 }, None),
+        (BufferConfig::PerPort { bytes: u64::MAX }, Some(trim)),
+    ];
+    let kinds = [
+        FaultKind::Loss(0.05),
+        FaultKind::Corruption(0.05),
+        FaultKind::Duplication(0.1),
+        FaultKind::Reordering { probability: 0.1, delay: Span::from_us(100) },
+    ];
+    for (case, (buffer, trim)) in buffers.into_iter().enumerate() {
+        let mut config = config(LEAF_SPINE);
+        config.switch.buffer = buffer;
+        config.switch.trim = trim;
+        let all =
+            |kind| Fault { from: Time::ZERO, until: Time::MAX, place: FaultPlace::AllLinks, kind };
+        let mut faults: Vec<_> = kinds.into_iter().map(all).collect();
+        for (from_us, place) in [
+            (300, FaultPlace::CoreLink(1)),
+            (500, FaultPlace::HostLink(HostId(3))),
+            (700, FaultPlace::CoreLinks),
+        ] {
+            let (from, until) = (Time(from_us * 1_000_000), Time((from_us + 150) * 1_000_000));
+            faults.push(Fault { from, until, place, kind: FaultKind::Down });
+        }
+        let mut slots = Slots::new(300);
+        slots.damages = case == 0;
+        let mut net = net_of(&config, faults, slots, &Obeys::default());
+        let mut rng = Rng::stream(5, 0, case as u64, "traffic");
+        let mut arrived = 0;
+        for step in 0..3000_u64 {
+            let at = Time(step * 1_500_000);
+            arrived += departures(&mut net, at).len() as u64;
+            let (src, dst) = (rng.below(12) as u32, rng.below(2) as u32);
+            // Copies to all would go round for ever through the spines.
+            let number = [ROUTE, ROUTE, CONSUME, DROP, TO_NONE][rng.below(5) as usize];
+            let Some(slot) = net.bodies().slot() else { continue };
+            let mut packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
+            if trim.is_some() {
+                packet = packet.trimmable();
+            }
+            net.arrive(at, HostId(src), packet);
+            if step % 50 == 0 {
+                // To itself: goes to its own switch and back.
+                put(&mut net, at, src, src, ROUTE);
+            }
+        }
+        arrived += departures(&mut net, LATER).len() as u64;
+        assert_eq!((net.packets(), net.bodies().live()), (0, 0), "case {case}");
+        let counters = *net.counters();
+        let (copies, drops) = (counters.duplicated + counters.copied, counters.drops);
+        // A copy for which there was no room was never a packet.
+        let dropped = counters.dropped() - drops[DropReason::NoBuffer as usize];
+        assert_eq!(counters.received + copies, arrived + dropped + counters.consumed);
+        assert!(drops[DropReason::LinkDown as usize] > 0 && counters.reordered > 50);
+        assert!(drops[DropReason::FaultLoss as usize] > 50 && arrived > 300, "{counters:?}");
+        assert_eq!(counters.corrupted > 0, case == 0, "{counters:?}");
+        assert_eq!(drops[DropReason::Corrupted as usize] > 0, case > 0);
+        assert_eq!(counters.turned_back > 0, trim.is_some(), "{counters:?}");
+    }
+}
+
+/// Replication under faults on one switch, where copies can't go round.
+#[test]
+fn no_copy_is_lost_under_faults() {
+    let kinds = [FaultKind::Loss(0.1), FaultKind::Corruption(0.1), FaultKind::Duplication(0.1)];
+    let all =
+        |kind| Fault { from: Time::ZERO, until: Time::MAX, place: FaultPlace::AllLinks, kind };
+    let mut config = single(8);
+    config.switch.buffer = BufferConfig::PerPort { bytes: 3 * 1538 };
+    let mut faults: Vec<_> = kinds.into_iter().map(all).collect();
+    faults.push(Fault {
+        from: Time(Span::from_ms(2).0),
+        until: Time(Span::from_ms(3).0),
+        place: FaultPlace::HostLink(HostId(7)),
+        kind: FaultKind::Down,
+    });
+    let mut net = net_of(&config, faults, Slots::new(60), &Obeys::default());
+    let mut arrived = 0;
+    for n in 0..2000_u64 {
+        let at = Time(n * 12_000_000);
+        arrived += departures(&mut net, at).len() as u64;
+        put(&mut net, at, (n % 3) as u32, 0, TO_ALL);
+    }
+    arrived += departures(&mut net, LATER).len() as u64;
+    let counters = *net.counters();
+    assert_eq!((net.packets(), net.bodies().live()), (0, 0));
+    for reason in [DropReason::QueueFull, DropReason::FaultLoss, DropReason::LinkDown] {
+        assert!(counters.drops[reason as usize] > 0, "{reason:?} {counters:?}");
+    }
+    assert!(counters.copied > 2000 && arrived > 2000, "{arrived} {counters:?}");
+}
