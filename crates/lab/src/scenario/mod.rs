@@ -383,6 +383,7 @@ impl Reader<'_> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "each table in its turn, for messages and for files")]
     fn point(
         &self,
         tree: PointTree,

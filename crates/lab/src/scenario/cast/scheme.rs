@@ -293,6 +293,10 @@ impl Chosen {
             SpreadName::Multicast => SpreadBy::Multicast,
             SpreadName::Unicast => SpreadBy::Unicast,
         };
+        if spread == SpreadBy::Relay && senders.len() > 1 {
+            let message = "agents copy for a sender with one port only";
+            return Err(self.bad("spread", message));
+        }
         let all = fabric.topology.hosts();
         let controller = match (spread, keys.controller) {
             (SpreadBy::Labels, given) => {
