@@ -44,6 +44,9 @@ pub struct Engine {
     socket: UdpSocket,
     /// Bound to the group, where the first one is bound to an address.
     group: Option<UdpSocket>,
+    interface: Ipv4Addr,
+    /// In the multicast group now.
+    grouped: bool,
     peers: Peers,
     words: u8,
     key: Option<Key>,
@@ -158,6 +161,8 @@ impl Engine {
             host,
             socket,
             group,
+            interface,
+            grouped: config.in_group && config.bind.is_ipv4(),
             peers,
             words,
             key: keys.as_ref().map(|keys| keys.0.clone()),

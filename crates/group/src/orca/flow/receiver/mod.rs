@@ -198,6 +198,7 @@ impl Receiver {
                 }
                 if self.alone != alone {
                     self.alone = alone;
+                    self.report.alone(now, alone, self.ranges.prefix());
                     self.push(ReceiverEvent::Alone { alone });
                 }
                 self.report.soon(now);
