@@ -1,6 +1,7 @@
 //! A host's side of Orca over sockets: one thread drives it.
 
 mod config;
+mod control;
 mod event;
 mod incoming;
 mod outgoing;
@@ -17,6 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
 use rackweave_core::{HostId, Node as _, Span, Time};
+use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
@@ -41,6 +43,7 @@ pub struct Engine {
     clock: Clock,
     told: Time,
     host: Host,
+    controller: Option<Controller>,
     socket: UdpSocket,
     /// Bound to the group, where the first one is bound to an address.
     group: Option<UdpSocket>,
@@ -146,19 +149,21 @@ impl Engine {
             me: config.me(),
             layout,
             ports: 1,
-            controller: fabric.and_then(|fabric| fabric.controller),
+            controller: fabric.and_then(FabricPlace::controller),
             tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
             flow: config.flow,
             max_sessions: config.max_sessions,
             status_interval: config.flow.status_interval,
         });
+        let controller = fabric.and_then(control::controller);
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
         Ok(Self {
             clock: Clock::start(),
             told: Time::ZERO,
             host,
+            controller,
             socket,
             group,
             interface,
@@ -248,10 +253,12 @@ impl Engine {
         let flush_at = self.drain(now, !more);
         let later = self.transmit(now)?;
         self.handle_events(now);
+        // What has come in may be news of agents.
+        let later = later || !more && self.control(now);
         if more || later || !self.events.is_empty() {
             return Ok(Some(now));
         }
-        let times = [self.host.poll_timeout(), flush_at, self.next_retry()];
+        let times = [self.host.poll_timeout(), flush_at, self.next_retry(), self.next_control()];
         Ok(times.into_iter().flatten().min())
     }
 

@@ -10,6 +10,7 @@ mod datagram;
 mod de;
 mod fabric;
 mod homa;
+mod hosts;
 mod measure;
 mod polo;
 mod receiver_driven;
@@ -21,6 +22,7 @@ mod tree;
 mod values;
 mod workload;
 
+pub use self::hosts::Hosts;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig};
 

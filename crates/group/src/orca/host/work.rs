@@ -81,6 +81,9 @@ impl Host {
             self.heard_at.insert(from, port);
         }
         let from_controller = self.config.controller == Some(from);
+        if from_controller {
+            self.agent.wake(now);
+        }
         match *body {
             Body::Status(ref status) if to == TO_AGENT => {
                 if !self.agent.report(now, session, status) {
