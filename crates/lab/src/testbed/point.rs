@@ -540,7 +540,8 @@ impl PointRun<'_> {
     /// What a run with files to many has in common with others.
     fn with_files(&self, result: RunResult, config: &CastConfig, cast: &CastResult) -> RunResult {
         let messages = config.messages(&self.fabric, cast);
-        let whole = messages.iter().filter(|message| matches!(message.outcome, Outcome::Completed(_)));
+        let whole =
+            messages.iter().filter(|message| matches!(message.outcome, Outcome::Completed(_)));
         let delivered = whole.map(|message| message.bytes).sum();
         RunResult {
             measured: cast.execution().unwrap_or(Span(result.ended_at.0)),

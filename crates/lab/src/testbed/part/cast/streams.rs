@@ -88,7 +88,8 @@ impl Member for Sender {
         if self.news.is_none() && self.rounds.begin(now, true).is_some() {
             self.news = Some(self.begin()?);
         }
-        while let Some((client, at, right)) = self.news.as_ref().and_then(|news| news.try_recv().ok())
+        while let Some((client, at, right)) =
+            self.news.as_ref().and_then(|news| news.try_recv().ok())
         {
             if right {
                 self.rounds.acknowledge(at, client, 1);
