@@ -121,7 +121,8 @@ pub(super) fn run(
     })
 }
 
-fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
+/// The streams' parameters.
+pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
     let default = FlowConfig::default();
     FlowConfig {
         payload: scheme.payload,
