@@ -100,7 +100,15 @@ impl Report {
     }
 
     /// A packet that ends at `end` came, with something new or not.
-    pub(super) fn arrived(&mut self, now: Time, end: u64, len: u64, new: bool, ranges: &Ranges) {
+    /// `again`: it was sent before.
+    pub(super) fn arrived(
+        &mut self,
+        now: Time,
+        (end, len): (u64, u64),
+        new: bool,
+        again: bool,
+        ranges: &Ranges,
+    ) {
         self.unreported = self.unreported.saturating_add(len);
         self.quiet = 0;
         if let Some(latest) = &mut self.latest {
@@ -111,6 +119,10 @@ impl Report {
             self.horizon = self.horizon.max(end);
             // Enough came after what ends so far below.
             self.ripe = self.ripe.max(end.saturating_sub(self.reorder));
+            if again {
+                // A probe: what is below was sent at least a round trip before.
+                self.ripe = self.ripe.max(end);
+            }
         }
         if self.last.is_none() || self.unreported >= u64::from(self.bytes) {
             // The first packet's round trip has no queue of ours in it.

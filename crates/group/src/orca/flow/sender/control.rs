@@ -183,7 +183,7 @@ impl Sender {
             if changed {
                 moved = true;
                 if let Some(course) = &mut peer.alone {
-                    (course.moved, course.probes) = (now, 0);
+                    course.moves(now);
                 }
             }
             (peer.have, peer.progress, peer.limit) = (have, reached, limit);
@@ -199,7 +199,7 @@ impl Sender {
             peer.measure(Time(now.0.saturating_sub(held.0)));
         }
         if moved {
-            (self.group.moved, self.group.probes) = (now, 0);
+            self.group.moves(now);
             self.wake(now);
         }
         for gap in &status.gaps {
