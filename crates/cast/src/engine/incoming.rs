@@ -108,7 +108,7 @@ impl Engine {
     /// Who gets its bytes alone, because its link is too slow for what goes to all, does not want the latter as well. (Agents
     /// stay in the group: there, switches go by labels.)
     fn choose_group(&mut self) {
-        let wanted = self.config.fabric.is_some()
+        let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
             || self.incoming.is_empty()
             || self.incoming.values().any(|incoming| !incoming.alone);
         if wanted == self.grouped || !self.config.in_group || !self.config.bind.is_ipv4() {

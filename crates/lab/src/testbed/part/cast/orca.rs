@@ -47,6 +47,7 @@ fn engine(
         controller: None,
         tor: false,
         heartbeat: None,
+        control: None,
     });
     config.flow = flow_config(scheme);
     // Who is lost stays so, as in the simulator.
