@@ -449,17 +449,20 @@ fn files_reach_all_receivers_over_every_scheme() {
     let copies = |nth: usize| points[nth]["cast"]["copies"].as_f64().unwrap();
     assert!(copies(0) >= 1.0 && copies(1) >= 4.0 && copies(3) >= 4.0 && copies(4) >= 1.0);
     assert!(copies(4) < copies(3), "a chain's sender sends one copy");
-    let refused = |set: &str, says: &str| {
-        let output = place.run(&["testbed", "x.toml", "--set", set, "--out", "o"]);
+    let refused = |sets: &[&str], says: &str| {
+        let mut args = vec!["testbed", "x.toml", "--out", "o"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let output = place.run(&args);
         let said = words(&stderr(&output));
-        assert!(said.contains(says), "{set}: {said}");
+        assert!(said.contains(says), "{sets:?}: {said}");
         assert_eq!(code(&output), 2);
     };
-    refused("transport.orca.spread='labels'", "the testbed's hosts have no labels");
-    refused("transport.name='cast-unicast'", "the testbed has no cast-unicast");
-    refused("workload.cast.cpu.copy_rate='8 Gbps'", "[workload.cast.cpu] is simulated");
-    refused("workload.cast.files='1 GB'", "the testbed takes 134217728 at most");
-    refused("workload.cast.processes=2", "one port and one process");
+    let labels = "transport={ name = 'orca', spread = 'labels' }";
+    refused(&[labels, "workload.cast.receivers=3"], "the testbed's hosts have no labels");
+    refused(&["transport.name='cast-unicast'"], "the testbed has no cast-unicast");
+    refused(&["workload.cast.cpu.copy_rate='8 Gbps'"], "[workload.cast.cpu] is simulated");
+    refused(&["workload.cast.files='1 GB'"], "the testbed takes 134217728 at most");
+    refused(&["workload.cast.processes=2"], "one port and one process");
 }
 
 #[test]
