@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 30] = [
+pub const SCENARIOS: [Builtin; 32] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -147,6 +147,16 @@ pub const SCENARIOS: [Builtin; 30] = [
         name: "receiver-driven-sigcomm18",
         file: "scenarios/papers/receiver-driven-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
+    },
+    Builtin {
+        name: "two-worlds-cast",
+        file: "scenarios/papers/two-worlds/two-worlds-cast.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast.toml"),
+    },
+    Builtin {
+        name: "two-worlds-cast-8",
+        file: "scenarios/papers/two-worlds/two-worlds-cast-8.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast-8.toml"),
     },
     Builtin {
         name: "two-worlds-incast",

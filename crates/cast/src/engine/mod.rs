@@ -50,6 +50,9 @@ pub struct Engine {
     socket: UdpSocket,
     /// Bound to the group, where the first one is bound to an address.
     group: Option<UdpSocket>,
+    interface: Ipv4Addr,
+    /// In the multicast group now.
+    grouped: bool,
     peers: Peers,
     words: u8,
     key: Option<Key>,
@@ -170,6 +173,8 @@ impl Engine {
             controller,
             socket,
             group,
+            interface,
+            grouped: config.in_group && config.bind.is_ipv4(),
             peers,
             words,
             key: keys.as_ref().map(|keys| keys.0.clone()),

@@ -18,6 +18,7 @@ use rackweave_group::baseline::Cost;
 use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 
+pub(crate) use self::orca::flow_config;
 pub use self::run::{CastError, run};
 pub use self::summary::{
     CastResult, CastSummary, FileTimes, Quantiles, ReceiverSummary, ReceiverTimes,

@@ -94,6 +94,45 @@ pub fn run(
     }
 }
 
+impl CastConfig {
+    /// The sender's host towards a receiver: where its acknowledgements go.
+    fn sender_of(&self, receiver: HostId) -> HostId {
+        self.senders[usize::from(self.port_to(receiver))]
+    }
+
+    /// What became of the files, as every run has it: a message is a file on its way to one receiver.
+    pub(crate) fn messages(&self, fabric: &Fabric, result: &CastResult) -> Vec<MessageRecord> {
+        // Full frames, with nothing but UDP's header.
+        let framing = Framing {
+            max_payload: frame::MTU - frame::IPV4 - 8,
+            header_bytes: frame::IPV4 + 8,
+            spray_above_bytes: u32::MAX,
+        };
+        let mut messages = Vec::new();
+        for (nth, file) in result.files.iter().enumerate() {
+            for receiver in &result.receivers {
+                let src = self.sender_of(receiver.host);
+                let outcome = match receiver.completed.get(nth) {
+                    Some(at) => Outcome::Completed(*at),
+                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
+                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
+                    None => Outcome::Unfinished,
+                };
+                messages.push(MessageRecord {
+                    stream: 0,
+                    src,
+                    dst: receiver.host,
+                    bytes: file.bytes,
+                    start: file.begun,
+                    ideal: fabric.ideal(src, receiver.host, file.bytes, framing),
+                    outcome,
+                });
+            }
+        }
+        messages
+    }
+}
+
 /// What all schemes share.
 pub(super) struct Scene<'a> {
     pub(super) cast: &'a CastConfig,
@@ -107,9 +146,8 @@ impl Scene<'_> {
         self.cast.receivers.iter().map(client).collect()
     }
 
-    /// Where a receiver's acknowledgements go.
     fn sender_of(&self, receiver: HostId) -> HostId {
-        self.cast.senders[usize::from(self.cast.port_to(receiver))]
+        self.cast.sender_of(receiver)
     }
 
     pub(super) fn rounds(&self) -> Rounds {
@@ -199,40 +237,14 @@ impl Scene<'_> {
         }
     }
 
-    /// The same as every run has it: a message is a file on its way to one receiver.
+    /// The same as every run has it.
     fn run_result<N: Node, P: SwitchProgram<Header = N::Header>>(
         &self,
         end: End,
         cluster: &mut Cluster<N, P>,
         result: &CastResult,
     ) -> RunResult {
-        // Full frames, with nothing but UDP's header.
-        let framing = Framing {
-            max_payload: frame::MTU - frame::IPV4 - 8,
-            header_bytes: frame::IPV4 + 8,
-            spray_above_bytes: u32::MAX,
-        };
-        let mut messages = Vec::new();
-        for (nth, file) in result.files.iter().enumerate() {
-            for receiver in &result.receivers {
-                let src = self.sender_of(receiver.host);
-                let outcome = match receiver.completed.get(nth) {
-                    Some(at) => Outcome::Completed(*at),
-                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
-                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
-                    None => Outcome::Unfinished,
-                };
-                messages.push(MessageRecord {
-                    stream: 0,
-                    src,
-                    dst: receiver.host,
-                    bytes: file.bytes,
-                    start: file.begun,
-                    ideal: cluster.fabric().ideal(src, receiver.host, file.bytes, framing),
-                    outcome,
-                });
-            }
-        }
+        let messages = self.cast.messages(cluster.fabric(), result);
         let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
         let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
         let links: Vec<LinkReport> = cluster

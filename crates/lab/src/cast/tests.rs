@@ -95,8 +95,11 @@ fn orca(sets: &[&str]) -> Results {
 
 #[test]
 fn whoever_copies_everyone_gets_every_byte() {
-    let results = orca(&["sweep.transport.spread=['labels', 'relay', 'multicast', 'unicast']"]);
-    for (point, copies) in [(0, 2.0), (1, 2.0), (2, 2.0), (3, 4.0)] {
+    let results = orca(&[
+        "workload.cast.sender=0",
+        "sweep.transport.spread=['labels', 'relay', 'multicast', 'unicast']",
+    ]);
+    for (point, copies) in [(0, 1.0), (1, 2.0), (2, 1.0), (3, 4.0)] {
         let cast = cast(&results, point);
         assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0), "{point}");
         assert!(cast.copies < copies * 1.3, "{point}: {}", cast.copies);
@@ -160,6 +163,8 @@ fn wrong_tables_say_what_is_wrong() {
     }
     let own = error(&["transport.name=orca", "transport.controller=4"]);
     assert!(own.contains("is the sender's"), "{own}");
+    let relay = error(&["transport.name=orca", "transport.spread=relay"]);
+    assert!(relay.contains("a sender with one port only"), "{relay}");
     let message = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'orca'\n\
                    workload = { arrivals = 'permutation', sizes = '1 KB' }";
     let error = Scenario::parse("x.toml", message, Path::new("."), &[], None).unwrap_err();

@@ -321,6 +321,8 @@ fn every_claim_is_there() {
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
+            "two-worlds-cast",
+            "two-worlds-cast-8",
         ]
     );
     for claim in claims(&papers) {
