@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 32] = [
+pub const SCENARIOS: [Builtin; 33] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -142,6 +142,11 @@ pub const SCENARIOS: [Builtin; 32] = [
         name: "orca-failover",
         file: "scenarios/papers/orca/failover.toml",
         text: include_str!("../../../scenarios/papers/orca/failover.toml"),
+    },
+    Builtin {
+        name: "orca-state",
+        file: "scenarios/papers/orca/state.toml",
+        text: include_str!("../../../scenarios/papers/orca/state.toml"),
     },
     Builtin {
         name: "receiver-driven-sigcomm18",

@@ -36,6 +36,9 @@ use self::send::Sending;
 use crate::sink::Drain;
 use crate::wake::Waker;
 
+/// Sessions of which an agent can hold labels.
+const LABELS: u32 = 1 << 16;
+
 /// A host of Orca over UDP. Nothing blocks but [`Engine::wait`], and nothing happens by itself: call [`Engine::turn`], take
 /// what [`Engine::poll_event`] has, wait until the time that the turn returned.
 pub struct Engine {
@@ -153,7 +156,11 @@ impl Engine {
             tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
             flow: config.flow,
-            max_sessions: config.max_sessions,
+            max_sessions: match fabric {
+                // An agent holds the labels of its whole rack, however few streams its own host takes.
+                Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
+                _ => config.max_sessions,
+            },
             status_interval: config.flow.status_interval,
         });
         let controller = fabric.and_then(control::controller);

@@ -6,6 +6,7 @@ use rackweave_core::{FailReason, Framing, Header, HostId, Node, Span, SwitchProg
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
 use rackweave_group::orca::label::LabelError;
+use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::result::{Counters, End, LinkReport, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Attached, Cluster, ClusterError, ClusterSetup, Control, Fabric, FabricError};
@@ -48,7 +49,8 @@ pub fn run(
     // How far a run is, is told by its time.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
     let scene = Scene { cast, config, control };
-    match &cast.scheme {
+    let plane = cast.plane.as_ref().map(scale::report).transpose()?;
+    let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
             let sending = unicast::Config {
                 hosts: cast.senders.clone(),
@@ -91,7 +93,8 @@ pub fn run(
             scene.run(fabric, nodes, |_| Ok(Plain::default()))
         }
         Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
-    }
+    };
+    done.map(|(run, result)| (run, CastResult { plane, ..result }))
 }
 
 impl CastConfig {
@@ -234,6 +237,7 @@ impl Scene<'_> {
             detached: sum(N::detached),
             wrong_bytes: sum(N::wrong_bytes),
             silent_agents: sum(N::silent_agents),
+            plane: None,
         }
     }
 

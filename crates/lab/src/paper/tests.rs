@@ -318,6 +318,7 @@ fn every_claim_is_there() {
             "orca-wait-time",
             "orca-scaling",
             "orca-failover",
+            "orca-state",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",

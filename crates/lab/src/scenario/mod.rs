@@ -441,7 +441,7 @@ impl Reader<'_> {
                 cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
             let (name, label) = (scheme.name.as_str().to_owned(), scheme.label());
             let keys = &workload.cast;
-            let cast = keys.resolve(&scheme, &fabric, &faults).map_err(located)?;
+            let cast = keys.resolve(&scheme, &fabric, &faults, file.seed).map_err(located)?;
             let config = RunConfig {
                 seed: file.seed,
                 run: 0,

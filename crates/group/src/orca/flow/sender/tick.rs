@@ -128,15 +128,16 @@ impl Sender {
     /// After so long without anything new, the next probe.
     pub(super) fn probe_wait(&self) -> Span {
         let group = &self.group;
-        let timeout = Self::hold_off(group, &self.config, self.via_agent);
+        // A receiver's report waits for an interval, and for another at its agent.
+        let reports = self.config.status_interval * if self.via_agent { 2 } else { 1 };
+        let timeout = group.control.timeout() + reports;
         match group.stalled {
+            // Queues are empty by now.
             Some(since) if group.moved.since(since) < PROBE_OFTEN => {
-                match group.control.srtt() {
-                    Span::ZERO => timeout,
-                    srtt => Span(srtt.0.saturating_mul(2)).max(PROBE_CLOSEST).min(timeout),
-                }
+                let round_trips = Span(group.control.shortest().0.saturating_mul(2));
+                round_trips.max(PROBE_CLOSEST).min(timeout.max(PROBE_CLOSEST))
             }
-            _ => Span(timeout.0 << group.probes.min(8)).min(PROBE_MOST),
+            _ => Span(timeout.0 << group.probes.min(8)).clamp(PROBE_CLOSEST, PROBE_MOST),
         }
     }
 

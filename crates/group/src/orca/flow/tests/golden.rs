@@ -220,9 +220,9 @@ fn only_what_someone_still_lacks_goes_again() {
     sender.handle_control(us(300), HostId(0), &status(0, 2000, 10_000, &[(2000, 3000)]));
     // It came after all: late, not lost.
     sender.handle_control(us(310), HostId(0), &status(0, 10_000, 10_000, &[]));
-    sender.handle_timeout(us(2000));
-    assert_eq!(everything(&mut sender, us(2000)), []);
-    sender.handle_control(us(2000), HostId(1), &status(1, 9000, 9000, &[]));
+    sender.handle_timeout(us(1500));
+    assert_eq!(everything(&mut sender, us(1500)), []);
+    sender.handle_control(us(1500), HostId(1), &status(1, 9000, 9000, &[]));
     assert_eq!(sender.released(), 9000);
 }
 
