@@ -399,7 +399,12 @@ impl Chosen {
     /// What a stream of a one-to-many scheme runs over.
     pub(super) fn tcp(&self) -> Result<TransportConfig, Problem> {
         match &self.keys {
-            Keys::Tcp(keys) => Ok(TransportConfig::Tcp(Arc::new(keys.resolve(self)?))),
+            Keys::Tcp(keys) => {
+                let mut config = keys.resolve(self)?;
+                // Unless told otherwise: who only receives opens connections too, and has nothing to say on them for long.
+                config.handshake = keys.handshake.unwrap_or(true);
+                Ok(TransportConfig::Tcp(Arc::new(config)))
+            }
             _ => Err(self.bad("name", "only TCP carries files to many")),
         }
     }

@@ -534,6 +534,7 @@ impl PointRun<'_> {
             detached: sender.detached,
             wrong_bytes: config.receivers.iter().map(|host| of(host).wrong_bytes).sum(),
             silent_agents: 0,
+            plane: None,
         }
     }
 
