@@ -2,6 +2,7 @@
 
 mod config;
 mod event;
+mod group;
 mod incoming;
 mod outgoing;
 mod peers;
@@ -25,6 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
+pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
 use self::incoming::Incoming;
 use self::outgoing::{Memo, Relayed, Staged};
 pub use self::peers::Admission;
@@ -61,6 +63,7 @@ pub struct Engine {
     events: VecDeque<EngineEvent>,
     waker: Waker,
     probes: Probes,
+    asking: Option<group::Asking>,
     stats: Stats,
 }
 
@@ -174,6 +177,7 @@ impl Engine {
             events: VecDeque::new(),
             waker,
             probes: Probes::default(),
+            asking: None,
             stats: Stats::default(),
             config,
         })
@@ -243,6 +247,7 @@ impl Engine {
         let flush_at = self.drain(now, !more);
         let later = self.transmit(now)?;
         self.handle_events(now);
+        self.reap();
         if more || later || !self.events.is_empty() {
             return Ok(Some(now));
         }
