@@ -1,5 +1,6 @@
 //! `rackweave switch`.
 
+mod bpf;
 mod metrics;
 mod show;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use miette::{Context, IntoDiagnostic, miette};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time, frame};
 use rackweave_lab::Scenario;
+use rackweave_lab::scenario::Hosts;
 use rackweave_linux::switch::{Control, Edge, ProgramConfig, Switch, SwitchConfig};
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
@@ -34,7 +36,8 @@ use crate::{exit, print};
     rackweave switch --listen 0.0.0.0:4100 --hosts 2 --host 0=192.0.2.1:5000 --host 1=192.0.2.2:5000\n  \
     rackweave switch --listen 127.0.0.1:4100 --fabric my.toml --metrics 9100\n  \
     rackweave switch --interface veth0 --interface veth1 --trim --loss 0.001\n  \
-    rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n\n\
+    rackweave switch --listen 127.0.0.1:4100 --hosts 8 --program orca --controller 7\n  \
+    rackweave switch --program orca --bpf --ports p0,p1 --hosts \"02:00:00:00:00:01,192.0.2.1,0;02:00:00:00:00:02,192.0.2.2,1\"\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
     /// UDP port of host 0; the hosts after it get the ports after it.
@@ -42,19 +45,31 @@ pub(crate) struct SwitchArgs {
         long,
         value_name = "ADDR",
         conflicts_with = "interface",
-        required_unless_present = "interface"
+        required_unless_present_any = ["interface", "bpf"]
     )]
     listen: Option<SocketAddr>,
-    /// Number of hosts, with --listen.
-    #[arg(long, value_name = "N", conflicts_with_all = ["interface", "fabric"], value_parser = clap::value_parser!(u32).range(2..=10_000))]
-    hosts: Option<u32>,
+    /// Number of hosts, with --listen; with --bpf: who they are, MAC,IP,PORT;...
+    #[arg(long, value_name = "N", conflicts_with = "interface")]
+    hosts: Option<String>,
+    /// Be Orca's ToR in the kernel instead, as a program at these --ports. Needs root and clang.
+    #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires_all = ["ports", "hosts"])]
+    bpf: bool,
+    /// With --bpf: the interfaces, separated by commas. A host's port is its place in the rack.
+    #[arg(long, value_name = "IF", value_delimiter = ',', requires = "bpf")]
+    ports: Vec<String>,
+    /// With --bpf: which of the ports lead to other switches, by their numbers from 0.
+    #[arg(long, value_name = "PORT", value_delimiter = ',', requires = "bpf")]
+    uplinks: Vec<u32>,
+    /// With --bpf: the number of the rack.
+    #[arg(long, value_name = "N", requires = "bpf", default_value_t = 0)]
+    rack: u16,
     /// A host's own address; else it is learnt from what the host sends, on loopback only.
     #[arg(long = "host", value_name = "N=ADDR", conflicts_with = "interface")]
     addresses: Vec<String>,
     /// The interface of the next host: one end of a veth pair, or a port. Needs CAP_NET_RAW.
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Take the fabric, with all its switches, and the faults of a scenario.
+    /// Take the fabric, with all its switches, and the faults of a scenario (or a file of `cast --fabric`).
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     fabric: Option<String>,
     /// Set a key of the scenario.
@@ -63,10 +78,11 @@ pub(crate) struct SwitchArgs {
     /// What the switches do beyond forwarding: follow Orca's labels, and copy its packets.
     #[arg(long, value_enum, default_value_t = ProgramName::Plain)]
     program: ProgramName,
-    /// The host of Orca's controller: of others the switches take no orders.
+    /// The host of Orca's controller (with --bpf: its port): of others the switches take no orders.
     #[arg(long, value_name = "N")]
     controller: Option<u32>,
-    /// A file with the secret of Orca's members, if they have one: without it the switches understand no orders.
+    /// A file with the secret of Orca's members, if they have one: without it the switches understand no orders. With
+    /// --bpf orders are not checked with it, but must come from --controller.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Rate of each link.
@@ -162,6 +178,14 @@ impl FromStr for Size {
 const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
+    if args.bpf {
+        if args.program != ProgramName::Orca {
+            return Err(miette!(
+                "--bpf needs --program orca: there is no other one for the kernel"
+            ));
+        }
+        return bpf::run(args);
+    }
     let config = config(args)?;
     let metrics = args.metrics.as_deref().map(metrics::listen).transpose()?;
     let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
@@ -206,6 +230,11 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     }
 }
 
+fn say(text: &str) {
+    // Where nobody reads errors, there is no use in an error about it.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Says on stderr where each host is to send to.
 fn say_where(args: &SwitchArgs, switch: &Switch) {
     let mut stderr = std::io::stderr().lock();
@@ -223,7 +252,7 @@ fn say_where(args: &SwitchArgs, switch: &Switch) {
 
 fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig> {
     let (fabric, mut faults, seed) = match &args.fabric {
-        Some(name) => of_scenario(name, &args.sets)?,
+        Some(name) => fabric_of(name, &args.sets)?,
         None => (single_switch(args)?, Vec::new(), 1),
     };
     let hosts = fabric.topology.hosts();
@@ -312,8 +341,11 @@ fn udp_edges(listen: SocketAddr, hosts: u32, addresses: &[String]) -> miette::Re
 }
 
 fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
-    let hosts = match args.hosts {
-        Some(hosts) => hosts,
+    let hosts = match &args.hosts {
+        Some(text) => match text.parse() {
+            Ok(hosts @ 2..=10_000) => hosts,
+            _ => return Err(miette!("--hosts {text}: not a number from 2 to 10000")),
+        },
         None if args.listen.is_none() => args.interface.len() as u32,
         None => return Err(miette!("--listen needs --hosts N, or --fabric SCENARIO.toml")),
     };
@@ -341,6 +373,18 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
             routing: Routing::Transport,
         },
     })
+}
+
+/// The fabric of a file of hosts, or that of a scenario, with its faults.
+fn fabric_of(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
+    let is_hosts = |text: &String| text.lines().any(|line| line.trim_start().starts_with("hosts"));
+    if let Ok(text) = std::fs::read_to_string(name)
+        && is_hosts(&text)
+        && let Ok(Hosts { fabric: Some(fabric), .. }) = Hosts::parse(name, &text)
+    {
+        return Ok((fabric, Vec::new(), 1));
+    }
+    of_scenario(name, sets)
 }
 
 /// The fabric and the faults of a scenario whose points have only one of each.

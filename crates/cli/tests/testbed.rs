@@ -397,3 +397,79 @@ fn namespaces_of_a_killed_run_are_removed_by_the_next() {
     wait(&mut next);
     assert!(!next_path.exists() && namespaces(&next_entry).is_empty());
 }
+
+const CAST: &str = r#"
+fabric = { topology = "single-switch", hosts = 5, host_link = "100 Mbps" }
+workload.cast = { receivers = 4, files = "300 KB" }
+transport = { name = "orca", orca = { spread = "multicast", patience = "60 s" } }
+measure = { time_limit = "120 s" }
+"#;
+
+#[test]
+fn files_reach_all_receivers_over_every_scheme() {
+    if !may_make_namespaces() {
+        println!("skipped: needs CAP_NET_ADMIN");
+        return;
+    }
+    let place = Place::new(CAST);
+    let cases = "sweep.cases=[\
+                 { transport.name = 'orca', workload.cast.files = ['300 KB', '1 B', '70 KB'] }, \
+                 { transport.name = 'orca', transport.orca.spread = 'unicast' }, \
+                 { transport.name = 'orca', transport.orca.spread = 'relay', workload.cast.receivers = [1, 4] }, \
+                 { transport.name = 'cast-tcp' }, \
+                 { transport.name = 'cast-chain' }]";
+    let output = place.run(&["testbed", "x.toml", "--set", cases, "--out", "real", "-q"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let points = place.summary("real")["points"].clone();
+    let points = points.as_array().unwrap();
+    for (point, (files, receivers, bytes)) in points.iter().zip([
+        (3, 4, 370_001.0),
+        (1, 4, 300_000.0),
+        (1, 2, 300_000.0),
+        (1, 4, 300_000.0),
+        (1, 4, 300_000.0),
+    ]) {
+        let cast = &point["cast"];
+        assert_eq!(point["end"], "all done", "{point:#}");
+        assert_eq!(
+            (&cast["missing_bytes"], &cast["wrong_bytes"]),
+            (&0.into(), &0.into()),
+            "{point:#}"
+        );
+        assert_eq!(point["messages"]["completed"], files * receivers, "{point:#}");
+        let took = cast["execution_us"].as_f64().unwrap();
+        for receiver in cast["receivers"].as_array().unwrap() {
+            assert_eq!(receiver["files"], files);
+            assert!(receiver["completed_us"].as_f64().unwrap() > 0.0);
+        }
+        // No faster than the link, with the burst that the token bucket lets through.
+        assert!(took >= (bytes - 20_000.0) * 8.0 / 100.0, "{took}");
+    }
+    // Lost packets go again, and a busy machine may lose many: no more is certain than what must cross the link once.
+    let copies = |nth: usize| points[nth]["cast"]["copies"].as_f64().unwrap();
+    assert!(copies(0) >= 1.0 && copies(1) >= 4.0 && copies(3) >= 4.0 && copies(4) >= 1.0);
+    assert!(copies(4) < copies(3), "a chain's sender sends one copy");
+    let refused = |sets: &[&str], says: &str| {
+        let mut args = vec!["testbed", "x.toml", "--out", "o"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let output = place.run(&args);
+        let said = words(&stderr(&output));
+        assert!(said.contains(says), "{sets:?}: {said}");
+        assert_eq!(code(&output), 2);
+    };
+    let labels = "transport={ name = 'orca', spread = 'labels' }";
+    refused(&[labels, "workload.cast.receivers=3"], "the testbed's hosts have no labels");
+    refused(&["transport.name='cast-unicast'"], "the testbed has no cast-unicast");
+    refused(&["workload.cast.cpu.copy_rate='8 Gbps'"], "[workload.cast.cpu] is simulated");
+    refused(&["workload.cast.files='1 GB'"], "the testbed takes 134217728 at most");
+    refused(&["workload.cast.processes=2"], "one port and one process");
+}
+
+#[test]
+fn the_overlay_carries_no_files_to_many() {
+    let place = Place::new(CAST);
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o"]);
+    assert_eq!(code(&output), 2);
+    let said = words(&stderr(&output));
+    assert!(said.contains("the overlay carries no files to many"), "{said}");
+}

@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 30] = [
+pub const SCENARIOS: [Builtin; 33] = [
     Builtin {
         name: "quickstart",
         file: "scenarios/quickstart.toml",
@@ -144,9 +144,24 @@ pub const SCENARIOS: [Builtin; 30] = [
         text: include_str!("../../../scenarios/papers/orca/failover.toml"),
     },
     Builtin {
+        name: "orca-state",
+        file: "scenarios/papers/orca/state.toml",
+        text: include_str!("../../../scenarios/papers/orca/state.toml"),
+    },
+    Builtin {
         name: "receiver-driven-sigcomm18",
         file: "scenarios/papers/receiver-driven-sigcomm18.toml",
         text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
+    },
+    Builtin {
+        name: "two-worlds-cast",
+        file: "scenarios/papers/two-worlds/two-worlds-cast.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast.toml"),
+    },
+    Builtin {
+        name: "two-worlds-cast-8",
+        file: "scenarios/papers/two-worlds/two-worlds-cast-8.toml",
+        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast-8.toml"),
     },
     Builtin {
         name: "two-worlds-incast",

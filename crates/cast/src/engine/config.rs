@@ -58,12 +58,21 @@ pub struct FabricPlace {
     pub layout: Arc<Layout>,
     /// Where the hosts are.
     pub hosts: Vec<(HostId, SocketAddr)>,
-    /// Where the controller is.
+    /// Where the controller is, if it is another host.
     pub controller: Option<HostId>,
     /// Switches go by labels.
     pub tor: bool,
     /// From one ping of this agent to the controller to the next; `None`: it is no agent.
     pub heartbeat: Option<Span>,
+    /// This host is the controller, beside all else that it is; agents that are silent for so long are dead.
+    pub control: Option<Span>,
+}
+
+impl FabricPlace {
+    /// Where the controller is.
+    pub(super) fn controller(&self) -> Option<HostId> {
+        if self.control.is_some() { Some(self.me) } else { self.controller }
+    }
 }
 
 impl EngineConfig {

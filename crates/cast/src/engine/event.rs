@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use rackweave_core::HostId;
+use rackweave_group::orca::controller::ControllerEvent;
 use rackweave_group::orca::flow::{SenderSummary, Slow, Standing};
 use rackweave_wire::orca::{Reason, Session};
 
@@ -109,6 +110,8 @@ pub enum EngineEvent {
         /// Its files.
         files: Vec<FileDone>,
     },
+    /// The controller, which this host is, has something to tell.
+    Control(ControllerEvent),
     /// A stream has ended early.
     ReceiveFailed {
         /// Which session.

@@ -1,11 +1,11 @@
 //! Streams that come in.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rackweave_core::{Span, Time};
 use rackweave_group::orca::host::Event;
-use rackweave_wire::orca::{Reason, Session};
+use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
 use crate::sink::{Drain, MakeSink};
@@ -23,6 +23,8 @@ pub(super) struct Incoming {
     ended: Option<u64>,
     consumed: u64,
     flushed: Time,
+    /// Gets its bytes apart from the others.
+    alone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +128,31 @@ impl Engine {
                 ended: None,
                 consumed: 0,
                 flushed: now,
+                alone: false,
             },
         );
+        self.choose_group();
+    }
+
+    /// Who gets its bytes alone, because its link is too slow for what goes to all, does not want the latter as well. (Agents
+    /// stay in the group: there, switches go by labels.)
+    fn choose_group(&mut self) {
+        let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
+            || self.incoming.is_empty()
+            || self.incoming.values().any(|incoming| !incoming.alone);
+        if wanted == self.grouped || !self.config.in_group || !self.config.bind.is_ipv4() {
+            return;
+        }
+        let socket = self.group.as_ref().unwrap_or(&self.socket);
+        let address = Ipv4Addr::from(GROUP);
+        let done = match wanted {
+            true => socket.join(address, self.interface),
+            false => socket.leave(address, self.interface),
+        };
+        // An interface that has gone: what is missing is repaired by unicast.
+        if done.is_ok() {
+            self.grouped = wanted;
+        }
     }
 
     pub(super) fn handle_receiver_event(&mut self, now: Time, event: Event) {
@@ -145,6 +170,12 @@ impl Engine {
                     incoming.readable = length;
                     incoming.ended = Some(length);
                 }
+            }
+            Event::Alone { session, alone } => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    incoming.alone = alone;
+                }
+                self.choose_group();
             }
             Event::Failed { session, reason } => self.fail(session, reason),
             Event::Closed { session } => {

@@ -1,6 +1,7 @@
 //! A host's side of Orca over sockets: one thread drives it.
 
 mod config;
+mod control;
 mod event;
 mod group;
 mod incoming;
@@ -18,6 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
 use rackweave_core::{HostId, Node as _, Span, Time};
+use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
@@ -36,6 +38,9 @@ use self::send::Sending;
 use crate::sink::Drain;
 use crate::wake::Waker;
 
+/// Sessions of which an agent can hold labels.
+const LABELS: u32 = 1 << 16;
+
 /// A host of Orca over UDP. Nothing blocks but [`Engine::wait`], and nothing happens by itself: call [`Engine::turn`], take
 /// what [`Engine::poll_event`] has, wait until the time that the turn returned.
 pub struct Engine {
@@ -43,9 +48,13 @@ pub struct Engine {
     clock: Clock,
     told: Time,
     host: Host,
+    controller: Option<Controller>,
     socket: UdpSocket,
     /// Bound to the group, where the first one is bound to an address.
     group: Option<UdpSocket>,
+    interface: Ipv4Addr,
+    /// In the multicast group now.
+    grouped: bool,
     peers: Peers,
     words: u8,
     key: Option<Key>,
@@ -146,21 +155,29 @@ impl Engine {
             me: config.me(),
             layout,
             ports: 1,
-            controller: fabric.and_then(|fabric| fabric.controller),
+            controller: fabric.and_then(FabricPlace::controller),
             tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
             flow: config.flow,
-            max_sessions: config.max_sessions,
+            max_sessions: match fabric {
+                // An agent holds the labels of its whole rack, however few streams its own host takes.
+                Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
+                _ => config.max_sessions,
+            },
             status_interval: config.flow.status_interval,
         });
+        let controller = fabric.and_then(control::controller);
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
         Ok(Self {
             clock: Clock::start(),
             told: Time::ZERO,
             host,
+            controller,
             socket,
             group,
+            interface,
+            grouped: config.in_group && config.bind.is_ipv4(),
             peers,
             words,
             key: keys.as_ref().map(|keys| keys.0.clone()),
@@ -248,10 +265,12 @@ impl Engine {
         let later = self.transmit(now)?;
         self.handle_events(now);
         self.reap();
+        // What has come in may be news of agents.
+        let later = later || !more && self.control(now);
         if more || later || !self.events.is_empty() {
             return Ok(Some(now));
         }
-        let times = [self.host.poll_timeout(), flush_at, self.next_retry()];
+        let times = [self.host.poll_timeout(), flush_at, self.next_retry(), self.next_control()];
         Ok(times.into_iter().flatten().min())
     }
 

@@ -93,7 +93,7 @@ impl Engine {
 
     fn handle_packet(&mut self, now: Time, from: HostId, mut decoded: orca::Decoded, bytes: &[u8]) {
         let me = self.config.me();
-        let (mut src, mut dst) = (from, me);
+        let mut dst = me;
         match &mut decoded.header {
             Header::Control(control) => {
                 if self.config.fabric.is_none() {
@@ -103,12 +103,14 @@ impl Engine {
                         control.to = me;
                     }
                 }
-                src = control.from;
             }
             Header::Data(data) if data.labelled == Labelled::Host => {}
             Header::Data(_) => dst = TO_GROUP,
         }
-        let packet = Packet::new(src, dst, bytes.len() as u32 + HEADERS, decoded.header);
+        let packet = Packet::new(from, dst, bytes.len() as u32 + HEADERS, decoded.header);
+        if self.give_controller(now, &packet) {
+            return;
+        }
         let handled = self.host.handle(now, 0, &packet);
         let payload = &bytes[decoded.payload];
         if let Some(store) = handled.store

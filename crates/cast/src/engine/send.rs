@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rackweave_core::{HostId, Node as _, Packet, Time};
+use rackweave_core::{HostId, Packet, Time};
 use rackweave_group::orca::flow::{FlowConfig, Standing};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
 use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
 
 use smallvec::SmallVec;
 
-use super::{Engine, EngineEvent, ReceiverProgress, SendView};
+use super::{Engine, EngineEvent, ReceiverProgress, SendView, control};
 use crate::source::{Payload, Source, SourceError};
 
 /// Packets that are handed to the kernel together.
@@ -287,7 +287,7 @@ impl Engine {
             }
             let mut idle = false;
             while self.staged.len() < SEND_BATCH {
-                let Some(packet) = self.host.poll_transmit(now, 0) else {
+                let Some(packet) = self.poll_packet(now) else {
                     idle = true;
                     break;
                 };
@@ -316,6 +316,7 @@ impl Engine {
     fn stage(&mut self, packet: &Packet<Header>) {
         let to = match packet.dst {
             TO_GROUP | TO_AGENT => Some(self.group_address()),
+            _ if control::is_for_rack(&packet.header) => Some(self.group_address()),
             host => self.peers.address(host),
         };
         let (words, key) = (self.words, self.key.as_ref());

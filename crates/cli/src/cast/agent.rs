@@ -17,6 +17,7 @@ use rackweave_group::orca::host::Spread;
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
+use super::fabric::RackArgs;
 use super::send::{FlowArgs, is_complete, state};
 use super::{CommonArgs, host, interrupted, random, say};
 use crate::exit;
@@ -27,7 +28,8 @@ pub(super) const SOCKET: &str = "/tmp/rackweave-cast.sock";
 /// Serve applications of this host: streams in and out by a Unix socket.
 ///
 /// One connection is one stream. Its first line is JSON, {"send": {"to": ["192.0.2.7:6722"], "name": "log"}} or
-/// {"receive": {}}; then bytes. Nothing is dropped: who reads slowly is waited for.
+/// {"receive": {}}; then bytes. Nothing is dropped: who reads slowly is waited for. With --fabric and --controller it also
+/// relays for its rack, and puts labels on what comes for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast agent --socket /run/cast.sock --key cast.key\n  \
@@ -36,6 +38,8 @@ pub(super) const SOCKET: &str = "/tmp/rackweave-cast.sock";
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     common: CommonArgs,
+    #[command(flatten)]
+    rack: RackArgs,
     /// Where applications connect.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
@@ -56,6 +60,7 @@ pub(crate) struct AgentArgs {
 pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let admitted: Vec<IpAddr> = args.from.iter().flatten().copied().collect();
     let mut config = args.common.engine(args.listen, admitted)?;
+    args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     let keyed = config.secret.is_some();
     // Applications that wait for a stream, first come first served.
@@ -172,7 +177,7 @@ fn open(
     stream: &UnixStream,
     keyed: bool,
 ) -> Result<Session, String> {
-    let flow = FlowArgs { mtu: None, rate: None }.flow(to, keyed)?;
+    let flow = FlowArgs { mtu: None, rate: None }.flow(to, keyed, 0)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = random().map_err(|error| error.to_string())?;
     let pipe = Pipe::new(name, input, &args.spool, number, args.batch as usize, None)

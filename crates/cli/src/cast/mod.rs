@@ -1,7 +1,9 @@
 //! `rackweave cast`: files and streams to many hosts.
 
 mod agent;
+mod control;
 mod diagnose;
+mod fabric;
 mod many;
 mod receive;
 mod send;
@@ -15,9 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Subcommand;
 use miette::miette;
 use rackweave_cast::Waker;
-use rackweave_cast::engine::{Admission, EngineConfig, FabricPlace, is_group_name};
-use rackweave_core::HostId;
-use rackweave_group::orca::label::Layout;
+use rackweave_cast::engine::{Admission, EngineConfig, is_group_name};
 use rackweave_wire::orca::PORT;
 
 use crate::exit;
@@ -28,8 +28,10 @@ pub(crate) enum CastCommand {
     Send(Box<send::SendArgs>),
     /// Take files that are sent.
     Receive(Box<receive::ReceiveArgs>),
-    /// Serve applications of this host.
+    /// Serve applications of this host, and relay for its rack.
     Agent(Box<agent::AgentArgs>),
+    /// Be the controller of a fabric with label switches.
+    Control(Box<control::ControlArgs>),
 }
 
 /// What both ends need to know.
@@ -41,11 +43,11 @@ pub(crate) struct CommonArgs {
     /// The interface of multicast, by its name or address (default: the system's choice).
     #[arg(long, value_name = "IF", value_parser = interface)]
     interface: Option<Ipv4Addr>,
-    /// All hosts of relays, the same file for all: a line for each with its address, numbered from 0.
-    #[arg(long, value_name = "FILE", requires = "me")]
-    hosts: Option<PathBuf>,
-    /// Which of --hosts this one is.
-    #[arg(long, value_name = "N", requires = "hosts")]
+    /// All hosts, for labels and relays, the same file for all: an address a line, or TOML with `hosts` and `[fabric]`.
+    #[arg(long, visible_alias = "hosts", value_name = "FILE")]
+    fabric: Option<PathBuf>,
+    /// Which of its hosts this one is, from 0 (default: the one with an address of this machine).
+    #[arg(long, value_name = "N", requires = "fabric")]
     me: Option<u32>,
     /// Print one JSON document on standard output.
     #[arg(long)]
@@ -60,6 +62,7 @@ pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
         CastCommand::Send(args) => send::send(*args),
         CastCommand::Receive(args) => receive::receive(&args),
         CastCommand::Agent(args) => agent::agent(&args),
+        CastCommand::Control(args) => control::control(&args),
     }
 }
 
@@ -122,40 +125,13 @@ fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Hosts that relay for each other: who they are, and where. They are all listened to.
-fn read_hosts(path: &Path, me: u32) -> miette::Result<FabricPlace> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| miette!("cannot read the list of hosts {}: {error}", path.display()))?;
-    let lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut hosts = Vec::new();
-    for (number, line) in lines.enumerate() {
-        let address = address(line).map_err(|error| miette!("{}: {error}", path.display()))?;
-        hosts.push((HostId(number as u32), address));
-    }
-    let count = hosts.len() as u32;
-    if me >= count {
-        return Err(miette!(
-            "--me {me}: {} has hosts 0 to {}",
-            path.display(),
-            count.saturating_sub(1)
-        ));
-    }
-    let layout = Arc::new(Layout::flat(count));
-    let me = HostId(me);
-    Ok(FabricPlace { me, layout, hosts, controller: None, tor: false, heartbeat: None })
-}
-
 impl CommonArgs {
     /// What the engine is told.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(read_key).transpose()?;
         let admission =
             Admission { anybody: secret.is_some(), loopback: true, addresses: admitted };
-        let fabric = match (&self.hosts, self.me) {
-            (Some(path), Some(me)) => Some(read_hosts(path, me)?),
-            _ => None,
-        };
+        let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
         let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(EngineConfig { secret, admission, interface, fabric, ..EngineConfig::new(bind) })
     }

@@ -15,6 +15,7 @@ use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
 use serde_json::json;
 
+use super::fabric::RackArgs;
 use super::{CommonArgs, group, hex, host, interrupted, rate, say, size};
 use crate::{exit, print};
 
@@ -31,6 +32,8 @@ use crate::{exit, print};
 pub(crate) struct ReceiveArgs {
     #[command(flatten)]
     common: CommonArgs,
+    #[command(flatten)]
+    rack: RackArgs,
     /// Where files go.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -107,6 +110,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         return receive_tcp(args, &target, &admitted);
     }
     let mut config = args.common.engine(args.listen, admitted.clone())?;
+    args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     config.group_port = match args.listen.port() {
         0 => config.group_port,
@@ -120,7 +124,11 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     if args.once {
         config.max_sessions = 1;
     }
-    if config.secret.is_none() && admitted.is_empty() && !args.listen.ip().is_loopback() {
+    if config.secret.is_none()
+        && config.fabric.is_none()
+        && admitted.is_empty()
+        && !args.listen.ip().is_loopback()
+    {
         say("note: only this host is served; --from HOST or --key FILE lets others in\n");
     }
     let making = target.clone();

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::baseline;
-use rackweave_cast::engine::{Engine, EngineEvent, ReceiverProgress, SendView};
+use rackweave_cast::engine::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time};
 use rackweave_group::orca::flow::{FlowConfig, Slow, Standing};
@@ -19,7 +19,9 @@ use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session};
 use serde_json::json;
 
-use super::{CommonArgs, address, diagnose, group, interrupted, many, random, rate, say, size};
+use super::{
+    CommonArgs, address, diagnose, fabric, group, interrupted, many, random, rate, say, size,
+};
 use crate::{exit, print};
 
 /// IP and UDP.
@@ -80,6 +82,12 @@ pub(crate) struct SendArgs {
     /// Keep no more of it than this; input waits when a receiver lacks more.
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
+    /// The controller of label switches, one of --fabric (default, with --spread labels: this process is it).
+    #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
+    controller: Option<SocketAddr>,
+    /// If this process is the controller: an agent that is silent for so long is dead.
+    #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
+    timeout: Span,
     /// Invite a receiver that fell silent again for so many seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     retry: u32,
@@ -91,8 +99,10 @@ enum SpreadArg {
     Multicast,
     /// A copy to each.
     Unicast,
-    /// From receiver to receiver, by the numbers of --hosts.
+    /// From receiver to receiver, by the numbers of --fabric.
     Relay,
+    /// By label switches and agents.
+    Labels,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -179,18 +189,28 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     if args.files.iter().any(|file| file.as_os_str() == "-") && args.files.len() > 1 {
         return Err(miette!("standard input is sent alone, without files"));
     }
-    if args.spread == Some(SpreadArg::Relay) && args.common.hosts.is_none() {
-        return Err(miette!(
-            "--spread relay needs --hosts FILE --me N, here and at the receivers: they send to each other"
-        ));
+    if args.common.fabric.is_none() {
+        match args.spread {
+            Some(SpreadArg::Relay) => {
+                return Err(miette!(
+                    "--spread relay needs --fabric FILE, here and at the receivers: they send to each other"
+                ));
+            }
+            Some(SpreadArg::Labels) => {
+                return Err(miette!(
+                    "--spread labels needs --fabric FILE: labels name hosts by their numbers in it"
+                ));
+            }
+            _ => {}
+        }
     }
     let unicast = args.method == MethodArg::Unicast;
     if args.processes > 1 && !unicast {
         return Err(miette!("--processes goes with --method unicast"));
     }
-    if unicast && (args.files[0].as_os_str() == "-" || args.common.hosts.is_some()) {
+    if unicast && (args.files[0].as_os_str() == "-" || args.common.fabric.is_some()) {
         return Err(miette!(
-            "--method unicast, which is here to compare, takes files only, and no --hosts"
+            "--method unicast, which is here to compare, takes files only, and no --fabric"
         ));
     }
     if unicast && args.bind.port() != 0 {
@@ -204,23 +224,18 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         bind = SocketAddr::from(([0; 16], 0));
     }
     let mut config = args.common.engine(bind, Vec::new())?;
-    if let Some(fabric) = &config.fabric
-        && let Some((_, mine)) = fabric.hosts.iter().find(|(host, _)| *host == fabric.me)
-    {
-        // Relays know this host by its address.
-        config.bind = *mine;
-        for to in &args.to {
-            if !fabric.hosts.iter().any(|(_, address)| address == to) {
-                return Err(miette!("{to} is not among --hosts"));
-            }
-        }
+    if let Some(place) = &mut config.fabric {
+        // The others know this host by its address.
+        config.bind = fabric::place(place, place.me).unwrap_or(config.bind);
+        take_place(args, place)?;
     }
     // Only those who are named are listened to, whoever has the key.
     config.admission.loopback = false;
     config.admission.anybody = false;
     config.retry = Span::from_secs(args.retry.into());
     let flow = FlowArgs { mtu: args.mtu, rate: args.rate };
-    let flow = match flow.flow(&args.to, config.secret.is_some()) {
+    let words = config.fabric.as_ref().map_or(0, |fabric| fabric.layout.words());
+    let flow = match flow.flow(&args.to, config.secret.is_some(), words) {
         Ok(flow) => flow,
         Err(error) => {
             say(&format!("error: {error}\n"));
@@ -251,6 +266,7 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         Some(SpreadArg::Multicast) => Spread::Multicast,
         Some(SpreadArg::Unicast) => Spread::Unicast,
         Some(SpreadArg::Relay) => Spread::Relay,
+        Some(SpreadArg::Labels) => Spread::Labels,
         None if hosts.len() == 1 => Spread::Unicast,
         None => engine.probe(&hosts).map_err(failed)?.0,
     };
@@ -259,6 +275,32 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         Err(error) => return Err(miette!("{error}")),
     };
     run(args, &mut engine, session, spread, keyed)
+}
+
+/// What this host is in its fabric.
+fn take_place(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
+    let mut abroad = false;
+    for to in &args.to {
+        let host = fabric::find(place, *to)?;
+        abroad |= place.layout.place(host).rack != place.layout.place(place.me).rack;
+    }
+    if args.spread != Some(SpreadArg::Labels) {
+        return Ok(());
+    }
+    fabric::check(&place.layout)?;
+    place.tor = true;
+    match args.controller {
+        Some(address) => place.controller = Some(fabric::find(place, address)?),
+        None if args.timeout == Span::ZERO => {
+            return Err(miette!("--timeout 0: every agent would be dead"));
+        }
+        None => {
+            place.control = Some(args.timeout);
+            // In its own rack this host holds the labels, whoever else does.
+            place.heartbeat = (!abroad).then_some(Span(args.timeout.0 / 5 + 1));
+        }
+    }
+    Ok(())
 }
 
 fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
@@ -289,7 +331,12 @@ pub(super) struct FlowArgs {
 
 impl FlowArgs {
     /// Settings for the ways to these receivers.
-    pub(super) fn flow(&self, to: &[SocketAddr], keyed: bool) -> Result<FlowConfig, String> {
+    pub(super) fn flow(
+        &self,
+        to: &[SocketAddr],
+        keyed: bool,
+        words: u8,
+    ) -> Result<FlowConfig, String> {
         let mut mtu = self.mtu.unwrap_or(u32::MAX);
         for to in to {
             let way = route_to(*to)
@@ -298,7 +345,7 @@ impl FlowArgs {
                 mtu = mtu.min(way.1);
             }
         }
-        let header = header_bytes(keyed);
+        let header = header_bytes(keyed, words);
         let payload = (mtu.max(256) - IP_UDP - header).min(MAX_PAYLOAD);
         Ok(FlowConfig {
             payload: payload as u16,
@@ -309,8 +356,8 @@ impl FlowArgs {
     }
 }
 
-/// Bytes of a data packet's header.
-fn header_bytes(keyed: bool) -> u32 {
+/// Bytes of a data packet's header with labels of so many words.
+fn header_bytes(keyed: bool, words: u8) -> u32 {
     let data = Data {
         labelled: Labelled::Host,
         label: Label(0),
@@ -321,8 +368,8 @@ fn header_bytes(keyed: bool) -> u32 {
         end: false,
         parity: None,
     };
-    // A rack label of 64 ports.
-    orca::header_bytes(&Header::Data(data), 2, keyed)
+    // A rack label of 64 ports, at least.
+    orca::header_bytes(&Header::Data(data), words.max(2), keyed)
 }
 
 fn run(

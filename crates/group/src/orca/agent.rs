@@ -187,6 +187,13 @@ impl Agent {
         }
     }
 
+    /// The controller is there (again): an agent that has fallen silent pings at once.
+    pub fn wake(&mut self, now: Time) {
+        if let Some(heart) = self.heart.as_mut().filter(|heart| heart.unanswered >= TRIES) {
+            (heart.unanswered, heart.next) = (0, now);
+        }
+    }
+
     /// When [`Agent::poll`] has something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {

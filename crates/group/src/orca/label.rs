@@ -362,6 +362,32 @@ impl Layout {
         (0..u32::from(self.racks())).filter(led).map(|rack| rack as u16)
     }
 
+    /// How far a rack is from a host: 0 its own, 1 in its pod, 2 elsewhere.
+    #[must_use]
+    pub fn distance(&self, from: HostId, rack: u16) -> u8 {
+        let own = self.place(from).rack;
+        let pod = |rack: u16| u32::from(rack) / self.racks_per_pod.max(1);
+        match () {
+            () if own == rack => 0,
+            () if pod(own) == pod(rack) => 1,
+            () => 2,
+        }
+    }
+
+    /// A pilot label of the first of these hosts, which are one sender's ports, as it is for each port: only with racks
+    /// that none of the others is nearer to. `Label(0)`: there are none.
+    #[must_use]
+    pub fn split(&self, ports: &[HostId], pilot: Label, salt: u32) -> Vec<Label> {
+        let Some(first) = ports.first() else { return Vec::new() };
+        let mut racks: Vec<Vec<u16>> = vec![Vec::new(); ports.len()];
+        for rack in self.racks_of(*first, pilot) {
+            let near = (0..ports.len()).min_by_key(|port| self.distance(ports[*port], rack));
+            racks[near.unwrap_or(0)].push(rack);
+        }
+        let label = |(from, racks): (&HostId, Vec<u16>)| self.pilot(*from, racks.into_iter(), salt);
+        ports.iter().zip(racks).map(label).collect()
+    }
+
     /// The rack label of these ports.
     #[must_use]
     pub fn rack_label(&self, ports: u64) -> Label {

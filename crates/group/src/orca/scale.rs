@@ -85,6 +85,9 @@ pub struct ScaleReport {
     pub agent_sessions: (f64, u32),
     /// Bytes of the fullest agent's table.
     pub agent_bytes: u64,
+    /// Racks without members that a packet reaches because its pilot label names them, for each rack with members: of the
+    /// first [`SAMPLED`] sessions.
+    pub redundant_copies: f64,
     /// Changes that were carried out.
     pub changes: u64,
     /// Packets that the controller sent for one change: `Sync` (the `ToR` copies it to its agents), and the answer.
@@ -107,6 +110,9 @@ impl ScaleReport {
     }
 }
 
+/// Sessions whose labels are followed.
+pub const SAMPLED: u32 = 10_000;
+
 /// Builds the state and measures it. The same for the same settings.
 ///
 /// # Errors
@@ -120,6 +126,7 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     let mut controller = Controller::new(settings);
     let mut rng = Rng::stream(config.seed, 0, 0, "orca scale");
     let mut members = 0;
+    let (mut wanted, mut reached) = (0_u64, 0_u64);
     let mut per_rack = vec![0_u32; usize::from(layout.racks())];
     for number in 0..config.sessions {
         let session = session(number);
@@ -128,6 +135,11 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
         for (rack, ports) in &racks {
             per_rack[usize::from(*rack)] += 1;
             members += u64::from(ports.count_ones());
+        }
+        if number < SAMPLED {
+            let label = layout.pilot(sender, racks.iter().map(|(rack, _)| *rack), number);
+            wanted += racks.len() as u64;
+            reached += layout.racks_of(sender, label).count() as u64;
         }
         controller.restore(session, sender, &racks);
     }
@@ -153,6 +165,7 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
             per_rack[usize::from(fullest)],
         ),
         agent_bytes,
+        redundant_copies: reached.saturating_sub(wanted) as f64 / wanted.max(1) as f64,
         changes,
         syncs_per_change: per_change(syncs),
         confirmations_per_change: per_change(confirmations),

@@ -15,12 +15,14 @@ use std::ops::Range;
 
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::baseline::Cost;
+use rackweave_group::orca::scale::ScaleConfig;
 use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 
+pub(crate) use self::orca::flow_config;
 pub use self::run::{CastError, run};
 pub use self::summary::{
-    CastResult, CastSummary, FileTimes, Quantiles, ReceiverSummary, ReceiverTimes,
+    CastResult, CastSummary, FileTimes, PlaneSummary, Quantiles, ReceiverSummary, ReceiverTimes,
 };
 
 /// The files of the Orca end-to-end evaluation in their order (`docker/broadcast_files_0.txt` of its repository): 34, of
@@ -56,6 +58,8 @@ pub struct CastConfig {
     pub crashed: Vec<HostId>,
     /// When the first of them does.
     pub fault: Option<Time>,
+    /// The control plane's tables that are built and measured beside the run, on a fabric of their own.
+    pub plane: Option<ScaleConfig>,
 }
 
 /// What carries files to many.

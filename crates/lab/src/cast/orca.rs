@@ -12,7 +12,7 @@ use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
 use rackweave_sim::result::RunResult;
 use rackweave_sim::{Attached, Fabric};
-use rackweave_wire::orca::{Header, Labelled, Reason, Session};
+use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::nodes::{Either, Role};
 use super::run::{CastError, Scene};
@@ -57,13 +57,16 @@ pub(super) fn run(
             status_interval: scheme.status_interval.unwrap_or(Span::from_us(100)),
         })
     };
-    let member =
-        |host: Host, part: Part| Either::Server(Member { host, part, timed_at: None, split: None });
+    let member = |host: Host, part: Part| Either::Server(Member { host, part, timed_at: None });
     let server = cast.senders[0];
     let mut sending = host(server, cast.senders.len());
     sending
         .open(Time::ZERO, FILES, 1, &cast.receivers, spread, flow)
         .map_err(|error| CastError::Session(error.to_string()))?;
+    if cast.senders.len() > 1 {
+        // The evaluation's racks are joined by nothing but the sender; here they are.
+        sending = sending.with_places(cast.senders.clone());
+    }
     let part = Part::Server(Box::new(Server {
         rounds: scene.rounds(),
         writers: Writers::new(cast.cost, cast.buffer, 1, 1),
@@ -77,14 +80,7 @@ pub(super) fn run(
         started: false,
         detached: 0,
     }));
-    let mut sender = member(sending, part);
-    if let Either::Server(sender) = &mut sender
-        && cast.senders.len() > 1
-    {
-        let (layout, hosts) = (Arc::clone(&layout), cast.senders.clone());
-        sender.split = Some(Split { layout, hosts });
-    }
-    let mut nodes = vec![Attached { node: sender, hosts: cast.senders.clone() }];
+    let mut nodes = vec![Attached { node: member(sending, part), hosts: cast.senders.clone() }];
     nodes.extend(cast.receivers.iter().enumerate().map(|(nth, &me)| {
         let part = Part::Client(Box::new(Client {
             server,
@@ -121,7 +117,8 @@ pub(super) fn run(
     })
 }
 
-fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
+/// The streams' parameters.
+pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
     let default = FlowConfig::default();
     FlowConfig {
         payload: scheme.payload,
@@ -141,40 +138,6 @@ struct Member {
     part: Part,
     /// When it was last called for a timeout.
     timed_at: Option<Time>,
-    /// Of a sender with several ports: which racks are behind which.
-    split: Option<Split>,
-}
-
-/// Which racks a sender reaches by which of its ports. Its host replicates to all ports (Section III.C), and the evaluation's
-/// racks are joined by nothing else; here they are, so that each copy must go to the racks of its port only.
-#[derive(Debug)]
-struct Split {
-    layout: Arc<Layout>,
-    hosts: Vec<HostId>,
-}
-
-impl Split {
-    /// The packet as it leaves by a port; `None`: nobody is behind it.
-    fn narrow(&self, mut packet: Packet<Header>, port: u8) -> Option<Packet<Header>> {
-        let Header::Data(data) = &mut packet.header else { return Some(packet) };
-        if data.labelled != Labelled::Pilot {
-            return Some(packet);
-        }
-        let rack_of = |host: HostId| self.layout.place(host).rack;
-        let port_to =
-            |rack: u16| self.hosts.iter().position(|host| rack_of(*host) == rack).unwrap_or(0);
-        let from = self.hosts[usize::from(port)];
-        let racks: Vec<u16> = self
-            .layout
-            .racks_of(self.hosts[0], data.label)
-            .filter(|rack| port_to(*rack) == usize::from(port))
-            .collect();
-        if racks.is_empty() {
-            return None;
-        }
-        data.label = self.layout.pilot(from, racks.into_iter(), data.session.0);
-        Some(packet)
-    }
 }
 
 /// A host whose timer is due again at once (a stream that may send, but whose other port is behind) is called again so much
@@ -359,16 +322,10 @@ impl Node for Member {
     }
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
-        let mut packet = self.host.poll_transmit(now, port);
+        let packet = self.host.poll_transmit(now, port);
         self.events(now);
-        loop {
-            // What has only now been offered leaves by a link that is free.
-            let next = packet.take().or_else(|| self.host.poll_transmit(now, port))?;
-            let Some(split) = &self.split else { return Some(next) };
-            if let Some(next) = split.narrow(next, port) {
-                return Some(next);
-            }
-        }
+        // What has only now been offered leaves by a link that is free.
+        packet.or_else(|| self.host.poll_transmit(now, port))
     }
 
     fn poll_timeout(&self) -> Option<Time> {

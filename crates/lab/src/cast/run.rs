@@ -6,6 +6,7 @@ use rackweave_core::{FailReason, Framing, Header, HostId, Node, Span, SwitchProg
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
 use rackweave_group::orca::label::LabelError;
+use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::result::{Counters, End, LinkReport, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Attached, Cluster, ClusterError, ClusterSetup, Control, Fabric, FabricError};
@@ -48,7 +49,8 @@ pub fn run(
     // How far a run is, is told by its time.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
     let scene = Scene { cast, config, control };
-    match &cast.scheme {
+    let plane = cast.plane.as_ref().map(scale::report).transpose()?;
+    let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
             let sending = unicast::Config {
                 hosts: cast.senders.clone(),
@@ -91,6 +93,46 @@ pub fn run(
             scene.run(fabric, nodes, |_| Ok(Plain::default()))
         }
         Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
+    };
+    done.map(|(run, result)| (run, CastResult { plane, ..result }))
+}
+
+impl CastConfig {
+    /// The sender's host towards a receiver: where its acknowledgements go.
+    fn sender_of(&self, receiver: HostId) -> HostId {
+        self.senders[usize::from(self.port_to(receiver))]
+    }
+
+    /// What became of the files, as every run has it: a message is a file on its way to one receiver.
+    pub(crate) fn messages(&self, fabric: &Fabric, result: &CastResult) -> Vec<MessageRecord> {
+        // Full frames, with nothing but UDP's header.
+        let framing = Framing {
+            max_payload: frame::MTU - frame::IPV4 - 8,
+            header_bytes: frame::IPV4 + 8,
+            spray_above_bytes: u32::MAX,
+        };
+        let mut messages = Vec::new();
+        for (nth, file) in result.files.iter().enumerate() {
+            for receiver in &result.receivers {
+                let src = self.sender_of(receiver.host);
+                let outcome = match receiver.completed.get(nth) {
+                    Some(at) => Outcome::Completed(*at),
+                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
+                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
+                    None => Outcome::Unfinished,
+                };
+                messages.push(MessageRecord {
+                    stream: 0,
+                    src,
+                    dst: receiver.host,
+                    bytes: file.bytes,
+                    start: file.begun,
+                    ideal: fabric.ideal(src, receiver.host, file.bytes, framing),
+                    outcome,
+                });
+            }
+        }
+        messages
     }
 }
 
@@ -107,9 +149,8 @@ impl Scene<'_> {
         self.cast.receivers.iter().map(client).collect()
     }
 
-    /// Where a receiver's acknowledgements go.
     fn sender_of(&self, receiver: HostId) -> HostId {
-        self.cast.senders[usize::from(self.cast.port_to(receiver))]
+        self.cast.sender_of(receiver)
     }
 
     pub(super) fn rounds(&self) -> Rounds {
@@ -196,43 +237,18 @@ impl Scene<'_> {
             detached: sum(N::detached),
             wrong_bytes: sum(N::wrong_bytes),
             silent_agents: sum(N::silent_agents),
+            plane: None,
         }
     }
 
-    /// The same as every run has it: a message is a file on its way to one receiver.
+    /// The same as every run has it.
     fn run_result<N: Node, P: SwitchProgram<Header = N::Header>>(
         &self,
         end: End,
         cluster: &mut Cluster<N, P>,
         result: &CastResult,
     ) -> RunResult {
-        // Full frames, with nothing but UDP's header.
-        let framing = Framing {
-            max_payload: frame::MTU - frame::IPV4 - 8,
-            header_bytes: frame::IPV4 + 8,
-            spray_above_bytes: u32::MAX,
-        };
-        let mut messages = Vec::new();
-        for (nth, file) in result.files.iter().enumerate() {
-            for receiver in &result.receivers {
-                let src = self.sender_of(receiver.host);
-                let outcome = match receiver.completed.get(nth) {
-                    Some(at) => Outcome::Completed(*at),
-                    None if receiver.crashed => Outcome::Failed(FailReason::HostCrashed),
-                    None if receiver.lost => Outcome::Failed(FailReason::PeerSilent),
-                    None => Outcome::Unfinished,
-                };
-                messages.push(MessageRecord {
-                    stream: 0,
-                    src,
-                    dst: receiver.host,
-                    bytes: file.bytes,
-                    start: file.begun,
-                    ideal: cluster.fabric().ideal(src, receiver.host, file.bytes, framing),
-                    outcome,
-                });
-            }
-        }
+        let messages = self.cast.messages(cluster.fabric(), result);
         let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
         let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
         let links: Vec<LinkReport> = cluster

@@ -1,6 +1,7 @@
 //! What came of it.
 
 use rackweave_core::{HostId, Span, Time};
+use rackweave_group::orca::scale::ScaleReport;
 use serde::Serialize;
 
 use super::CastConfig;
@@ -25,6 +26,8 @@ pub struct CastResult {
     pub wrong_bytes: u64,
     /// Agents that fell silent, as their controller sees it.
     pub silent_agents: u64,
+    /// The control plane's tables.
+    pub plane: Option<ScaleReport>,
 }
 
 /// A file as its sender sees it.
@@ -150,8 +153,71 @@ pub struct CastSummary {
     /// longest before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failover_us: Option<f64>,
+    /// The control plane's tables, if they were built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plane: Option<PlaneSummary>,
     /// Every receiver.
     pub receivers: Vec<ReceiverSummary>,
+}
+
+/// The control plane's tables on a fabric of their own, filled: sizes are of what is in memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlaneSummary {
+    /// Hosts, all of them agents.
+    pub hosts: u32,
+    /// Sessions.
+    pub sessions: u32,
+    /// Members of all sessions.
+    pub members: u64,
+    /// Bits of a label.
+    pub label_bits: u32,
+    /// Bytes of a label in packets.
+    pub label_bytes: u32,
+    /// Bytes that a `ToR` switch remembers.
+    pub tor_state_bytes: u32,
+    /// Bytes that another switch remembers.
+    pub other_state_bytes: u32,
+    /// Entries of all `ToR` switches together if each had a table of its sessions instead.
+    pub group_entries: u64,
+    /// Bytes of the controller's store.
+    pub controller_bytes: u64,
+    /// The same for each session.
+    pub controller_bytes_per_session: f64,
+    /// Sessions in the fullest agent's table.
+    pub agent_sessions: u32,
+    /// Bytes of that table.
+    pub agent_bytes: u64,
+    /// The same for each of its sessions.
+    pub agent_bytes_per_session: f64,
+    /// `Sync` packets of the controller for a change of members.
+    pub syncs_per_change: f64,
+    /// Confirmations for a change.
+    pub confirmations_per_change: f64,
+    /// Racks without members to which pilot labels lead, for each rack with some.
+    pub redundant_copies: f64,
+}
+
+impl From<&ScaleReport> for PlaneSummary {
+    fn from(report: &ScaleReport) -> Self {
+        Self {
+            hosts: report.hosts,
+            sessions: report.sessions,
+            members: report.members,
+            label_bits: report.label_bits,
+            label_bytes: report.label_bytes,
+            tor_state_bytes: report.tor_state_bytes,
+            other_state_bytes: report.other_state_bytes,
+            group_entries: report.group_entries,
+            controller_bytes: report.controller_bytes,
+            controller_bytes_per_session: report.controller_bytes_per_session(),
+            agent_sessions: report.agent_sessions.1,
+            agent_bytes: report.agent_bytes,
+            agent_bytes_per_session: report.agent_bytes_per_session(),
+            syncs_per_change: report.syncs_per_change,
+            confirmations_per_change: report.confirmations_per_change,
+            redundant_copies: report.redundant_copies,
+        }
+    }
 }
 
 /// A receiver in numbers.
@@ -198,6 +264,7 @@ impl CastSummary {
             wrong_bytes: result.wrong_bytes,
             silent_agents: result.silent_agents,
             failover_us: failover(config, result),
+            plane: result.plane.as_ref().map(PlaneSummary::from),
             receivers: result
                 .receivers
                 .iter()

@@ -318,9 +318,12 @@ fn every_claim_is_there() {
             "orca-wait-time",
             "orca-scaling",
             "orca-failover",
+            "orca-state",
             "two-worlds-incast",
             "two-worlds-load",
             "two-worlds-split",
+            "two-worlds-cast",
+            "two-worlds-cast-8",
         ]
     );
     for claim in claims(&papers) {

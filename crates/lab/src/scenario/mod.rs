@@ -10,6 +10,7 @@ mod datagram;
 mod de;
 mod fabric;
 mod homa;
+mod hosts;
 mod measure;
 mod polo;
 mod receiver_driven;
@@ -21,6 +22,7 @@ mod tree;
 mod values;
 mod workload;
 
+pub use self::hosts::Hosts;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig};
 
@@ -137,7 +139,8 @@ pub struct PointSpec {
     pub unfinished: Unfinished,
     /// Whether every message is written to a file.
     pub messages_csv: bool,
-    /// By stream: the congestion control of the kernel that its transport stands for, if it is TCP.
+    /// By stream (of a cast: once, if it goes over TCP): the congestion control of the kernel that its transport stands
+    /// for, if it is TCP.
     pub kernel_tcp: Vec<Option<&'static str>>,
     /// How it runs on real hosts.
     pub testbed: TestbedConfig,
@@ -428,12 +431,6 @@ impl Reader<'_> {
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let faults: Vec<_> = faults.collect::<Result<_, _>>().map_err(located)?;
         if let Some(workload) = &file.cast {
-            if self.world == World::Testbed {
-                return Err(located(
-                    Problem::new("workload.cast", "one-to-many schemes run in the simulator")
-                        .with_help("`rackweave cast` sends files to many over real networks"),
-                ));
-            }
             if let Some(beside) = &background {
                 return Err(located(
                     Problem::new("background", "nothing runs beside [workload.cast]")
@@ -444,7 +441,7 @@ impl Reader<'_> {
                 cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
             let (name, label) = (scheme.name.as_str().to_owned(), scheme.label());
             let keys = &workload.cast;
-            let cast = keys.resolve(&scheme, &fabric, &faults).map_err(located)?;
+            let cast = keys.resolve(&scheme, &fabric, &faults, file.seed).map_err(located)?;
             let config = RunConfig {
                 seed: file.seed,
                 run: 0,
@@ -463,7 +460,7 @@ impl Reader<'_> {
                 size_buckets: file.measure.size_buckets().map_err(located)?,
                 unfinished: file.measure.unfinished,
                 messages_csv: file.measure.messages_csv,
-                kernel_tcp: Vec::new(),
+                kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
                 testbed: file.testbed.resolve(),
                 cast: Some(Arc::new(cast)),
             };

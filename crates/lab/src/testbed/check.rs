@@ -1,7 +1,9 @@
 //! What a machine cannot do is refused before anything is made.
 
 use rackweave_core::{HostId, frame};
+use rackweave_group::baseline::Cost;
 use rackweave_linux::netns::{self, NetnsError};
+use rackweave_sim::config::Topology;
 use rackweave_sim::{Fabric, mean_gap};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
@@ -9,7 +11,8 @@ use rackweave_workload::Pattern;
 use super::TestbedError;
 use super::doors::{Doors, kernel_has};
 use super::part::longest;
-use crate::scenario::{PointSpec, Scenario};
+use crate::cast::{CastConfig, Scheme, SpreadBy};
+use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// A message longer than this would have to be held whole in memory, at both ends.
 const LONGEST_MESSAGE: u64 = 128 << 20;
@@ -37,6 +40,9 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
     features(point)?;
+    if let Some(cast) = &point.cast {
+        files(point, cast, overlay)?;
+    }
     doors(point, overlay)?;
     let hosts = u64::from(fabric.hosts());
     if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
@@ -88,6 +94,59 @@ fn features(point: &PointSpec) -> Result<(), TestbedError> {
     Ok(())
 }
 
+/// Files to many.
+fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), TestbedError> {
+    let in_simulator = "`rackweave run` simulates it";
+    if overlay {
+        return Err(refused(
+            "the overlay carries no files to many: `rackweave cast` has a UDP socket of its own",
+            "without --overlay (as root) hosts are network namespaces",
+        ));
+    }
+    if !matches!(point.config.fabric.topology, Topology::SingleSwitch { .. }) {
+        let message = "the testbed sends files to many through a single switch only";
+        return Err(refused(message, "topology = \"single-switch\""));
+    }
+    if cast.senders.len() > 1 || cast.processes > 1 {
+        let message = "the testbed's sender of files has one port and one process";
+        return Err(refused(message, in_simulator));
+    }
+    if cast.cost != Cost::default() {
+        let message = "[workload.cast.cpu] is simulated: real senders take the time they take";
+        return Err(refused(message, "leave it out here"));
+    }
+    if !cast.crashed.is_empty() {
+        let message = "the testbed does not crash hosts that have to do with files to many";
+        return Err(refused(message, in_simulator));
+    }
+    let total = cast.bytes();
+    if total > LONGEST_MESSAGE {
+        return Err(refused(
+            format!("files of {total} bytes in all: the testbed takes {LONGEST_MESSAGE} at most"),
+            "each host holds them in memory, to compare",
+        ));
+    }
+    match &cast.scheme {
+        Scheme::Unicast { .. } => {
+            let message = "the testbed has no cast-unicast: plain UDP copies that nobody repairs";
+            Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
+        }
+        Scheme::Orca(orca) if orca.spread == SpreadBy::Labels => {
+            let message = "the testbed's hosts have no labels: its switch knows them, its hosts have no controller";
+            Err(refused(message, "spread is \"multicast\", \"relay\" or \"unicast\" there"))
+        }
+        Scheme::Streams { .. } if cast.files.len() > 1 => {
+            let message = "over cast-tcp and cast-chain the testbed sends one file";
+            Err(refused(message, in_simulator))
+        }
+        Scheme::Streams { .. } if point.testbed.tcp == TcpBy::Machine => {
+            let message = "files to many go over the kernel's TCP";
+            Err(refused(message, "leave out testbed.tcp"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let doors = Doors::of(point, overlay);
     if overlay && doors.doors.len() > 1 {
@@ -122,7 +181,11 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
     let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
     let full_per_second =
         fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
-    let mut sum = 0.0;
+    // A full link into each receiver, and answers to every other packet.
+    let mut sum = match &point.cast {
+        Some(cast) => cast.receivers.len() as f64 * full_per_second * 1.5,
+        None => 0.0,
+    };
     for stream in &point.config.streams {
         let workload = &stream.workload;
         let all = hosts as usize;

@@ -27,6 +27,7 @@ use rackweave_core::Time;
 pub use self::part::main as part_main;
 pub use self::process::PartCommand;
 pub use self::protocol::Role;
+use crate::cast::CastSummary;
 use crate::error::ScenarioError;
 use crate::results::{PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
@@ -235,6 +236,10 @@ impl Testbed {
             Ok(Some(ran)) => {
                 let mut result = PointResult::new(index, spec, ran.result, ran.cpu_s);
                 result.summary.doubts = ran.doubts;
+                if let (Some(config), Some(cast)) = (&spec.cast, ran.cast) {
+                    result.summary.cast = Some(CastSummary::new(config, &cast));
+                    result.cast = Some(cast);
+                }
                 PointEnd::Finished(Box::new(result))
             }
             Err(error) => PointEnd::Failed(PointFailure {

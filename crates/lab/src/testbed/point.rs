@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{
@@ -20,8 +20,9 @@ use super::doors::Doors;
 use super::gather::Gathering;
 use super::leftovers::{Ledger, RunEntry};
 use super::process::{News, PATIENCE, Part, Parts};
-use super::protocol::{Bind, HostEnd, Order, Role, Said, Setup, SwitchEnd};
+use super::protocol::{Bind, CastEnd, HostEnd, Order, Role, Said, Setup, SwitchEnd};
 use super::{Testbed, TestbedError, part, space};
+use crate::cast::{CastConfig, CastResult, FileTimes, ReceiverTimes};
 use crate::scenario::PointSpec;
 
 /// From the moment when all parts have read the scenario to the start of load: they take their addresses, and
@@ -35,10 +36,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LAST_WORDS: Span = Span::from_secs(2);
 /// The smallest packet on a link: what answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
+/// Full frames, with nothing but UDP's header.
+const PLAIN: Framing = Framing {
+    max_payload: frame::MTU - frame::IPV4 - 8,
+    header_bytes: frame::IPV4 + 8,
+    spray_above_bytes: u32::MAX,
+};
 
 /// What a point has given.
 pub(super) struct Ran {
     pub(super) result: RunResult,
+    /// Of files to many.
+    pub(super) cast: Option<CastResult>,
     pub(super) cpu_s: f64,
     /// Why its numbers are not to be trusted, if there are reasons.
     pub(super) doubts: Vec<String>,
@@ -86,13 +95,16 @@ pub(super) fn run(
     let fabric =
         Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Part(error.to_string()))?;
     let config = &point.config;
-    let stream = &config.streams[0];
-    let total = mean_gap(&fabric, stream)
-        .and_then(|gap| {
-            Generator::new(&stream.workload, fabric.hosts(), gap, config.seed, config.run, 0)
-        })
-        .map_err(|error| TestbedError::Part(error.to_string()))?
-        .total();
+    let total = match config.streams.first() {
+        Some(stream) => mean_gap(&fabric, stream)
+            .and_then(|gap| {
+                Generator::new(&stream.workload, fabric.hosts(), gap, config.seed, config.run, 0)
+            })
+            .map_err(|error| TestbedError::Part(error.to_string()))?
+            .total(),
+        // Files to many are no messages: hosts tell when they are idle, and at their end what became of them.
+        None => Some(0),
+    };
     let entry = ledger.begin()?;
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
     let (sender, news) = channel();
@@ -480,7 +492,64 @@ impl PointRun<'_> {
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };
         let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
-        Ran { result, cpu_s, doubts: self.doubts(switch) }
+        let (result, cast) = match &self.point.cast {
+            Some(config) => {
+                let cast = self.cast_result(config);
+                (self.with_files(result, config, &cast), Some(cast))
+            }
+            None => (result, None),
+        };
+        Ran { result, cast, cpu_s, doubts: self.doubts(switch) }
+    }
+
+    /// What hosts have said of files to many.
+    fn cast_result(&self, config: &CastConfig) -> CastResult {
+        let nothing = CastEnd::default();
+        let of = |host: &HostId| {
+            self.host_ends.get(&host.0).and_then(|end| end.cast.as_ref()).unwrap_or(&nothing)
+        };
+        let sender = of(&config.senders[0]);
+        let file = |(&bytes, &(begun, ended)): (&u64, &(u64, Option<u64>))| FileTimes {
+            bytes,
+            begun: Time(begun),
+            ended: ended.map(Time),
+        };
+        let receiver = |&host: &HostId| {
+            let told = of(&host);
+            ReceiverTimes {
+                host,
+                completed: told.completed.iter().map(|at| Time(*at)).collect(),
+                longest_gap_before: Span(told.longest_gap),
+                longest_gap: Span::ZERO,
+                crashed: false,
+                lost: sender.lost.contains(&host.0),
+            }
+        };
+        CastResult {
+            files: config.files.iter().zip(&sender.files).map(file).collect(),
+            receivers: config.receivers.iter().map(receiver).collect(),
+            sender_link_bytes: sender.link.0,
+            sender_packets: sender.link.1,
+            repaired_bytes: sender.repaired_bytes,
+            detached: sender.detached,
+            wrong_bytes: config.receivers.iter().map(|host| of(host).wrong_bytes).sum(),
+            silent_agents: 0,
+        }
+    }
+
+    /// What a run with files to many has in common with others.
+    fn with_files(&self, result: RunResult, config: &CastConfig, cast: &CastResult) -> RunResult {
+        let messages = config.messages(&self.fabric, cast);
+        let whole =
+            messages.iter().filter(|message| matches!(message.outcome, Outcome::Completed(_)));
+        let delivered = whole.map(|message| message.bytes).sum();
+        RunResult {
+            measured: cast.execution().unwrap_or(Span(result.ended_at.0)),
+            messages,
+            delivered_bytes: vec![delivered],
+            delivered_by_sender: Vec::new(),
+            ..result
+        }
     }
 
     fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
@@ -511,7 +580,7 @@ impl PointRun<'_> {
 
     /// Whether the machine kept up: if it did not, the numbers are those of the machine, not of the transports.
     fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
-        let framing = self.doors.doors[0].transport.framing();
+        let framing = self.doors.doors.first().map_or(PLAIN, |door| door.transport.framing());
         let round_trip = self.fabric.base_rtt(framing, SMALLEST);
         let mut doubts = Vec::new();
         let late = Span(switch.late_p99_ps);

@@ -184,6 +184,28 @@ pub(super) struct HostEnd {
     pub(super) lag_p99_ps: u64,
     pub(super) lag_max_ps: u64,
     pub(super) round_trips: Vec<Trip>,
+    /// Of a run with files to many.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) cast: Option<CastEnd>,
+}
+
+/// What a host of a run with files to many says at its end: the sender of the files and its link, a receiver of when it had
+/// them.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct CastEnd {
+    /// When each file began, and when its last acknowledgement came.
+    pub(super) files: Vec<(u64, Option<u64>)>,
+    /// Receivers that were given up.
+    pub(super) lost: Vec<u32>,
+    /// Bytes and packets that have left by the host's interface since load began, as on Ethernet.
+    pub(super) link: (u64, u64),
+    pub(super) repaired_bytes: u64,
+    pub(super) detached: u64,
+    /// When each file was whole.
+    pub(super) completed: Vec<u64>,
+    /// The longest time without a new byte.
+    pub(super) longest_gap: u64,
+    pub(super) wrong_bytes: u64,
 }
 
 /// What a transport measured: see `rackweave_core::RoundTrip`.

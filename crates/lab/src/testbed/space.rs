@@ -7,6 +7,7 @@ use rackweave_transport::TransportConfig;
 use super::leftovers::RunEntry;
 use super::protocol::Role;
 use super::{NetworkError, TestbedError};
+use crate::cast::Scheme;
 use crate::scenario::{Nic, PointSpec};
 
 /// All names begin with it; the run's id follows.
@@ -59,8 +60,13 @@ pub(super) fn switch_end(host: u32) -> String {
 /// By the first stream over TCP. Congestion control is set for each connection too; but what the machine's default
 /// is must never count.
 fn tcp_settings(point: &PointSpec) -> TcpSettings {
-    let streams = point.config.streams.iter().zip(&point.kernel_tcp);
-    let tcp = streams.filter_map(|(stream, congestion)| match &stream.transport {
+    let of_cast = point.cast.as_ref().and_then(|cast| match &cast.scheme {
+        Scheme::Streams { transport, .. } => Some(transport),
+        _ => None,
+    });
+    let streams = point.config.streams.iter().map(|stream| &stream.transport);
+    let streams = streams.chain(of_cast).zip(&point.kernel_tcp);
+    let tcp = streams.filter_map(|(transport, congestion)| match transport {
         TransportConfig::Tcp(config) => Some((config, (*congestion)?)),
         _ => None,
     });

@@ -191,6 +191,14 @@ impl UdpSocket {
         self.socket.join_multicast_v4(&group, &interface)
     }
 
+    /// Takes it no more.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn leave(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
+        self.socket.leave_multicast_v4(&group, &interface)
+    }
+
     /// Sends what is for multicast groups by the interface with this address (unspecified: the system's choice), no
     /// further than so many routers, and to sockets of this machine only if asked to.
     ///

@@ -38,6 +38,8 @@ pub(super) struct Congestion {
     srtt: Span,
     deviation: Span,
     last: Span,
+    /// The least round trip.
+    shortest: Span,
     jitter: Span,
     /// Bytes per second.
     rate: u64,
@@ -71,6 +73,7 @@ impl Congestion {
             srtt: Span::ZERO,
             deviation: Span::ZERO,
             last: Span::ZERO,
+            shortest: Span::MAX,
             jitter: Span::ZERO,
             rate: 0,
         }
@@ -87,6 +90,11 @@ impl Congestion {
 
     pub(super) const fn srtt(&self) -> Span {
         self.srtt
+    }
+
+    /// The least round trip that was measured, without queues of ours; nothing is known: `Span::MAX`.
+    pub(super) const fn shortest(&self) -> Span {
+        self.shortest
     }
 
     /// Bytes per second that arrived lately.
@@ -107,6 +115,7 @@ impl Congestion {
 
     /// A round trip was measured (one receiver's last and this one's differ by `step`).
     pub(super) fn sample(&mut self, rtt: Span) {
+        self.shortest = self.shortest.min(rtt);
         if self.srtt == Span::ZERO {
             (self.srtt, self.deviation, self.last) = (rtt, Span(rtt.0 / 2), rtt);
             return;

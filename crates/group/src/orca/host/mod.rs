@@ -6,7 +6,8 @@
 //!   Handled, Event <── Receiving: flow::Receiver <── data ── handle ── pilot-labelled data ──> Agent ──> outbox ──> ports
 //! ```
 //!
-//! With two ports, what goes to everyone leaves by both and answers come by either (Section III.C, Replicate and Merge).
+//! With two ports, what goes to everyone leaves by both and answers come by either (Section III.C, Replicate and Merge). Where
+//! the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label names only the racks next to it (ours).
 //!
 //! # What the driver does
 //! It is a [`Node`]'s driver, and holds the bytes: [`Handled::store`] says which bytes of a packet to keep. An agent's
@@ -26,7 +27,8 @@ use std::sync::Arc;
 
 use rackweave_core::{HostId, Node, Packet, Span, Time};
 use rackweave_wire::orca::{
-    self, Body, Control, Data, Header, Labelled, PORT, Place, Reason, Session, TO_AGENT, TO_GROUP,
+    self, Body, Control, Data, Header, Label, Labelled, PORT, Place, Reason, Session, TO_AGENT,
+    TO_GROUP,
 };
 
 use super::agent::{ANY_RACK, Agent};
@@ -286,6 +288,10 @@ pub struct Host {
     armed: BTreeMap<Key, Time>,
     links: Vec<Link>,
     outbox: VecDeque<(u8, Packet<Header>)>,
+    /// The host that each port is in the layout, if racks are to be split between them.
+    places: Vec<HostId>,
+    /// The pilot label that was split last, and what it is at each port.
+    split: Option<(Session, Label, Vec<Label>)>,
     /// By which port a host was last heard, if there are several.
     heard_at: BTreeMap<HostId, u8>,
     events: VecDeque<Event>,
@@ -315,11 +321,24 @@ impl Host {
             armed: BTreeMap::new(),
             links,
             outbox: VecDeque::new(),
+            places: Vec::new(),
+            split: None,
             heard_at: BTreeMap::new(),
             events: VecDeque::new(),
             counters: HostCounters::default(),
             config,
         }
+    }
+
+    /// With several ports that lead to racks which are joined: each port is this host of the layout, and a pilot label names
+    /// at each port only the racks that no other port is nearer to, lest they get everything twice. Without it, what goes to
+    /// everyone leaves by all ports alike.
+    #[must_use]
+    pub fn with_places(mut self, places: Vec<HostId>) -> Self {
+        if places.len() == self.links.len() {
+            self.places = places;
+        }
+        self
     }
 
     /// Its settings.
@@ -606,7 +625,8 @@ impl Node for Host {
     /// A host that comes back knows nothing.
     fn crash(&mut self, _now: Time, down: bool) {
         if !down {
-            *self = Self::new(self.config.clone());
+            let places = std::mem::take(&mut self.places);
+            *self = Self::new(self.config.clone()).with_places(places);
         }
     }
 }

@@ -108,6 +108,51 @@ fn two_ports_carry_the_same() {
     assert!(!to(&left, 2) && !to(&right, 1), "each is answered where it was heard");
 }
 
+/// Two ports in racks that are joined: each port's label names the racks next to it, and together they name all.
+#[test]
+fn two_ports_split_the_racks() {
+    let layout = Arc::new(Layout::tree(3, 4, 4, 2, 2).expect("labels"));
+    // In rack 0 of the first pod, and in rack 5, of the second.
+    let places = [HostId(0), HostId(20)];
+    let config = HostConfig { ports: 2, ..crate::orca::kit::config(0, &layout) };
+    let mut host = Host::new(config).with_places(places.to_vec());
+    let racks = [0, 1, 5, 6, 9];
+    let label = layout.pilot(places[0], racks.into_iter(), 9);
+    let data = Data {
+        labelled: Labelled::Pilot,
+        label,
+        session: Session(9),
+        offset: 0,
+        len: 100,
+        repair: false,
+        end: false,
+        parity: None,
+    };
+    host.send_data(None, data);
+    let now = Time::ZERO;
+    let reached: Vec<Vec<u16>> = (0..2)
+        .map(|port| {
+            let packets = poll_all(&mut host, now, port);
+            let labels = packets.iter().filter_map(|packet| match packet.header {
+                Header::Data(data) => Some(data.label),
+                Header::Control(_) => None,
+            });
+            labels.flat_map(|label| layout.racks_of(places[usize::from(port)], label)).collect()
+        })
+        .collect();
+    let all: Vec<u16> = layout.racks_of(places[0], label).collect();
+    assert!(racks.iter().all(|rack| all.contains(rack)));
+    let mut both = reached.concat();
+    both.sort_unstable();
+    assert_eq!(both, all, "each rack once");
+    assert!(reached[0].iter().all(|rack| *rack < 4 || *rack >= 8), "{reached:?}");
+    assert!(reached[1].iter().all(|rack| (4..8).contains(rack)), "{reached:?}");
+    // To racks of one pod only: nothing leaves by the other port.
+    let label = layout.pilot(places[0], [5, 6].into_iter(), 9);
+    host.send_data(None, Data { label, ..data });
+    assert_eq!([0, 1].map(|port| poll_all(&mut host, now, port).len()), [0, 1]);
+}
+
 fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
     std::iter::from_fn(|| host.poll_transmit(now, port)).take(1000).collect()
 }
@@ -130,7 +175,7 @@ fn the_outbox_is_bounded() {
     for n in 0..OUTBOX as u64 {
         let data = Data {
             labelled: Labelled::Pilot,
-            label: orca::Label(0),
+            label: Label(0),
             session,
             offset: n * 100,
             len: 100,

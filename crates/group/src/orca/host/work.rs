@@ -81,6 +81,9 @@ impl Host {
             self.heard_at.insert(from, port);
         }
         let from_controller = self.config.controller == Some(from);
+        if from_controller {
+            self.agent.wake(now);
+        }
         match *body {
             Body::Status(ref status) if to == TO_AGENT => {
                 if !self.agent.report(now, session, status) {
@@ -426,7 +429,11 @@ impl Host {
     }
 
     /// Data to a host, or to everyone: then by all ports.
-    fn send_data(&mut self, to: Option<HostId>, data: Data) {
+    pub(super) fn send_data(&mut self, to: Option<HostId>, data: Data) {
+        if to.is_none() && data.labelled == Labelled::Pilot && self.places.len() > 1 {
+            self.send_split(data);
+            return;
+        }
         let packet = self.packet_of(to.unwrap_or(TO_GROUP), data);
         let by = to.and_then(|to| self.heard_at.get(&to).copied());
         for (port, link) in self.links.iter_mut().enumerate() {
@@ -434,6 +441,22 @@ impl Host {
                 link.data.push_back(packet);
             }
         }
+    }
+
+    /// Data by pilot label, by each port to the racks next to it.
+    fn send_split(&mut self, data: Data) {
+        let known = |(session, label, _): &(Session, Label, Vec<Label>)| {
+            (*session, *label) == (data.session, data.label)
+        };
+        let labels = match self.split.take().filter(known) {
+            Some((_, _, labels)) => labels,
+            None => self.config.layout.split(&self.places, data.label, data.session.0),
+        };
+        for (port, label) in labels.iter().enumerate().filter(|(_, label)| label.0 != 0) {
+            let packet = self.packet_of(TO_GROUP, Data { label: *label, ..data });
+            self.links[port].data.push_back(packet);
+        }
+        self.split = Some((data.session, data.label, labels));
     }
 
     fn packet_of(&self, dst: HostId, data: Data) -> Packet<Header> {
@@ -463,6 +486,6 @@ pub(in crate::orca) fn packet(
 /// A piece as the data packet to one host.
 const fn data_of(session: Session, piece: flow::Piece) -> Data {
     let flow::Piece { offset, len, repair, end, parity } = piece;
-    let label = orca::Label(0);
+    let label = Label(0);
     Data { labelled: Labelled::Host, label, session, offset, len, repair, end, parity }
 }

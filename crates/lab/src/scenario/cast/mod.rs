@@ -4,6 +4,7 @@ mod scheme;
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::Cost;
+use rackweave_group::orca::scale::{Members, ScaleConfig};
 use rackweave_sim::config::{FabricConfig, Fault, FaultKind, FaultPlace};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -33,6 +34,73 @@ pub(crate) struct CastKeys {
     buffer: Unit<Bytes>,
     processes: u32,
     cpu: CpuKeys,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plane: Option<PlaneKeys>,
+}
+
+/// The control plane's tables, built for so many sessions and measured.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct PlaneKeys {
+    pods: u32,
+    racks_per_pod: u32,
+    hosts_per_rack: u32,
+    sessions: u32,
+    members: (u32, u32),
+    together: u32,
+    changes: u32,
+}
+
+impl Default for PlaneKeys {
+    fn default() -> Self {
+        let config = ScaleConfig::default();
+        Self {
+            pods: config.pods,
+            racks_per_pod: config.racks_per_pod,
+            hosts_per_rack: config.hosts_per_rack,
+            sessions: config.sessions,
+            members: config.members,
+            together: 1,
+            changes: config.changes,
+        }
+    }
+}
+
+impl PlaneKeys {
+    fn resolve(&self, seed: u64) -> Result<ScaleConfig, Problem> {
+        let wrong =
+            |name: &str, message: &str| Err(Problem::new(key(&format!("plane.{name}")), message));
+        let hosts = [self.pods, self.racks_per_pod, self.hosts_per_rack];
+        if hosts.iter().any(|number| !(1..=64).contains(number)) {
+            return wrong("pods", "pods, racks of a pod and hosts of a rack are 1 to 64 each");
+        }
+        if !(1..=4_000_000).contains(&self.sessions) {
+            return wrong("sessions", "1 to 4,000,000 sessions");
+        }
+        let all: u32 = hosts.iter().product();
+        let (fewest, most) = self.members;
+        if fewest == 0 || fewest > most || most > all / 2 {
+            let message =
+                "fewest and most members of a session: at least 1, at most half of the hosts";
+            return wrong("members", message);
+        }
+        if self.together == 0 || self.changes > 1_000_000 {
+            return wrong("together", "`together` is at least 1, `changes` at most 1,000,000");
+        }
+        Ok(ScaleConfig {
+            pods: self.pods,
+            racks_per_pod: self.racks_per_pod,
+            hosts_per_rack: self.hosts_per_rack,
+            sessions: self.sessions,
+            members: self.members,
+            placement: match self.together {
+                1 => Members::Anywhere,
+                n => Members::Together(n),
+            },
+            changes: self.changes,
+            seed,
+        })
+    }
 }
 
 /// What it costs a process of the sender to hand over a buffer.
@@ -62,6 +130,7 @@ impl Default for CastKeys {
             buffer: Unit(Bytes(65_507)),
             processes: 1,
             cpu: CpuKeys::default(),
+            plane: None,
         }
     }
 }
@@ -206,6 +275,7 @@ impl CastKeys {
         scheme: &scheme::Chosen,
         fabric: &FabricConfig,
         faults: &[Fault],
+        seed: u64,
     ) -> Result<CastConfig, Problem> {
         let all = fabric.topology.hosts();
         let senders = self.hosts("sender", &self.sender.0, all, &[])?;
@@ -246,6 +316,7 @@ impl CastKeys {
                 per_buffer: self.cpu.per_buffer.0,
                 copy_rate: self.cpu.copy_rate.map(|rate| rate.0),
             },
+            plane: self.plane.as_ref().map(|plane| plane.resolve(seed)).transpose()?,
             scheme,
         })
     }

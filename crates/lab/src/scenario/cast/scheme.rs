@@ -247,6 +247,14 @@ impl Chosen {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
+    /// The congestion control of the kernel that it stands for, if it is TCP.
+    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
+        match &self.keys {
+            Keys::Streams(_, tcp) => tcp.kernel_tcp(),
+            _ => None,
+        }
+    }
+
     fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("{PATH}.{}.{key}", self.name.as_str()), message)
             .or_at(format!("{PATH}.{key}"))

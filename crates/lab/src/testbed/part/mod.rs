@@ -1,6 +1,7 @@
 //! A process of a run: a host, or the switch. It is told what it is on its standard input, reads the scenario
 //! itself, and works out by itself what it will send: generators are seeded alike in all processes.
 
+mod cast;
 mod host;
 mod payload;
 mod records;
@@ -111,6 +112,9 @@ fn run(setup: &Setup) -> Result<(), String> {
     };
     match setup.role {
         Role::Switch => switch::run(setup, &point, &bind, &orders),
+        Role::Host(host) if point.cast.is_some() => {
+            cast::run(HostId(host), setup, &point, &bind, &orders)
+        }
         Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &orders),
     }
 }

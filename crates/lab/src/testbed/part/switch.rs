@@ -6,9 +6,10 @@ use std::sync::mpsc::Receiver;
 
 use rackweave_core::{Span, Time};
 use rackweave_linux::Clock;
-use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
+use rackweave_linux::switch::{Control, Edge, ProgramConfig, Report, Switch, SwitchConfig};
 use rackweave_sim::config::FabricConfig;
 
+use crate::cast::Scheme;
 use crate::scenario::PointSpec;
 use crate::testbed::protocol::{Bind, LinkEnd, Order, Said, Setup, SwitchEnd};
 
@@ -38,6 +39,9 @@ pub(super) fn run(
         ..config.fabric.clone()
     };
     let mut wanted = SwitchConfig::new(fabric, (0..hosts).map(edge).collect());
+    if let Some(Scheme::Orca(orca)) = point.cast.as_ref().map(|cast| &cast.scheme) {
+        wanted.program = ProgramConfig::Orca { controller: orca.controller, key: None };
+    }
     wanted.seed = config.seed;
     wanted.run = config.run;
     wanted.clock = Clock::with_origin(bind.origin_ns);

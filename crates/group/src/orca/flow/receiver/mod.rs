@@ -147,7 +147,8 @@ impl Receiver {
         let taken = end.min(limit);
         let known = new.is_some() || taken <= before || data.offset < taken;
         if known && data.offset < limit {
-            self.report.arrived(now, taken, u64::from(data.len), new.is_some(), &self.ranges);
+            let (bytes, new) = ((taken, u64::from(data.len)), new.is_some());
+            self.report.arrived(now, bytes, new, data.repair, &self.ranges);
         }
         let prefix = self.ranges.prefix();
         if prefix > before {
@@ -198,6 +199,7 @@ impl Receiver {
                 }
                 if self.alone != alone {
                     self.alone = alone;
+                    self.report.alone(now, alone, self.ranges.prefix());
                     self.push(ReceiverEvent::Alone { alone });
                 }
                 self.report.soon(now);

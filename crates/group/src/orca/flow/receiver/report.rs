@@ -28,6 +28,8 @@ pub(super) struct Report {
     /// The highest end of a packet that came.
     seen: u64,
     seen_at: Time,
+    /// For a receiver that is alone: the end of the packet that came last, whatever else it has seen.
+    latest: Option<(u64, Time)>,
     /// The stream goes on to here at least: what is missing below is lost or under way.
     horizon: u64,
     /// Gaps that end at or below are taken for lost.
@@ -58,6 +60,7 @@ impl Report {
             idle_most: Span(config.patience.0 / 6),
             seen: at,
             seen_at: Time::ZERO,
+            latest: None,
             horizon: at,
             ripe: at,
             ripens: None,
@@ -80,6 +83,12 @@ impl Report {
         if self.rest.is_some() { Time::ZERO } else { self.due.min(ripens) }
     }
 
+    /// From now on the receiver has a course of its own, on which what it has seen of the others' tells nothing; or it has
+    /// theirs again.
+    pub(super) fn alone(&mut self, now: Time, alone: bool, prefix: u64) {
+        self.latest = alone.then_some((prefix, now));
+    }
+
     /// A report is due by this time, but not too close to the last.
     fn by(&mut self, at: Time) {
         let earliest = self.last.map_or(Time::ZERO, |last| last.saturating_add(CLOSEST));
@@ -91,14 +100,29 @@ impl Report {
     }
 
     /// A packet that ends at `end` came, with something new or not.
-    pub(super) fn arrived(&mut self, now: Time, end: u64, len: u64, new: bool, ranges: &Ranges) {
+    /// `again`: it was sent before.
+    pub(super) fn arrived(
+        &mut self,
+        now: Time,
+        (end, len): (u64, u64),
+        new: bool,
+        again: bool,
+        ranges: &Ranges,
+    ) {
         self.unreported = self.unreported.saturating_add(len);
         self.quiet = 0;
+        if let Some(latest) = &mut self.latest {
+            *latest = (end, now);
+        }
         if end > self.seen {
             (self.seen, self.seen_at) = (end, now);
             self.horizon = self.horizon.max(end);
             // Enough came after what ends so far below.
             self.ripe = self.ripe.max(end.saturating_sub(self.reorder));
+            if again {
+                // A probe: what is below was sent at least a round trip before.
+                self.ripe = self.ripe.max(end);
+            }
         }
         if self.last.is_none() || self.unreported >= u64::from(self.bytes) {
             // The first packet's round trip has no queue of ours in it.
@@ -189,13 +213,14 @@ impl Report {
             self.rest = Some(skip + GAPS);
         }
         self.told(now, limit, count > 0 || skip > 0);
+        let (seen, seen_at) = self.latest.unwrap_or((self.seen, self.seen_at));
         Some(Status {
             rack: place.rack,
             who,
             have: ranges.prefix(),
             slowest: place.port,
-            seen: self.seen,
-            held_us: (now.since(self.seen_at).0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
+            seen,
+            held_us: (now.since(seen_at).0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
             limit,
             gaps,
         })

@@ -66,6 +66,16 @@ pub(super) struct Cells {
 }
 
 impl Cells {
+    /// A receiver may miss a cell: sends it again whether or not it is still on its way.
+    pub(super) fn probe(&mut self, now: Time, cell: u64, peer: u32, most: usize) {
+        if let Some(state) =
+            cell.checked_sub(self.base).and_then(|at| self.ring.get_mut(at as usize))
+        {
+            state.held_until = Time::ZERO;
+        }
+        self.missing(now, now, cell, peer, most);
+    }
+
     /// A receiver misses a cell. `due`: not before, so that others can say so too. `most` bounds the ring.
     pub(super) fn missing(&mut self, now: Time, due: Time, cell: u64, peer: u32, most: usize) {
         let Some(at) = cell.checked_sub(self.base) else { return };

@@ -183,7 +183,7 @@ impl Sender {
             if changed {
                 moved = true;
                 if let Some(course) = &mut peer.alone {
-                    (course.moved, course.probes) = (now, 0);
+                    course.moves(now);
                 }
             }
             (peer.have, peer.progress, peer.limit) = (have, reached, limit);
@@ -199,11 +199,11 @@ impl Sender {
             peer.measure(Time(now.0.saturating_sub(held.0)));
         }
         if moved {
-            (self.group.moved, self.group.probes) = (now, 0);
+            self.group.moves(now);
             self.wake(now);
         }
         for gap in &status.gaps {
-            self.gap(now, gap, gap.who & status.who, &ports);
+            self.gap(now, gap, gap.who & status.who, status.seen, &ports);
         }
         if self.stale {
             self.count();
@@ -212,7 +212,7 @@ impl Sender {
     }
 
     /// Some receivers miss something.
-    fn gap(&mut self, now: Time, gap: &Gap, who: u64, ports: &[u32; 64]) {
+    fn gap(&mut self, now: Time, gap: &Gap, who: u64, seen: u64, ports: &[u32; 64]) {
         let payload = u64::from(self.config.payload);
         let most = (self.config.window / payload + 2) as usize;
         let end = gap.offset.saturating_add(u64::from(gap.len));
@@ -223,7 +223,10 @@ impl Sender {
             }
             let together = peer.alone.is_none();
             let course = peer.alone.as_deref_mut().unwrap_or(&mut self.group);
-            let (from, end) = (gap.offset.max(peer.have), end.min(course.head));
+            // One that is alone may have seen pieces of what went to the others: on its own course, what lies beyond its
+            // last packet is under way.
+            let edge = if together { course.head } else { course.head.min(seen) };
+            let (from, end) = (gap.offset.max(peer.have), end.min(edge));
             if from >= end {
                 continue;
             }

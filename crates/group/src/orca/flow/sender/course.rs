@@ -29,7 +29,9 @@ pub(super) struct Course {
     pub(super) moved: Time,
     /// When anything was last sent to all who are on this course.
     pub(super) sent: Time,
-    /// Probes since then.
+    /// Since when nothing but probes has left, and no report told of anything new.
+    pub(super) stalled: Option<Time>,
+    /// Doublings of the time between probes.
     pub(super) probes: u8,
 }
 
@@ -45,6 +47,7 @@ impl Course {
             repeated_bytes: 0,
             moved: now,
             sent: now,
+            stalled: None,
             probes: 0,
         }
     }
@@ -52,8 +55,8 @@ impl Course {
     /// New bytes up to `end` leave.
     pub(super) fn departs(&mut self, now: Time, end: u64) {
         self.head = end;
-        (self.moved, self.sent) = (now, now);
-        self.probes = 0;
+        self.moves(now);
+        self.sent = now;
         match self.departures.back_mut() {
             Some(back) if back.1 == now => back.0 = end,
             _ => {
@@ -63,6 +66,11 @@ impl Course {
                 self.departures.push_back((end, now));
             }
         }
+    }
+
+    /// Data leaves, or a report tells of something new.
+    pub(super) const fn moves(&mut self, now: Time) {
+        (self.moved, self.stalled, self.probes) = (now, None, 0);
     }
 
     /// Bytes up to `end` leave once more.

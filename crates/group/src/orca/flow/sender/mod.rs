@@ -82,6 +82,8 @@ pub struct Sender {
     next_tick: Time,
     /// When `poll`, which found nothing, may find something; nothing is known: never.
     wait: Time,
+    /// When to see whether everyone's data has stalled.
+    probe_at: Time,
     /// Receivers that are alone are being sent what they may get; so many packets to the same.
     spending: bool,
     run: u16,
@@ -126,6 +128,7 @@ impl Sender {
             opened: now,
             next_tick: Time::MAX,
             wait: Time::MAX,
+            probe_at: Time::MAX,
             spending: false,
             run: 0,
             scratch: Vec::new(),

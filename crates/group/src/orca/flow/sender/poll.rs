@@ -78,7 +78,8 @@ impl Sender {
     /// When [`Self::handle_timeout`] wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let next = self.next_tick.min(self.wait);
+        let probe_at = if self.stage == Stage::Open { self.probe_at } else { Time::MAX };
+        let next = self.next_tick.min(self.wait).min(probe_at);
         (next < Time::MAX).then_some(next)
     }
 
@@ -154,6 +155,9 @@ impl Sender {
     fn send_to_all(&mut self, now: Time, piece: Piece) -> Outgoing {
         let end = piece.offset + u64::from(piece.len);
         self.group.departs(now, end);
+        if self.probe_at == Time::MAX {
+            self.probe_at = now.saturating_add(self.probe_wait());
+        }
         self.group.control.sent(end - self.lows.progress.min(end));
         self.counters.sent += u64::from(piece.len);
         if self.lows.alone > 0 {

@@ -14,6 +14,11 @@ const STILL: Span = Span::from_ms(200);
 /// First repetition of what is told until it is answered, doubling up to the most.
 const REPEAT: Span = Span::from_ms(10);
 const REPEAT_MOST: Span = Span::from_ms(500);
+/// A stall is probed often for so long, and no more often than this: it may be an agent that fails.
+const PROBE_OFTEN: Span = Span::from_ms(50);
+const PROBE_CLOSEST: Span = Span::from_us(500);
+/// Then more and more rarely, up to this.
+const PROBE_MOST: Span = Span::from_ms(500);
 /// One that was detached is alone for at least so long, twice as long each time.
 const ALONE_LEAST: Span = Span::from_ms(200);
 
@@ -23,7 +28,13 @@ impl Sender {
         if self.wait <= now {
             self.wait = Time::MAX;
         }
-        if now < self.next_tick || self.stage == Stage::Over {
+        if self.stage == Stage::Over {
+            return;
+        }
+        if now >= self.probe_at {
+            self.probe_all(now);
+        }
+        if now < self.next_tick {
             return;
         }
         let mut still = now.since(self.group.moved) > STILL;
@@ -114,25 +125,46 @@ impl Sender {
         }
     }
 
+    /// After so long without anything new, the next probe.
+    pub(super) fn probe_wait(&self) -> Span {
+        let group = &self.group;
+        // A receiver's report waits for an interval, and for another at its agent.
+        let reports = self.config.status_interval * if self.via_agent { 2 } else { 1 };
+        let timeout = group.control.timeout() + reports;
+        match group.stalled {
+            // Queues are empty by now.
+            Some(since) if group.moved.since(since) < PROBE_OFTEN => {
+                let round_trips = Span(group.control.shortest().0.saturating_mul(2));
+                round_trips.max(PROBE_CLOSEST).min(timeout.max(PROBE_CLOSEST))
+            }
+            _ => Span(timeout.0 << group.probes.min(8)).clamp(PROBE_CLOSEST, PROBE_MOST),
+        }
+    }
+
     /// If nothing moves although something is under way, the last packet goes again: who gets it says what is missing.
     fn probe_all(&mut self, now: Time) {
         let head = self.group.head;
         if self.lows.attached == 0 || self.lows.have >= head || self.held {
+            self.probe_at = Time::MAX;
             return;
         }
-        let timeout = Self::hold_off(&self.group, &self.config, self.via_agent);
-        let wait = Span(timeout.0 << self.group.probes.min(8)).min(Span::from_ms(500));
-        if now.since(self.group.moved) < wait {
+        let due = self.group.moved.saturating_add(self.probe_wait());
+        if now < due {
+            self.probe_at = due;
             return;
         }
+        let since = *self.group.stalled.get_or_insert(self.group.moved);
         self.group.moved = now;
-        self.group.probes = self.group.probes.saturating_add(1);
+        if now.since(since) >= PROBE_OFTEN {
+            self.group.probes = self.group.probes.saturating_add(1);
+        }
+        self.probe_at = now.saturating_add(self.probe_wait());
         let last = (head - 1) / u64::from(self.config.payload);
         let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
         let lacking = |peer: &Peer| peer.state == State::Attached && peer.have < head;
         for number in 0..self.peers.list.len() as u32 {
             if lacking(&self.peers.list[number as usize]) {
-                self.group.cells.missing(now, now, last, number, most);
+                self.group.cells.probe(now, last, number, most);
             }
         }
     }

@@ -108,6 +108,55 @@ fn invitation_and_start() {
     );
 }
 
+/// Nobody says anything more: the last packet goes again, often at first (an agent may have failed), then rarely.
+#[test]
+fn a_stall_is_probed() {
+    let mut sender = sender(2);
+    sender.offer(us(100), 10 * P);
+    assert_eq!(everything(&mut sender, us(100)).len(), 10);
+    // The round trip of all is 200 us.
+    for port in 0..2 {
+        sender.handle_control(us(300), HostId(port.into()), &status(port, 1000, 1000, &[]));
+    }
+    let probe = Outgoing::Everyone(piece(9000, 1000, true, false));
+    let mut probes = Vec::new();
+    let mut now = us(300);
+    while now < us(300_000) {
+        now = sender.poll_timeout().expect("goes on").max(now);
+        sender.handle_timeout(now);
+        for out in everything(&mut sender, now) {
+            assert_eq!(out, probe);
+            probes.push(now.0 / 1_000_000);
+        }
+    }
+    let waits: Vec<u64> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let often = waits.iter().take_while(|wait| **wait == 500).count();
+    assert!((95..=100).contains(&often), "{probes:?}");
+    assert!(waits[often..].windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
+    assert!(waits.last().is_some_and(|wait| *wait > 50_000), "{waits:?}");
+    // A report of progress ends it: what is missing goes again at once, and the next probe waits as the first one did.
+    let last = *probes.last().expect("several");
+    let now = us(last + 200);
+    for port in 0..2 {
+        let gap = [(1000, 9000)];
+        sender.handle_control(now, HostId(port.into()), &status(port, 1000, 10_000, &gap));
+    }
+    let due = us(last + 300);
+    sender.handle_timeout(due);
+    assert_eq!(everything(&mut sender, due).len(), 8);
+}
+
+/// What a probe shows to be missing is told at once.
+#[test]
+fn a_probe_is_answered_at_once() {
+    let mut receiver = receiver();
+    assert!(receiver.handle_data(us(1000), &data(0, 1000, false)).is_some());
+    assert_eq!(reports(&mut receiver, us(1000)), [(1000, vec![])]);
+    let probe = Data { repair: true, ..data(9000, 1000, false) };
+    assert!(receiver.handle_data(us(5000), &probe).is_some());
+    assert_eq!(reports(&mut receiver, us(5000)), [(1000, vec![(1000, 8000)])]);
+}
+
 /// Who misses a packet, what a packet to everyone costs on the sender's link, and to whom it goes again.
 #[test]
 fn what_a_gap_leads_to() {
@@ -171,9 +220,9 @@ fn only_what_someone_still_lacks_goes_again() {
     sender.handle_control(us(300), HostId(0), &status(0, 2000, 10_000, &[(2000, 3000)]));
     // It came after all: late, not lost.
     sender.handle_control(us(310), HostId(0), &status(0, 10_000, 10_000, &[]));
-    sender.handle_timeout(us(2000));
-    assert_eq!(everything(&mut sender, us(2000)), []);
-    sender.handle_control(us(2000), HostId(1), &status(1, 9000, 9000, &[]));
+    sender.handle_timeout(us(1500));
+    assert_eq!(everything(&mut sender, us(1500)), []);
+    sender.handle_control(us(1500), HostId(1), &status(1, 9000, 9000, &[]));
     assert_eq!(sender.released(), 9000);
 }
 
@@ -393,7 +442,8 @@ fn a_resumed_receiver_and_one_too_late() {
     assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Alone { alone: true }));
     let to_it = |offset| Outgoing::One(HostId(2), piece(offset, 1000, false, false));
     assert_eq!(out[1..], [16_000, 17_000, 18_000, 19_000].map(to_it));
-    let now = sender.poll_timeout().expect("ticks");
+    // The next tick; a probe may be due before.
+    let now = us(6000);
     sender.handle_control(now, HostId(2), &status(2, 20_000, 20_000, &[]));
     sender.handle_timeout(now);
     let log = events(&mut sender);
@@ -411,7 +461,7 @@ fn one_that_is_attached_behind_the_others_is_repaired() {
     assert_eq!(everything(&mut sender, us(200)).len(), 11, "all of it, to it alone");
     sender.handle_control(us(300), HostId(0), &status(0, 10_000, 10_000, &[]));
     let gap = status(1, 2000, 10_000, &[(2000, 3000)]);
-    let tick = sender.poll_timeout().expect("ticks");
+    let tick = us(6000);
     sender.handle_timeout(tick);
     assert_eq!(events(&mut sender).last(), Some(&SenderEvent::Attached { host: HostId(1) }));
     let _ = everything(&mut sender, tick);

@@ -1,0 +1,136 @@
+//! `rackweave cast control`.
+
+use std::io::IsTerminal as _;
+use std::sync::atomic::Ordering;
+
+use miette::miette;
+use rackweave_cast::engine::{Engine, EngineEvent};
+use rackweave_core::{HostId, Span};
+use rackweave_group::orca::controller::{Controller, ControllerEvent};
+use serde_json::{Value, json};
+
+use super::{CommonArgs, fabric, interrupted, say};
+use crate::{exit, print};
+
+/// Be the controller of a fabric with label switches.
+///
+/// It knows the sessions of all senders, tells agents their labels, and makes another agent of a rack active when the
+/// active one falls silent. What it knows it is told again if it is started anew.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave cast control --fabric fabric.toml\n  \
+    rackweave cast control --fabric fabric.toml --timeout \"50 ms\" --key cast.key\n\n\
+    It serves until Ctrl-C. Exit codes: 0 ended by Ctrl-C, 1 the socket failed, 2 wrong usage or file.")]
+pub(crate) struct ControlArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// An agent that is silent for so long is dead.
+    #[arg(long, value_name = "TIME", default_value = "200 ms")]
+    timeout: Span,
+}
+
+pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
+    let mut config = args.common.engine(([0, 0, 0, 0], 0).into(), Vec::new())?;
+    let Some(place) = &mut config.fabric else {
+        return Err(miette!("a controller needs --fabric FILE: whom to control"));
+    };
+    fabric::check(&place.layout)?;
+    if args.timeout == Span::ZERO {
+        return Err(miette!("--timeout 0: every agent would be dead"));
+    }
+    place.control = Some(args.timeout);
+    place.tor = true;
+    if let Some(mine) = fabric::place(place, place.me) {
+        config.bind = mine;
+    }
+    config.admission.loopback = false;
+    config.admission.anybody = false;
+    let hosts = place.hosts.clone();
+    let name = |host: HostId| match hosts.get(host.0 as usize) {
+        Some((_, address)) => address.to_string(),
+        None => format!("host {}", host.0),
+    };
+    let mut engine = match Engine::new(config, None) {
+        Ok(engine) => engine,
+        Err(error) => {
+            say(&format!("error: {error}\n"));
+            return Ok(exit::FAILED);
+        }
+    };
+    let interrupted = interrupted(engine.waker())?;
+    if !args.common.quiet {
+        say(&format!("controlling at {}\n", engine.local_addr()));
+        if std::io::stderr().is_terminal() {
+            say("Ctrl-C ends it.\n");
+        }
+    }
+    while !interrupted.load(Ordering::Relaxed) {
+        let until = match engine.turn() {
+            Ok(until) => until,
+            Err(error) => {
+                say(&format!("error: the socket does not work any more: {error}\n"));
+                return Ok(exit::FAILED);
+            }
+        };
+        while let Some(event) = engine.poll_event() {
+            let EngineEvent::Control(event) = event else { continue };
+            if args.common.json {
+                let ms = engine.clock().now().as_us_f64() / 1e3;
+                print(&format!("{}\n", document(event, ms, &name)))?;
+            } else if !args.common.quiet {
+                say(&text(event, &name));
+            }
+        }
+        engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
+    }
+    if let (false, Some(controller)) = (args.common.quiet, engine.controller()) {
+        say(&summary(controller));
+    }
+    Ok(exit::DONE)
+}
+
+fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
+    match event {
+        ControllerEvent::Promoted { rack, agent: Some(agent) } => {
+            format!("rack {rack}: the active agent is {}\n", name(agent))
+        }
+        ControllerEvent::Promoted { rack, agent: None } => {
+            format!("rack {rack}: no agent lives\n")
+        }
+        ControllerEvent::Silent { host } => format!("{} is silent\n", name(host)),
+        ControllerEvent::Live { host } => format!("{} lives\n", name(host)),
+        ControllerEvent::Denied { session, host, reason } => {
+            format!("session {:08x}: {} denied: {reason:?}\n", session.0, name(host))
+        }
+    }
+}
+
+/// One line of JSON.
+fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) -> Value {
+    match event {
+        ControllerEvent::Promoted { rack, agent } => {
+            json!({ "ms": ms, "event": "promoted", "rack": rack, "agent": agent.map(name) })
+        }
+        ControllerEvent::Silent { host } => {
+            json!({ "ms": ms, "event": "silent", "host": name(host) })
+        }
+        ControllerEvent::Live { host } => json!({ "ms": ms, "event": "live", "host": name(host) }),
+        ControllerEvent::Denied { session, host, reason } => json!({
+            "ms": ms, "event": "denied", "session": format!("{:08x}", session.0), "host": name(host),
+            "reason": format!("{reason:?}"),
+        }),
+    }
+}
+
+fn summary(controller: &Controller) -> String {
+    let counters = controller.counters();
+    format!(
+        "{} sessions at the end; {} changes of members, {} labels told and {} confirmed, {} orders to switches, {} pings\n",
+        controller.sessions().count(),
+        counters.changes,
+        counters.syncs,
+        counters.confirmed,
+        counters.set_active,
+        counters.pings,
+    )
+}
