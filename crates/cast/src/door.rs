@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::format::check_path;
@@ -88,7 +89,15 @@ impl Door {
         let builder = std::thread::Builder::new().name("cast door".into());
         let thread = builder.spawn(move || {
             for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
+                let Ok(stream) = stream else {
+                    // No file left to open, most likely: trying again at once would only keep a core busy.
+                    #[expect(
+                        clippy::disallowed_methods,
+                        reason = "a thread that waits for the system"
+                    )]
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                };
                 let (send, waker) = (send.clone(), waker.clone());
                 let builder = std::thread::Builder::new().name("cast greeting".into());
                 // Who can't be greeted sees a closed connection.
@@ -129,6 +138,21 @@ fn greet(mut stream: UnixStream, send: &Sender<Request>, waker: &Waker) {
         }
         Err(error) => answer(&mut stream, &serde_json::json!({ "error": error })),
     }
+}
+
+/// Whether an application has gone altogether (one that only has nothing more to say is there).
+#[must_use]
+pub fn has_left(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).is_ok()
+        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Tells an application the outcome, the last that it hears: what it still writes fails, it is not waited for.
+pub fn dismiss(stream: &mut UnixStream, document: &Value) {
+    answer(stream, document);
+    // Who has gone need not be sent away.
+    let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
 /// Tells an application the outcome.
@@ -221,5 +245,27 @@ mod tests {
         let mut bytes = [0; 5];
         stream.read_exact(&mut bytes).unwrap();
         assert_eq!((&bytes, name.as_str()), (b"bytes", "stream"));
+    }
+
+    #[test]
+    fn who_has_gone_is_told_from_who_is_silent() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(!has_left(&ours));
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!has_left(&ours));
+        drop(theirs);
+        assert!(has_left(&ours));
+    }
+
+    #[test]
+    fn who_is_dismissed_can_write_no_more() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let kept = ours.try_clone().unwrap();
+        dismiss(&mut ours, &serde_json::json!({ "error": "x" }));
+        let mut said = String::new();
+        theirs.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "{\"error\":\"x\"}\n");
+        assert!(theirs.write_all(b"more").is_err());
+        drop(kept);
     }
 }

@@ -193,6 +193,11 @@ fn wrong_usage_and_silence_are_told_apart() {
         &["send", path, "--to", "127.0.0.1", "--key", path],
         &["send", path, "--to", "127.0.0.1", "--spread", "relay"],
         &["receive", "--out", "/"],
+        &["send", path, "--group", "g", "--to", "127.0.0.1"],
+        &["send", path, "--group", ""],
+        &["send", path, "--to", "127.0.0.1", "--expect", "2"],
+        &["send", path, "--to", "127.0.0.1", "--processes", "2"],
+        &["send", "-", "--to", "127.0.0.1", "--method", "unicast"],
     ] {
         let output = rackweave(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
@@ -208,4 +213,135 @@ fn wrong_usage_and_silence_are_told_apart() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("nothing listens at UDP port"), "{said}");
     assert!(said.contains("nothing came back at all"), "{said}");
+    assert!(said.contains("leave from 127.0.0.1"), "{said}");
+    assert!(said.contains("ulticast to 239.255.67.22"), "{said}");
+    assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
+}
+
+/// A name that nobody else's test has.
+fn unique(folder: &Path) -> String {
+    format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
+}
+
+#[test]
+fn a_group_is_found_and_gets_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(700_000)).unwrap();
+    let name = unique(folder.path());
+    let member = ["--group", &name, "--interface", "127.0.0.1", "--once"];
+    let places = [folder.path().join("a"), folder.path().join("b")];
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &member));
+    let mut args = vec!["send", source.to_str().unwrap(), "--interface", "127.0.0.1", "--json"];
+    let nobody = rackweave(&args).args(["--group", "nobody is here"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let said = String::from_utf8(nobody.stderr).unwrap();
+    assert!(said.contains("receive --group nobody is here"), "{said}");
+    args.extend(["--group", &name, "--expect", "2"]);
+    let output = rackweave(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(json(&output)["receivers"].as_array().unwrap().len(), 2);
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(place.join("x")).unwrap() == content(700_000));
+    }
+}
+
+#[test]
+fn copies_from_several_senders_reach_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1_500_000)).unwrap();
+    let places = ["a", "b", "c"].map(|name| folder.path().join(name));
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &["--once"]));
+    let to = receivers.each_ref().map(|it| it.address.as_str()).join(",");
+    let args = ["send", source.to_str().unwrap(), "--to", &to, "--json"];
+    let many = ["--method", "unicast", "--processes", "2"];
+    let output = rackweave(&args).args(many).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!((&document["processes"], &document["copies"]), (&2.into(), &3.into()));
+    assert!(document["link_bytes"].as_u64().unwrap() > 3 * 1_500_000);
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(place.join("x")).unwrap() == content(1_500_000));
+    }
+}
+
+#[test]
+fn names_that_are_no_text_harm_nobody() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"a\n\x1b[31m\xff");
+    let source = folder.path().join(name);
+    std::fs::write(&source, b"x").unwrap();
+    for flag in ["--json", "--overwrite"] {
+        let place = folder.path().join(flag);
+        // With --json it does not tell its address.
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        drop(socket);
+        let mut command = rackweave(&["receive", "--once", flag, "--listen", &address, "--dir"]);
+        let mut child =
+            command.arg(&place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut receiver = Receiver { child, address, stderr };
+        let send = || {
+            let mut send = rackweave(&["send", "--to", &receiver.address, "--quiet"]);
+            send.arg(&source).stderr(Stdio::null()).status().unwrap().code()
+        };
+        // Until it listens.
+        while send() != Some(0) {}
+        let mut said = String::new();
+        receiver.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{said}");
+        assert!(!said.contains('\x1b') && said.contains("blake3"), "{said:?}");
+        assert_eq!(std::fs::read(place.join(name)).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn an_application_that_has_gone_does_not_get_the_next_stream() {
+    use std::os::unix::net::UnixStream;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let args = ["agent", "--listen", "127.0.0.1:0", "--socket", path.to_str().unwrap()];
+    let mut child = rackweave(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut receiver = Receiver { child, address: String::new(), stderr };
+    let mut line = String::new();
+    receiver.stderr.read_line(&mut line).unwrap();
+    let address = line.strip_prefix("agent at ").unwrap().split(',').next().unwrap().to_owned();
+    let wait = || {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"receive\": {}}\n").unwrap();
+        stream
+    };
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(300_000)).unwrap();
+    drop(wait());
+    let mut stream = wait();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    // Until the agent has taken note of the second, it is busy; never is the stream lost with the first.
+    loop {
+        let args = ["send", source.to_str().unwrap(), "--to", &address];
+        let output = rackweave(&args).output().unwrap();
+        if output.status.code() == Some(0) {
+            break;
+        }
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("takes another stream"), "{said}");
+    }
+    assert!(reader.join().unwrap() == content(300_000));
+    // One that can reach nobody gets its answer, and then the end, though it has not said that it has nothing more to send.
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.contains("\"complete\":false"), "{said}");
 }

@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub secret: Option<Vec<u8>>,
     /// Who is listened to, beside the peers that are named.
     pub admission: Admission,
+    /// Groups that it says to be a member of, to those who are listened to.
+    pub groups: Vec<String>,
     /// The fabric, if labels or relays are to be used.
     pub fabric: Option<FabricPlace>,
     /// The streams' machines.
@@ -85,6 +87,7 @@ impl EngineConfig {
             group_port: rackweave_wire::orca::PORT,
             secret: None,
             admission: Admission { loopback: true, ..Admission::default() },
+            groups: Vec::new(),
             fabric: None,
             flow: FlowConfig::default(),
             room: 16 << 20,

@@ -1,13 +1,14 @@
 //! Streams that come in.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use rackweave_core::{Span, Time};
 use rackweave_group::orca::host::Event;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
-use crate::sink::Drain;
+use crate::sink::{Drain, MakeSink};
 
 /// A part of a block waits so long for the rest.
 const FLUSH_AFTER: Span = Span::from_ms(2);
@@ -31,7 +32,7 @@ enum Stage {
     /// The sink looks what it has.
     Preparing,
     Taking,
-    /// All is there and right; the sender is to know.
+    /// All is there and right, which has been told; the sender is to know, too.
     Complete,
     /// It can't go on, and the sender is being told.
     Leaving,
@@ -46,13 +47,28 @@ impl Engine {
             bytes: incoming.readable,
             content: incoming.drain.content(),
         };
-        self.incoming.iter().map(progress).collect()
+        let open = self.incoming.iter().filter(|(_, incoming)| incoming.stage != Stage::Complete);
+        open.map(progress).collect()
+    }
+
+    /// Whether a sender has not said yet that it knows that all is here. Its last word may be lost: nobody needs to wait long for it.
+    #[must_use]
+    pub fn is_lingering(&self) -> bool {
+        self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
+    }
+
+    /// From now on all offers are refused.
+    pub fn accept_no_more(&mut self) {
+        self.accept = None;
     }
 
     /// Leaves all streams that come in. What is in order is still written.
     pub fn leave_all(&mut self) {
         let now = self.now();
         for (session, incoming) in &mut self.incoming {
+            if incoming.stage == Stage::Complete {
+                continue;
+            }
             incoming.drain.advance(incoming.readable, true);
             incoming.drain.close();
             incoming.stage = Stage::Leaving;
@@ -68,10 +84,12 @@ impl Engine {
             .filter(|(_, incoming)| incoming.stream == stream)
             .map(|(session, _)| *session)
             .collect();
+        let mut before = Vec::new();
         for old in old {
             if let Some(mut incoming) = self.incoming.remove(&old) {
                 incoming.drain.advance(incoming.readable, true);
-                incoming.drain.stop();
+                incoming.drain.close();
+                before.push(incoming.drain);
             }
             self.host.leave(now, old, Reason::Left);
         }
@@ -82,8 +100,19 @@ impl Engine {
             None => Decision::Refuse(Reason::Refused),
         };
         let make = match decision {
-            Decision::Refuse(reason) => return self.host.refuse(now, session, reason),
+            Decision::Refuse(reason) => {
+                self.closing.append(&mut before);
+                return self.host.refuse(now, session, reason);
+            }
             Decision::Take(make) => make,
+        };
+        // Two sinks must not write the same files. The old one may wait for a disk or a reader: not in this thread.
+        let make: MakeSink = match before.is_empty() {
+            true => make,
+            false => Box::new(move || {
+                before.iter_mut().for_each(Drain::stop);
+                make()
+            }),
         };
         let Ok(drain) = Drain::start(make, self.config.room, self.waker.clone()) else {
             return self.host.refuse(now, session, Reason::Busy);
@@ -155,11 +184,8 @@ impl Engine {
                     self.incoming.insert(session, incoming);
                     return self.fail(session, Reason::Left);
                 }
-                incoming.drain.stop();
-                let (_, files) = incoming.drain.outcome();
-                let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
-                let from = incoming.from;
-                self.events.push_back(EngineEvent::Received { session, from, bytes, files });
+                incoming.drain.close();
+                self.closing.push(incoming.drain);
             }
             _ => {}
         }
@@ -167,17 +193,14 @@ impl Engine {
 
     fn fail(&mut self, session: Session, reason: Reason) {
         let Some(mut incoming) = self.incoming.remove(&session) else { return };
-        incoming.drain.advance(incoming.readable, true);
-        incoming.drain.close();
-        let from = incoming.from;
-        let (error, files) = incoming.drain.outcome();
         // The sender went away between our completion and its answer: the files are there all the same.
-        if incoming.stage == Stage::Complete {
-            let bytes = incoming.readable - incoming.drain.begins_at().min(incoming.readable);
-            self.events.push_back(EngineEvent::Received { session, from, bytes, files });
-            return;
+        if incoming.stage != Stage::Complete {
+            incoming.drain.advance(incoming.readable, true);
+            let (error, _) = incoming.drain.outcome();
+            let from = incoming.from;
+            self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
         }
-        self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+        incoming.drain.close();
         self.closing.push(incoming.drain);
     }
 
@@ -235,6 +258,11 @@ impl Engine {
                 if drain.is_complete() {
                     *stage = Stage::Complete;
                     self.host.complete(now, *session);
+                    drain.close();
+                    let (_, files) = drain.outcome();
+                    let bytes = length - drain.begins_at().min(length);
+                    let (session, from) = (*session, incoming.from);
+                    self.events.push_back(EngineEvent::Received { session, from, bytes, files });
                 } else if !drain.is_failed() {
                     // A stream that ends before its end record.
                     *stage = Stage::Leaving;
@@ -251,10 +279,24 @@ impl Engine {
         again
     }
 
-    /// Waits for sinks that still write what they were given.
-    pub fn settle(&mut self) {
-        for mut drain in self.closing.drain(..) {
-            drain.stop();
+    /// Forgets sinks that have ended.
+    pub(super) fn reap(&mut self) {
+        self.closing.retain(|drain| !drain.has_ended());
+    }
+
+    /// Waits for sinks that still write what they were given, but no longer than `limit`: one may wait for who reads a pipe.
+    pub fn settle(&mut self, limit: Span) {
+        let until = self.now() + limit;
+        loop {
+            self.reap();
+            if self.closing.is_empty() || self.now() >= until {
+                return;
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "threads that write to disks are waited for"
+            )]
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }

@@ -3,6 +3,7 @@
 mod config;
 mod control;
 mod event;
+mod group;
 mod incoming;
 mod outgoing;
 mod peers;
@@ -27,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
+pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
 use self::incoming::Incoming;
 use self::outgoing::{Memo, Relayed, Staged};
 pub use self::peers::Admission;
@@ -70,6 +72,7 @@ pub struct Engine {
     events: VecDeque<EngineEvent>,
     waker: Waker,
     probes: Probes,
+    asking: Option<group::Asking>,
     stats: Stats,
 }
 
@@ -191,6 +194,7 @@ impl Engine {
             events: VecDeque::new(),
             waker,
             probes: Probes::default(),
+            asking: None,
             stats: Stats::default(),
             config,
         })
@@ -260,6 +264,7 @@ impl Engine {
         let flush_at = self.drain(now, !more);
         let later = self.transmit(now)?;
         self.handle_events(now);
+        self.reap();
         // What has come in may be news of agents.
         let later = later || !more && self.control(now);
         if more || later || !self.events.is_empty() {

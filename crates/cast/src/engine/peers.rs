@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use rackweave_core::HostId;
 
-/// Most peers that are learnt.
-const MAX_LEARNT: u32 = 4096;
+/// Most peers that are learnt: one more takes the number of the one that was not heard of for longest.
+const MAX_LEARNT: usize = 4096;
 
 /// Whose packets are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,9 @@ pub(crate) struct Peers {
     hosts: BTreeMap<SocketAddr, HostId>,
     admission: Admission,
     next: u32,
-    learnt: u32,
+    /// Those that nobody has named, and when each was last heard of, in packets.
+    learnt: BTreeMap<HostId, u64>,
+    heard: u64,
 }
 
 /// The same address, however it is written.
@@ -50,7 +52,7 @@ impl Peers {
     /// `first`: the number of the first peer that is not in a fabric.
     pub(crate) fn new(admission: Admission, first: u32) -> Self {
         let (addresses, hosts) = (BTreeMap::new(), BTreeMap::new());
-        Self { addresses, hosts, admission, next: first, learnt: 0 }
+        Self { addresses, hosts, admission, next: first, learnt: BTreeMap::new(), heard: 0 }
     }
 
     pub(crate) fn address(&self, host: HostId) -> Option<SocketAddr> {
@@ -67,6 +69,7 @@ impl Peers {
     pub(crate) fn add(&mut self, address: SocketAddr) -> HostId {
         let address = plain(address);
         if let Some(host) = self.hosts.get(&address) {
+            self.learnt.remove(host);
             return *host;
         }
         let host = HostId(self.next);
@@ -78,14 +81,30 @@ impl Peers {
     /// Who has sent this; `None`: nobody that is listened to.
     pub(crate) fn who(&mut self, from: SocketAddr) -> Option<HostId> {
         let from = plain(from);
+        self.heard += 1;
         if let Some(host) = self.hosts.get(&from) {
+            if let Some(heard) = self.learnt.get_mut(host) {
+                *heard = self.heard;
+            }
             return Some(*host);
         }
-        if !self.admission.admits(from.ip()) || self.learnt >= MAX_LEARNT {
+        if !self.admission.admits(from.ip()) {
             return None;
         }
-        self.learnt += 1;
-        Some(self.add(from))
+        // Each `cast send` has a port of its own: who has served many must serve one more.
+        let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
+        let host = match oldest.filter(|_| self.learnt.len() >= MAX_LEARNT) {
+            Some(oldest) => {
+                if let Some(address) = self.addresses.remove(&oldest) {
+                    self.hosts.remove(&address);
+                }
+                self.set(oldest, from);
+                oldest
+            }
+            None => self.add(from),
+        };
+        self.learnt.insert(host, self.heard);
+        Some(host)
     }
 
     /// Whether this is looked at, without learning anything.
@@ -121,9 +140,13 @@ mod tests {
         assert_ne!(learnt, named);
         assert_eq!(peers.address(learnt), Some(at("192.0.2.7:99")));
         assert!(peers.who(at("127.0.0.1:5")).is_some());
-        for port in 0..10_000_u16 {
-            let _ = peers.who(SocketAddr::new(at("127.0.0.1:5").ip(), port));
+        let busy = peers.who(at("127.0.0.1:60000"));
+        for port in 1..10_000_u16 {
+            assert!(peers.who(SocketAddr::new(at("127.0.0.1:5").ip(), port)).is_some(), "{port}");
+            assert_eq!(peers.who(at("127.0.0.1:60000")), busy);
         }
-        assert!(peers.addresses.len() <= MAX_LEARNT as usize + 1);
+        assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
+        assert!(peers.learnt.len() <= MAX_LEARNT);
+        assert_eq!(peers.address(named), Some(at("192.0.2.1:6722")));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Probe {
 
 const ALL: [Probe; 4] = [Probe::One, Probe::Group, Probe::OneHeard, Probe::GroupHeard];
 
-fn check(front: &[u8], secret: Option<&[u8; 32]>) -> [u8; 8] {
+pub(super) fn check(front: &[u8], secret: Option<&[u8; 32]>) -> [u8; 8] {
     let hash = match secret {
         Some(secret) => blake3::keyed_hash(secret, front),
         None => blake3::hash(front),

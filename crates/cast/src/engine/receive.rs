@@ -9,9 +9,9 @@ use rackweave_linux::sys::{ReceiveBatch, UdpSocket};
 use rackweave_wire::Malformed;
 use rackweave_wire::orca::{self, Header, Labelled, TO_AGENT, TO_GROUP};
 
-use super::Engine;
 use super::outgoing::Relayed;
 use super::probe::{self, Probe};
+use super::{Engine, group};
 use crate::source::Payload;
 
 /// Calls to receive in one turn, before timers and sending get theirs.
@@ -59,7 +59,13 @@ impl Engine {
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
-            if from.is_none() && !self.peers.admits(datagram.from) {
+            let admitted = from.is_some() || self.peers.admits(datagram.from);
+            // Who answers a question of ours has not been known before.
+            if datagram.bytes.first() == Some(&group::TAG) && (admitted || self.asking.is_some()) {
+                self.handle_group(datagram.from, datagram.bytes, admitted);
+                continue;
+            }
+            if !admitted {
                 self.stats.foreign += 1;
                 continue;
             }

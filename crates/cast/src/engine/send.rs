@@ -221,10 +221,20 @@ impl Engine {
                             && now.since(lost) < patience;
                         receiver.retry = back.then(|| now + AGAIN);
                     }
+                    self.give_up_if_alone(now, session);
                     self.events.push_back(EngineEvent::Lost { session, host, reason });
                 }
                 other => self.handle_receiver_event(now, other),
             }
+        }
+    }
+
+    /// A stream that goes on, but to nobody, is given up: who writes it is to know, and not to write for ever.
+    fn give_up_if_alone(&mut self, now: Time, session: Session) {
+        let Some(sending) = self.sending.get(&session) else { return };
+        let gone = |it: &Receiver| it.lost.is_some() && it.retry.is_none();
+        if !sending.finished && sending.hosts.values().all(gone) {
+            self.host.abort(now, session, Reason::Left);
         }
     }
 

@@ -32,6 +32,15 @@ impl Receiving {
         limit: Option<u64>,
         bind: SocketAddr,
     ) -> Self {
+        let config = EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
+        Self::start_with(folder, limit, config).unwrap()
+    }
+
+    fn start_with(
+        folder: tempfile::TempDir,
+        limit: Option<u64>,
+        mut engine: EngineConfig,
+    ) -> Result<Self, EngineError> {
         let config =
             FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
@@ -40,8 +49,9 @@ impl Receiving {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
-        let config = EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
-        let mut engine = Engine::new(config, Some(accept)).unwrap();
+        // What waits for it is not waited for in tests.
+        engine.flow.patience = Span::from_secs(3600);
+        let mut engine = Engine::new(engine, Some(accept))?;
         let (address, waker) = (engine.local_addr(), engine.waker());
         let stop = Arc::new(AtomicBool::new(false));
         let (send, events) = channel();
@@ -56,7 +66,7 @@ impl Receiving {
             }
             engine.stats()
         });
-        Self { address, folder, events, stop, waker, thread: Some(thread) }
+        Ok(Self { address, folder, events, stop, waker, thread: Some(thread) })
     }
 
     /// Stops without a word to anybody, as a crash does.
@@ -384,4 +394,116 @@ fn a_bad_network_damages_nothing() {
         assert!(there.join().unwrap() > 0);
         here.join().unwrap();
     }
+}
+
+#[test]
+fn a_lost_farewell_delays_nobody() {
+    let receiver = Receiving::start(None, None);
+    let (front, back) = (
+        std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
+        std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
+    );
+    let (front, back) = (Arc::new(front), Arc::new(back));
+    let (address, known) = (front.local_addr().unwrap(), receiver.address);
+    let sender_at = Arc::new(Mutex::new(None));
+    // All but the sender's `Bye` (tag 5 of control packets) passes.
+    let (from, by, set) = (Arc::clone(&front), Arc::clone(&back), Arc::clone(&sender_at));
+    let (send, byes) = channel();
+    let there = std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok((len, sender)) = from.recv_from(&mut buffer) {
+            *set.lock().unwrap() = Some(sender);
+            let decoded = rackweave_wire::orca::decode(&buffer[..len], None);
+            if let Ok(rackweave_wire::orca::Decoded {
+                header: rackweave_wire::orca::Header::Control(control),
+                ..
+            }) = &decoded
+                && matches!(control.body, rackweave_wire::orca::Body::Bye { .. })
+            {
+                let _ = send.send(());
+                return;
+            }
+            let _ = by.send_to(&buffer[..len], known);
+        }
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let here = std::thread::spawn(move || {
+        back.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        while !stopped.load(Ordering::Relaxed) {
+            if let Ok((len, _)) = back.recv_from(&mut buffer)
+                && let Some(to) = *sender_at.lock().unwrap()
+            {
+                let _ = front.send_to(&buffer[..len], to);
+            }
+        }
+    });
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "x", 100_000);
+    let view = send_one(path, address);
+    assert_eq!(completed(&view), 1);
+    byes.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    // Its patience is an hour.
+    assert!(receiver.received());
+    stop.store(true, Ordering::Relaxed);
+    there.join().unwrap();
+    here.join().unwrap();
+}
+
+fn send_one(path: PathBuf, to: SocketAddr) -> SendView {
+    send(&mut sender(None), Box::new(Files::new(&[path]).unwrap()), &[to])
+}
+
+/// A member of these groups on loopback, in a thread of its own; `None` where multicast does not loop back.
+fn member(groups: &[&str], port: u16, secret: Option<&[u8]>, loopback: bool) -> Option<Receiving> {
+    let mut config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
+    config.groups = groups.iter().map(|name| (*name).to_owned()).collect();
+    (config.in_group, config.interface) = (true, Ipv4Addr::LOCALHOST);
+    (config.group_port, config.secret) = (port, secret.map(<[u8]>::to_vec));
+    config.admission = Admission { loopback, ..Admission::default() };
+    Receiving::start_with(tempfile::tempdir().unwrap(), None, config).ok()
+}
+
+#[test]
+fn members_of_a_group_are_found() {
+    // Nobody else on this machine has this port's group.
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let mut asker = sender(None);
+    asker = Engine::new(
+        EngineConfig {
+            interface: Ipv4Addr::LOCALHOST,
+            group_loops: true,
+            group_port: port,
+            // Who answers is not known before.
+            admission: Admission::default(),
+            ..asker.config
+        },
+        None,
+    )
+    .unwrap();
+    let all = [
+        member(&["blue"], port, None, true),
+        member(&["red", "blue"], port, None, true),
+        member(&["red"], port, None, true),
+        member(&["blue"], port, Some(b"key"), true),
+        member(&["blue"], port, None, false),
+    ];
+    let Some(all) = all.into_iter().collect::<Option<Vec<_>>>() else {
+        println!("skipped: loopback has no multicast here");
+        return;
+    };
+    let ask = |asker: &mut Engine, name: &str, expect| {
+        asker.members(name, Some(expect), TIMEOUT, &|| false).unwrap()
+    };
+    let mut expected = vec![all[0].address, all[1].address];
+    expected.sort();
+    assert_eq!(ask(&mut asker, "blue", 2), expected);
+    assert_eq!(ask(&mut asker, "red", 2).len(), 2);
+    // Neither who has another key nor who does not let the asker in ever answers.
+    let span = Span::from_ms(300);
+    assert!(asker.members("blue", Some(3), span, &|| false).unwrap().len() <= 2);
+    assert!(asker.members("green", None, Span::from_ms(50), &|| false).unwrap().is_empty());
+    // Nobody has become a peer by it, nothing grows.
+    assert!(asker.asking.is_none() && !asker.peers.admits(all[0].address));
 }

@@ -138,6 +138,18 @@ impl std::fmt::Debug for Drain {
     }
 }
 
+/// Has a sink that panics be one that has failed, not one that is waited for.
+struct Panicked<'a>(&'a Shared, &'a Waker);
+
+impl Drop for Panicked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::Release);
+            self.1.wake();
+        }
+    }
+}
+
 fn work(
     make: MakeSink,
     shared: &Shared,
@@ -149,6 +161,7 @@ fn work(
         let mut outcome = shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error, outcome.files) = (error, files);
     };
+    let _panicked = Panicked(shared, waker);
     let mut sink = match make() {
         Ok(sink) => sink,
         Err(error) => {
@@ -169,9 +182,10 @@ fn work(
         if complete || failed {
             end(result.err(), sink.files());
         }
-        shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
+        // Who sees that all is consumed must see what came of it.
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
+        shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
         // A full queue means that there are enough.
         let _ = back.try_send(piece.block);
         waker.wake();
@@ -292,6 +306,13 @@ impl Drain {
     /// Nothing more is put; the sink ends with what it has been given, in its own time.
     pub fn close(&mut self) {
         self.to = None;
+        (self.window, self.waiting) = (Window::new(0, 0), None);
+    }
+
+    /// Whether its thread is over.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Lets the sink end, with what it has been given, and waits for it.

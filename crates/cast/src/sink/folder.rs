@@ -12,7 +12,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::state::{self, State};
 use super::{FileDone, Sink, SinkError};
-use crate::format::{Decoder, FileHeader, Hash, Take};
+use crate::format::{DecodeError, Decoder, FileHeader, Hash, Take};
 
 /// What a file is called until it is complete.
 const PART: &str = ".part";
@@ -84,8 +84,8 @@ impl Folder {
             done: Vec::new(),
             directories: Vec::new(),
         };
-        let part = |header: &FileHeader| writer.place(header).ok().map(|path| with_part(&path));
-        let Some(found) = state::load(&writer.config.folder, stream, part) else {
+        let path = |header: &FileHeader| writer.place(header).ok();
+        let Some(found) = state::load(&writer.config.folder, stream, path, with_part) else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
         let resume = found.resume;
@@ -158,7 +158,7 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(&mut self, current: Current, hash: &Hash) -> Result<(), SinkError> {
+    fn finish(&mut self, current: Current, hash: &Hash, at: u64) -> Result<(), SinkError> {
         let Current { file, part, path, header, bytes } = current;
         let wrap = |error| failed(&part, error);
         file.set_permissions(Permissions::from_mode(u32::from(header.mode))).map_err(wrap)?;
@@ -170,6 +170,11 @@ impl Writer {
             file.sync_all().map_err(wrap)?;
         }
         drop(file);
+        // What comes from a pipe comes only once.
+        if header.length.is_some() {
+            let place = [at, self.files + 1, self.bytes + bytes];
+            self.note(|state| state.naming(&header, hash, place))?;
+        }
         rename(&part, &path, self.config.overwrite)?;
         if self.config.sync
             && let Some(folder) = path.parent()
@@ -274,12 +279,11 @@ impl Take for Writer {
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), SinkError> {
         let Some(current) = self.current.take() else { return Ok(()) };
         let known = current.header.length.is_some();
-        self.finish(current, hash)?;
+        self.finish(current, hash, at)?;
         self.files += 1;
         self.bytes += length;
         let (files, bytes) = (self.files, self.bytes);
-        // Of a stream of one small file nothing is noted: it is over before it could be interrupted.
-        if known && (self.state.is_some() || files > 1) {
+        if known {
             self.note(|state| state.done(at, files, bytes))?;
         }
         Ok(())
@@ -306,7 +310,14 @@ impl Sink for Folder {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        self.decoder.push(bytes, &mut self.writer)
+        let result = self.decoder.push(bytes, &mut self.writer);
+        // The file was another one when its first chunks came (of the same length and time): the next attempt begins anew.
+        if matches!(result, Err(SinkError::Stream(DecodeError::FileHash)))
+            && let Some(state) = self.writer.state.take()
+        {
+            state.remove();
+        }
+        result
     }
 
     fn is_complete(&self) -> bool {

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::format::tree::chunk_hash;
@@ -19,6 +19,9 @@ const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, 1\n";
 const FILE: u8 = b'F';
 const CHUNK_DONE: u8 = b'C';
 const DONE: u8 = b'D';
+
+/// Before a file gets its name: what `DONE` will say, and what the file is. Whoever is killed between finds the file in its place.
+const NAMING: u8 = b'N';
 
 /// Most bytes that are read of a state: a hash for each chunk of 128 TB is more, and begins anew.
 const MAX_STATE: u64 = 1 << 30;
@@ -35,6 +38,15 @@ pub(super) fn place(folder: &Path, stream: u128) -> PathBuf {
     folder.join(format!(".rackweave-cast-{stream:032x}.state"))
 }
 
+/// A file that was about to get its name.
+#[derive(Debug)]
+struct Naming {
+    header: FileHeader,
+    hash: Hash,
+    /// Where it goes on if it has got it.
+    done: Resume,
+}
+
 /// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -46,16 +58,33 @@ pub(super) struct Found {
 impl State {
     /// A new state, of nothing.
     pub(super) fn create(folder: &Path, stream: u128) -> io::Result<Self> {
+        let mut this = Self::aside(folder, stream)?;
+        this.settle()?;
+        Ok(this)
+    }
+
+    /// Under another name: what is there already stays until the new one is whole, and no link is followed.
+    fn aside(folder: &Path, stream: u128) -> io::Result<Self> {
         let path = place(folder, stream);
-        let mut file = File::create(&path)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&stream.to_be_bytes())?;
-        Ok(Self { path, file })
+        let aside = path.with_extension("new");
+        match std::fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
+        let mut this = Self { path, file };
+        this.file.write_all(MAGIC)?;
+        this.file.write_all(&stream.to_be_bytes())?;
+        Ok(this)
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        std::fs::rename(self.path.with_extension("new"), &self.path)
     }
 
     /// A state that says what was found, and goes on from there.
     pub(super) fn recreate(folder: &Path, stream: u128, found: &Resume) -> io::Result<Self> {
-        let mut this = Self::create(folder, stream)?;
+        let mut this = Self::aside(folder, stream)?;
         let (files, bytes) = (found.files, found.bytes);
         match &found.file {
             Some((header, hashes)) => {
@@ -68,7 +97,25 @@ impl State {
             }
             None => this.done(found.at, files, bytes)?,
         }
+        this.settle()?;
         Ok(this)
+    }
+
+    pub(super) fn naming(
+        &mut self,
+        header: &FileHeader,
+        hash: &Hash,
+        [at, files, bytes]: [u64; 3],
+    ) -> io::Result<()> {
+        let mut record = Vec::new();
+        crate::format::file(header, &mut record);
+        let mut entry = vec![NAMING];
+        for number in [at, files, bytes, record.len() as u64] {
+            entry.extend_from_slice(&number.to_be_bytes());
+        }
+        entry.extend_from_slice(hash);
+        entry.extend_from_slice(&record);
+        self.file.write_all(&entry)
     }
 
     pub(super) fn begin(
@@ -138,64 +185,101 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     cut(bytes, 8)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// What the entries say; the last one may be cut off.
-fn parse(mut bytes: &[u8], stream: u128) -> Option<Resume> {
-    let nothing = Resume { files: 0, bytes: 0, file: None, single: None, at: 0 };
+/// A file record that stands alone.
+fn header(bytes: &[u8]) -> Option<FileHeader> {
+    let mut one = One(None);
+    let start = Resume { files: 0, bytes: 0, file: None, single: None, at: 1 };
+    Decoder::resume(start).push(bytes, &mut one).ok()?;
+    one.0
+}
+
+/// Three numbers: an offset of a stream, files, bytes.
+fn place_of(bytes: &mut &[u8]) -> Option<Resume> {
+    let (at, files, total) = (number(bytes)?, number(bytes)?, number(bytes)?);
+    // Offsets of a stream have 48 bits.
+    (at < 1 << 48).then_some(Resume { files, bytes: total, file: None, single: None, at })
+}
+
+/// What the entries say, and whether the last one was a file that is about to get its name; it may be cut off.
+fn parse(mut bytes: &[u8], stream: u128) -> Option<(Resume, Option<Naming>)> {
+    let mut found = Resume { files: 0, bytes: 0, file: None, single: None, at: 0 };
     if cut(&mut bytes, MAGIC.len())? != MAGIC || cut(&mut bytes, 16)? != stream.to_be_bytes() {
         return None;
     }
-    let mut found = nothing;
-    loop {
-        let good = found.clone();
-        let mut entry = || -> Option<()> {
-            match cut(&mut bytes, 1)?[0] {
-                FILE => {
-                    let (at, files, total) =
-                        (number(&mut bytes)?, number(&mut bytes)?, number(&mut bytes)?);
-                    let len = usize::try_from(number(&mut bytes)?).ok()?;
-                    let record = cut(&mut bytes, len)?;
-                    let mut one = One(None);
-                    let start = Resume { files: 0, bytes: 0, file: None, single: None, at: 1 };
-                    Decoder::resume(start).push(record, &mut one).ok()?;
-                    let file = Some((one.0?, Vec::new()));
-                    found = Resume { files, bytes: total, file, single: None, at };
-                }
-                CHUNK_DONE => {
-                    let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
-                    found.file.as_mut()?.1.push(hash);
-                }
-                DONE => {
-                    let (at, files, total) =
-                        (number(&mut bytes)?, number(&mut bytes)?, number(&mut bytes)?);
-                    found = Resume { files, bytes: total, file: None, single: None, at };
-                }
-                _ => return None,
+    let mut naming = None;
+    // An entry counts as a whole or not at all. Nothing is copied: of a large file there are a million.
+    let mut entry = || -> Option<()> {
+        let kind = cut(&mut bytes, 1)?[0];
+        match kind {
+            CHUNK_DONE => {
+                let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
+                found.file.as_mut()?.1.push(hash);
             }
-            Some(())
-        };
-        if entry().is_none() {
-            return (good.at > 0).then_some(good);
+            DONE => found = place_of(&mut bytes)?,
+            FILE | NAMING => {
+                let mut place = place_of(&mut bytes)?;
+                let len = usize::try_from(number(&mut bytes)?).ok()?;
+                if kind == FILE {
+                    place.file = Some((header(cut(&mut bytes, len)?)?, Vec::new()));
+                    found = place;
+                } else {
+                    let hash = cut(&mut bytes, HASH)?.try_into().ok()?;
+                    let header = header(cut(&mut bytes, len)?)?;
+                    naming = Some(Naming { header, hash, done: place });
+                    return Some(());
+                }
+            }
+            _ => return None,
         }
-    }
+        naming = None;
+        Some(())
+    };
+    while entry().is_some() {}
+    (found.at > 0 || naming.is_some()).then_some((found, naming))
 }
 
-/// Looks what there is of this stream. `part` says where the part of a file is.
+/// What is there is only looked at, be it what it may: no link is followed, no pipe waited for.
+fn look(path: &Path) -> Option<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
+}
+
+/// Whether a file is what it was about to be called.
+fn is_named(path: &Path, naming: &Naming) -> bool {
+    let Some(file) = look(path) else { return false };
+    let mut hasher = blake3::Hasher::new();
+    file.metadata().is_ok_and(|meta| Some(meta.len()) == naming.header.length)
+        && hasher.update_reader(file).is_ok()
+        && *hasher.finalize().as_bytes() == naming.hash
+}
+
+/// Looks what there is of this stream. `path` says where a file is, `part` what it is called until it is complete.
 pub(super) fn load(
     folder: &Path,
     stream: u128,
-    part: impl FnOnce(&FileHeader) -> Option<PathBuf>,
+    path: impl Fn(&FileHeader) -> Option<PathBuf>,
+    part: impl Fn(&Path) -> PathBuf,
 ) -> Option<Found> {
     let mut bytes = Vec::new();
-    let file = File::open(place(folder, stream)).ok()?;
+    let file = look(&place(folder, stream))?;
     file.take(MAX_STATE).read_to_end(&mut bytes).ok()?;
-    let mut resume = parse(&bytes, stream)?;
+    let (mut resume, naming) = parse(&bytes, stream)?;
+    if let Some(naming) = naming
+        && path(&naming.header).is_some_and(|path| is_named(&path, &naming))
+    {
+        return Some(Found { resume: naming.done, part_bytes: 0 });
+    }
+    if resume.at == 0 {
+        return None;
+    }
     let mut part_bytes = 0;
     if let Some((header, hashes)) = &mut resume.file {
         // Whole chunks only: where a short one ends is the end of the file, which comes again.
         let whole = header.length? / CHUNK as u64;
         hashes.truncate(usize::try_from(whole).ok()?);
         let mut right = 0;
-        if let Some(file) = part(header).and_then(|path| File::open(path).ok()) {
+        if let Some(file) = path(header).and_then(|path| look(&part(&path))) {
             let mut buffer = vec![0; CHUNK];
             for (index, hash) in hashes.iter().enumerate() {
                 let offset = (index * CHUNK) as u64;

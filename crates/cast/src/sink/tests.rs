@@ -223,3 +223,140 @@ proptest! {
         prop_assert!(got == content);
     }
 }
+
+#[test]
+fn whoever_is_killed_while_a_file_gets_its_name_goes_on_behind_it() {
+    let from = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..4).map(|i| from.path().join(format!("f{i}"))).collect();
+    for (i, path) in paths.iter().enumerate() {
+        std::fs::write(path, big(if i == 2 { 2 * CHUNK } else { 100 + i })).unwrap();
+    }
+    let mut source = Files::new(&paths).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    for files in 1..=4 {
+        for named in [false, true] {
+            let to = tempfile::tempdir().unwrap();
+            let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+            let mut at = 0;
+            while sink.files().len() < files {
+                sink.put(&bytes[at..=at]).unwrap();
+                at += 1;
+            }
+            drop(sink);
+            // As if it had been killed before it noted that the file is done, or just before the file got its name.
+            let state = state::place(to.path(), source.stream());
+            let noted = std::fs::read(&state).unwrap();
+            std::fs::write(&state, &noted[..noted.len() - 25]).unwrap();
+            let name = to.path().join(format!("f{}", files - 1));
+            if !named {
+                std::fs::rename(&name, name.with_extension("part")).unwrap();
+            }
+            let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+            let begins = sink.begins_at();
+            assert!((begins == at as u64) == named, "{files} {named}: {begins} {at}");
+            sink.put(&bytes[begins as usize..]).unwrap();
+            assert!(sink.is_complete());
+            for (i, path) in paths.iter().enumerate() {
+                let there = std::fs::read(to.path().join(format!("f{i}"))).unwrap();
+                assert!(there == std::fs::read(path).unwrap(), "{files} {named} f{i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_became_another_file_meanwhile_fails_once_only() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, big(3 * CHUNK)).unwrap();
+    let time = path.metadata().unwrap().modified().unwrap();
+    let mut source = Files::new(std::slice::from_ref(&path)).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[..2 * CHUNK]).unwrap();
+    drop(sink);
+    // Another content, with the same length and time.
+    std::fs::write(&path, vec![1; 3 * CHUNK]).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    let mut source = Files::new(std::slice::from_ref(&path)).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    let begins = sink.begins_at();
+    assert!(begins > 0);
+    assert!(matches!(sink.put(&bytes[begins as usize..]), Err(SinkError::Stream(_))));
+    assert!(!to.path().join("x").exists());
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    assert_eq!(sink.begins_at(), 0);
+    sink.put(&bytes).unwrap();
+    assert!(sink.is_complete() && std::fs::read(to.path().join("x")).unwrap() == [1; 3 * CHUNK]);
+}
+
+#[test]
+fn a_state_is_not_written_through_a_link_and_a_pipe_is_not_waited_for() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, big(CHUNK + 1)).unwrap();
+    let mut source = Files::new(&[path]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let (victim, state) = (from.path().join("v"), state::place(to.path(), source.stream()));
+    std::fs::write(&victim, b"precious").unwrap();
+    for place in [state.clone(), state.with_extension("new")] {
+        std::os::unix::fs::symlink(&victim, place).unwrap();
+    }
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &state, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    assert_eq!(sink.begins_at(), 0);
+}
+
+#[test]
+fn a_folder_that_vanishes_is_an_error_and_nothing_else() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let paths = ["a", "b"].map(|name| from.path().join(name));
+    for path in &paths {
+        std::fs::write(path, big(CHUNK)).unwrap();
+    }
+    let mut source = Files::new(&paths).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let folder = to.path().join("gone");
+    let mut sink = Folder::new(config(&folder), source.stream()).unwrap();
+    sink.put(&bytes[..CHUNK / 2]).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(matches!(sink.put(&bytes[CHUNK / 2..]), Err(SinkError::Write { .. })));
+}
+
+/// Panics.
+struct Bad;
+
+impl Sink for Bad {
+    fn begins_at(&self) -> u64 {
+        0
+    }
+    fn put(&mut self, _: &[u8]) -> Result<(), SinkError> {
+        panic!("a defect, as this test wants it")
+    }
+    fn is_complete(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_sink_that_panics_has_failed() {
+    let waker = Waker::new().unwrap();
+    let make: MakeSink = Box::new(|| Ok(Box::new(Bad)));
+    let mut drain = Drain::start(make, 1 << 20, waker.clone()).unwrap();
+    while !drain.is_ready() {
+        waker.wait_in_tests();
+    }
+    drain.put(0, b"x");
+    drain.advance(1, true);
+    while !drain.is_failed() {
+        waker.wait_in_tests();
+    }
+    drain.stop();
+    assert!(drain.has_ended());
+}

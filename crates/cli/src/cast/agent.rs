@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::miette;
-use rackweave_cast::door::{Door, Request, answer};
+use rackweave_cast::door::{Door, Request, dismiss, has_left};
 use rackweave_cast::engine::{Accept, Decision, Engine, EngineEvent};
 use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Pipe;
-use rackweave_core::HostId;
+use rackweave_core::{HostId, Span};
 use rackweave_group::orca::host::Spread;
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
@@ -21,6 +21,9 @@ use super::fabric::RackArgs;
 use super::send::{FlowArgs, is_complete, state};
 use super::{CommonArgs, host, interrupted, random, say};
 use crate::exit;
+
+/// Where applications connect, if nothing else is said.
+pub(super) const SOCKET: &str = "/tmp/rackweave-cast.sock";
 
 /// Serve applications of this host: streams in and out by a Unix socket.
 ///
@@ -38,7 +41,7 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// Where applications connect.
-    #[arg(long, value_name = "PATH", default_value = "/tmp/rackweave-cast.sock")]
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
     /// Where streams come in.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
@@ -64,7 +67,9 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let waiting: Arc<Mutex<VecDeque<UnixStream>>> = Arc::default();
     let theirs = Arc::clone(&waiting);
     let accept: Accept = Box::new(move |_| {
-        match theirs.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+        let mut theirs = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        theirs.retain(|stream| !has_left(stream));
+        match theirs.pop_front() {
             Some(stream) => Decision::Take(Box::new(move || {
                 Ok(Box::new(PipeSink::new(stream)) as Box<dyn Sink>)
             })),
@@ -88,22 +93,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let interrupted = interrupted(engine.waker())?;
     say(&format!("agent at {}, applications at {}\n", engine.local_addr(), args.socket.display()));
     let mut replies: BTreeMap<Session, UnixStream> = BTreeMap::new();
-    while !interrupted.load(Ordering::Relaxed) {
-        while let Some(request) = door.poll() {
-            match request {
-                Request::Receive { stream } => {
-                    waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(stream);
-                }
-                Request::Send { to, name, mut stream } => {
-                    match open(args, &mut engine, &to, &name, &stream, keyed) {
-                        Ok(session) => {
-                            replies.insert(session, stream);
-                        }
-                        Err(error) => answer(&mut stream, &json!({ "error": error })),
-                    }
-                }
-            }
-        }
+    loop {
         let until = engine.turn().map_err(|error| miette!("the socket has failed: {error}"))?;
         while let Some(event) = engine.poll_event() {
             match event {
@@ -117,7 +107,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
                         "receivers": receivers.collect::<Vec<_>>(),
                     });
                     if let Some(mut stream) = replies.remove(&session) {
-                        answer(&mut stream, &document);
+                        dismiss(&mut stream, &document);
                     }
                 }
                 EngineEvent::Renewed { old, session, .. } => {
@@ -132,11 +122,51 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
                 _ => {}
             }
         }
+        // After the turn, which forgets that it was woken: whoever knocks from here on wakes the wait.
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        let mut asked = false;
+        while let Some(request) = door.poll() {
+            asked = true;
+            match request {
+                Request::Receive { stream } => {
+                    queue(&waiting, stream);
+                }
+                Request::Send { to, name, mut stream } => {
+                    match open(args, &mut engine, &to, &name, &stream, keyed) {
+                        Ok(session) => {
+                            replies.insert(session, stream);
+                        }
+                        Err(error) => dismiss(&mut stream, &json!({ "error": error })),
+                    }
+                }
+            }
+        }
+        if asked {
+            continue;
+        }
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
     engine.leave_all();
+    for session in replies.keys() {
+        engine.abort(*session);
+    }
     let _ = engine.turn();
+    engine.settle(Span::from_secs(1));
     Ok(exit::DONE)
+}
+
+/// Most applications that wait for a stream.
+const MAX_WAITING: usize = 256;
+
+fn queue(waiting: &Mutex<VecDeque<UnixStream>>, mut stream: UnixStream) {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting.retain(|stream| !has_left(stream));
+    if waiting.len() >= MAX_WAITING {
+        return dismiss(&mut stream, &json!({ "error": "too many wait for streams" }));
+    }
+    waiting.push_back(stream);
 }
 
 fn open(

@@ -4,6 +4,7 @@ mod agent;
 mod control;
 mod diagnose;
 mod fabric;
+mod many;
 mod receive;
 mod send;
 
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Subcommand;
 use miette::miette;
 use rackweave_cast::Waker;
-use rackweave_cast::engine::{Admission, EngineConfig};
+use rackweave_cast::engine::{Admission, EngineConfig, is_group_name};
 use rackweave_wire::orca::PORT;
 
 use crate::exit;
@@ -58,7 +59,7 @@ pub(crate) struct CommonArgs {
 
 pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
     match command {
-        CastCommand::Send(args) => send::send(&args),
+        CastCommand::Send(args) => send::send(*args),
         CastCommand::Receive(args) => receive::receive(&args),
         CastCommand::Agent(args) => agent::agent(&args),
         CastCommand::Control(args) => control::control(&args),
@@ -86,6 +87,14 @@ fn interface(text: &str) -> Result<Ipv4Addr, String> {
         rackweave_linux::sys::ethtool::address_of(text)
             .map_err(|error| format!("`{text}` is no interface with an IPv4 address: {error}"))
     })
+}
+
+/// A group's name.
+fn group(text: &str) -> Result<String, String> {
+    match is_group_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a group's name has 1 to 64 bytes, without control characters".to_owned()),
+    }
 }
 
 /// A number that nobody can guess.

@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,11 +12,11 @@ use rackweave_cast::baseline;
 use rackweave_cast::engine::{Accept, Decision, Engine, EngineError, EngineEvent};
 use rackweave_cast::sink::{FileDone, Folder, FolderConfig, PipeSink, Sink, SinkError};
 use rackweave_core::{Span, Time};
-use rackweave_wire::orca::Reason;
+use rackweave_wire::orca::{PORT, Reason};
 use serde_json::json;
 
 use super::fabric::RackArgs;
-use super::{CommonArgs, hex, host, interrupted, rate, say, size};
+use super::{CommonArgs, group, hex, host, interrupted, rate, say, size};
 use crate::{exit, print};
 
 /// Take files that are sent.
@@ -46,6 +46,9 @@ pub(crate) struct ReceiveArgs {
     /// Take streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     from: Vec<Vec<IpAddr>>,
+    /// Be a member of this group: `send --group` finds it, if it is let in; may be repeated.
+    #[arg(long, value_name = "NAME", value_parser = group, conflicts_with = "tcp")]
+    group: Vec<String>,
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
@@ -113,6 +116,11 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         0 => config.group_port,
         port => port,
     };
+    if !args.group.is_empty() {
+        // Questions come to the group's own port.
+        (config.in_group, config.group_port) = (args.listen.is_ipv4(), PORT);
+        config.groups.clone_from(&args.group);
+    }
     if args.once {
         config.max_sessions = 1;
     }
@@ -134,7 +142,9 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let engine = match Engine::new(config.clone(), Some(accept())) {
         // Without multicast there is unicast.
         Err(error @ EngineError::Group { .. }) => {
-            say(&format!("note: {error}; what is sent by multicast does not reach this host\n"));
+            say(&format!(
+                "note: {error}; what is sent by multicast, and questions for groups, do not reach this host\n"
+            ));
             config.in_group = false;
             Engine::new(config, Some(accept()))
         }
@@ -190,21 +200,43 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
         if args.once
             && let Some(code) = ended
         {
-            // What is to be said at the end is said.
-            let _ = engine.turn();
-            engine.settle();
+            linger(engine, &interrupted);
             return Ok(code);
         }
         if interrupted.load(Ordering::Relaxed) {
             engine.leave_all();
             let _ = engine.turn();
-            engine.settle();
+            engine.settle(SETTLE);
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let look = show.draw(engine);
         let until = [until, look].into_iter().flatten().min();
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
+}
+
+/// A sender's last word is waited for so long: without it, it asks again.
+const LINGER: Span = Span::from_secs(1);
+
+/// What is with a disk may take so long to be there.
+const SETTLE: Span = Span::from_secs(10);
+
+/// The files are there and the user knows: the sender should, too.
+fn linger(engine: &mut Engine, interrupted: &AtomicBool) {
+    let limit = engine.clock().now() + LINGER;
+    engine.accept_no_more();
+    // A socket that fails now has nothing more to say.
+    while let Ok(until) = engine.turn() {
+        while engine.poll_event().is_some() {}
+        let now = engine.clock().now();
+        if !engine.is_lingering() || now >= limit || interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        if engine.wait(Some(until.unwrap_or(limit).min(limit))).is_err() {
+            break;
+        }
+    }
+    engine.settle(SETTLE);
 }
 
 /// What it means for a receiver.
@@ -221,6 +253,18 @@ fn why(reason: Reason) -> &'static str {
     }
 }
 
+/// A name as the sender has made it up, without what terminals obey.
+fn shown(path: &Path) -> String {
+    let mut shown = String::new();
+    for letter in path.to_string_lossy().chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 fn report(
     args: &ReceiveArgs,
     from: SocketAddr,
@@ -234,7 +278,7 @@ fn report(
         let files: Vec<_> = files
             .iter()
             .map(
-                |file| json!({ "path": file.path, "bytes": file.bytes, "blake3": hex(&file.hash) }),
+                |file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes, "blake3": hex(&file.hash) }),
             )
             .collect();
         let document = json!({
@@ -257,7 +301,7 @@ fn report(
     let mut text = String::new();
     for file in files {
         let hash = hex(&file.hash[..8]);
-        text += &format!("{}  {}  blake3 {hash}...\n", file.path.display(), size(file.bytes));
+        text += &format!("{}  {}  blake3 {hash}...\n", shown(&file.path), size(file.bytes));
     }
     text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {

@@ -19,7 +19,9 @@ use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session};
 use serde_json::json;
 
-use super::{CommonArgs, address, diagnose, fabric, interrupted, random, rate, say, size};
+use super::{
+    CommonArgs, address, diagnose, fabric, group, interrupted, many, random, rate, say, size,
+};
 use crate::{exit, print};
 
 /// IP and UDP.
@@ -40,19 +42,28 @@ const MAX_PAYLOAD: u32 = 8900;
     Exit codes: 0 all receivers have everything, 1 some have not, 2 wrong usage or file, 130 interrupted.")]
 pub(crate) struct SendArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    pub(super) common: CommonArgs,
     /// Files and directories, or `-` for standard input.
     #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default port: 6722).
-    #[arg(long, value_name = "HOST", required = true, value_delimiter = ',', value_parser = address)]
-    to: Vec<SocketAddr>,
+    #[arg(long, value_name = "HOST", required_unless_present = "group", value_delimiter = ',', value_parser = address)]
+    pub(super) to: Vec<SocketAddr>,
+    /// To all members of this group (`receive --group`), which are asked for by multicast.
+    #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
+    group: Option<String>,
+    /// Wait until so many members have answered.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    expect: Option<u32>,
     /// How packets reach all (default: multicast if a probe shows that it reaches all receivers, else unicast).
     #[arg(long)]
     spread: Option<SpreadArg>,
     /// What carries the files: Orca, or, to compare, the kernel's TCP (receivers need --tcp).
     #[arg(long, default_value = "cast")]
     method: MethodArg,
+    /// How many threads send copies, each to its share of the receivers (with --method unicast).
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(super) processes: u32,
     /// Never send faster.
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
@@ -98,13 +109,75 @@ enum SpreadArg {
 enum MethodArg {
     /// Orca.
     Cast,
+    /// A copy to each receiver over UDP, from --processes senders.
+    Unicast,
     /// A TCP connection to each receiver, each from a thread of its own.
     Tcp,
     /// One TCP connection to the first receiver, which hands on to the second, and so on.
     Chain,
 }
 
-pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
+/// Members of a group that are there answer within this, ...
+const ASK: Span = Span::from_ms(80);
+
+/// ... and those that are expected, even if they are being started.
+const EXPECT: Span = Span::from_secs(30);
+
+/// Who is in the group; `None`: not enough, which has been said.
+fn members(args: &SendArgs, name: &str) -> miette::Result<Option<Vec<SocketAddr>>> {
+    let mut config = args.common.engine(SocketAddr::from(([0, 0, 0, 0], 0)), Vec::new())?;
+    let keyed = config.secret.is_some();
+    (config.fabric, config.group_loops) = (None, true);
+    // Answers are listened to, whoever makes them, and nothing else.
+    (config.admission.loopback, config.admission.anybody) = (false, false);
+    let expect = args.expect.map(|expect| expect as usize);
+    let wait = if expect.is_some() { EXPECT } else { ASK };
+    let asked =
+        Engine::new(config, None).map_err(|error| error.to_string()).and_then(|mut engine| {
+            engine.members(name, expect, wait, &|| false).map_err(|error| error.to_string())
+        });
+    let found = match asked {
+        Ok(found) => found,
+        Err(error) => {
+            say(&format!("error: cannot ask for members of `{name}`: {error}\n"));
+            return Ok(None);
+        }
+    };
+    if found.is_empty() {
+        say(&format!("error: {}\n", diagnose::nobody(name, keyed)));
+        return Ok(None);
+    }
+    let list: Vec<String> = found.iter().map(ToString::to_string).collect();
+    if expect.is_some_and(|expect| found.len() < expect) {
+        say(&format!(
+            "error: only {} of {} members of `{name}` have answered in {} s: {}\n",
+            found.len(),
+            expect.unwrap_or_default(),
+            EXPECT.as_secs_f64(),
+            list.join(", ")
+        ));
+        return Ok(None);
+    }
+    if !args.common.quiet && !args.common.json {
+        say(&format!("members of `{name}`: {}\n", list.join(", ")));
+    }
+    Ok(Some(found))
+}
+
+pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
+    if args.expect.is_some() && args.group.is_none() {
+        return Err(miette!("--expect goes with --group"));
+    }
+    if let Some(name) = &args.group {
+        match members(&args, name)? {
+            Some(found) => args.to = found,
+            None => return Ok(exit::FAILED),
+        }
+    }
+    send_to(&args)
+}
+
+fn send_to(args: &SendArgs) -> miette::Result<u8> {
     for (index, to) in args.to.iter().enumerate() {
         if args.to[..index].contains(to) {
             return Err(miette!("{to} is named twice"));
@@ -131,14 +204,25 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
             _ => {}
         }
     }
-    if args.method != MethodArg::Cast {
+    let unicast = args.method == MethodArg::Unicast;
+    if args.processes > 1 && !unicast {
+        return Err(miette!("--processes goes with --method unicast"));
+    }
+    if unicast && (args.files[0].as_os_str() == "-" || args.common.fabric.is_some()) {
+        return Err(miette!(
+            "--method unicast, which is here to compare, takes files only, and no --fabric"
+        ));
+    }
+    if unicast && args.bind.port() != 0 {
+        return Err(miette!("--method unicast has several sockets: --bind ADDR:0"));
+    }
+    if matches!(args.method, MethodArg::Tcp | MethodArg::Chain) {
         return send_tcp(args);
     }
     let mut bind = args.bind;
     if !args.to[0].is_ipv4() && bind == SocketAddr::from(([0, 0, 0, 0], 0)) {
         bind = SocketAddr::from(([0; 16], 0));
     }
-    let source = source(args)?;
     let mut config = args.common.engine(bind, Vec::new())?;
     if let Some(place) = &mut config.fabric {
         // The others know this host by its address.
@@ -163,6 +247,10 @@ pub(crate) fn send(args: &SendArgs) -> miette::Result<u8> {
     {
         config.interface = from;
     }
+    if unicast {
+        return many::send(args, config, flow);
+    }
+    let source = source(args)?;
     let keyed = config.secret.is_some();
     config.flow = flow;
     let mut engine = match Engine::new(config, None) {

@@ -1,0 +1,56 @@
+//! What must hold of any bytes: for the fuzz targets, and for their corpus without a fuzzer.
+
+#![allow(dead_code, reason = "each fuzz target uses one")]
+
+use rackweave_cast::engine::GroupMessage;
+use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Take, check_path};
+
+#[derive(Default)]
+struct Count {
+    files: u64,
+    bytes: u64,
+    ended: bool,
+}
+
+impl Take for Count {
+    type Error = DecodeError;
+    fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
+        assert!(check_path(&header.path).is_ok());
+        self.files += 1;
+        Ok(())
+    }
+    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+    fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn end(&mut self, files: u64, bytes: u64) -> Result<(), DecodeError> {
+        assert_eq!((files, bytes), (self.files, self.bytes));
+        self.ended = true;
+        Ok(())
+    }
+}
+
+/// Any bytes as a stream of files, in two pieces: the first byte says where it is cut. Whether it was a whole stream.
+pub(crate) fn stream(bytes: &[u8]) -> bool {
+    let (cut, bytes) =
+        bytes.split_first().map_or((0, bytes), |(cut, rest)| (usize::from(*cut), rest));
+    let (first, second) = bytes.split_at(cut.min(bytes.len()));
+    let (mut decoder, mut count) = (Decoder::default(), Count::default());
+    let result = decoder.push(first, &mut count).and_then(|()| decoder.push(second, &mut count));
+    // What it holds is no more than what came.
+    assert!(decoder.offset() <= bytes.len() as u64);
+    assert_eq!(decoder.is_ended(), count.ended);
+    result.is_ok() && count.ended
+}
+
+/// Any bytes as a message about a group: what is read is what was written. Whether it was one.
+pub(crate) fn group(bytes: &[u8]) -> bool {
+    let message = GroupMessage::decode(bytes, None);
+    if let Some(message) = &message {
+        assert_eq!(message.encode(None), bytes);
+    }
+    message.is_some()
+}

@@ -1,0 +1,108 @@
+//! The fuzz targets' corpus, replayed without a fuzzer.
+
+mod checks;
+
+use std::fs;
+use std::path::PathBuf;
+
+use rackweave_cast::engine::GroupMessage;
+use rackweave_cast::format::{self, FileHeader};
+
+fn corpus(target: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", target].iter().collect()
+}
+
+fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
+    let read = fs::read_dir(corpus(target)).expect("the corpus is there");
+    let mut found: Vec<_> = read
+        .map(|entry| {
+            let entry = entry.expect("the folder can be read");
+            let bytes = fs::read(entry.path()).expect("the seed can be read");
+            (entry.file_name().into_string().expect("a plain name"), bytes)
+        })
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "{target} is empty");
+    found
+}
+
+/// A stream of one file, known or unknown in length, whose first byte says where it is cut.
+fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![cut];
+    format::start(&mut out);
+    let header = FileHeader {
+        path: b"a/b".to_vec(),
+        directory: false,
+        length,
+        mode: 0o644,
+        mtime_s: 1,
+        mtime_ns: 2,
+    };
+    format::file(&header, &mut out);
+    let hash = match length {
+        Some(_) => format::tree::TreeHash::default().update(bytes),
+        None => *blake3::hash(bytes).as_bytes(),
+    };
+    out.extend_from_slice(&format::chunk_front(bytes.len() as u32));
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(&hash);
+    format::file_end(bytes.len() as u64, blake3::hash(bytes).as_bytes(), &mut out);
+    format::end(1, bytes.len() as u64, &mut out);
+    out
+}
+
+#[test]
+fn streams() {
+    for (name, bytes) in seeds("decode_cast") {
+        println!("{name}");
+        let whole = checks::stream(&bytes);
+        let good = ["chunk", "directory", "empty-file", "no-files", "pipe"];
+        assert_eq!(whole, good.contains(&name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn groups() {
+    for (name, bytes) in seeds("decode_group") {
+        println!("{name}");
+        assert_eq!(
+            checks::group(&bytes),
+            ["answer", "question"].contains(&name.as_str()),
+            "{name}"
+        );
+    }
+}
+
+/// Else: `SEEDS=write cargo test -p rackweave-cast --test corpus`.
+#[test]
+fn seeds_are_up_to_date() {
+    let mut damaged = one_file(40, Some(5), b"bytes");
+    let place = damaged.len() - 60;
+    damaged[place] ^= 1;
+    let question = GroupMessage { answer: false, nonce: 7, name: "blue" };
+    let answer = GroupMessage { answer: true, ..question };
+    let (mut long, keyed) = (question.encode(None), question.encode(Some(&[7; 32])));
+    long[10] = 255;
+    let all = [
+        ("chunk", one_file(60, Some(5), b"bytes")),
+        ("pipe", one_file(200, None, b"some bytes of a pipe")),
+        ("damaged", damaged),
+        ("wrong-length", one_file(9, Some(6), b"bytes")),
+    ];
+    let groups = [
+        ("question", question.encode(None)),
+        ("answer", answer.encode(None)),
+        ("wrong-length", long),
+        ("keyed", keyed),
+    ];
+    let streams = all.map(|(name, bytes)| ("decode_cast", name, bytes));
+    for (target, name, bytes) in
+        streams.into_iter().chain(groups.map(|it| ("decode_group", it.0, it.1)))
+    {
+        let path = corpus(target).join(name);
+        if std::env::var_os("SEEDS").is_some_and(|value| value == "write") {
+            fs::write(&path, &bytes).expect("the corpus can be written");
+        }
+        assert_eq!(fs::read(&path).ok(), Some(bytes), "{name}");
+    }
+}

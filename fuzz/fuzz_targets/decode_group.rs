@@ -1,0 +1,10 @@
+//! Any bytes as a question for a group's members, or an answer.
+
+#![no_main]
+
+#[path = "../../crates/cast/tests/checks/mod.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    checks::group(bytes);
+});
