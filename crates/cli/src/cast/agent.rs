@@ -91,6 +91,9 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     while !interrupted.load(Ordering::Relaxed) {
         while let Some(request) = door.poll() {
             match request {
+                Request::Sessions { mut stream } => {
+                    answer(&mut stream, &sessions(&engine, replies.keys().copied()));
+                }
                 Request::Receive { stream } => {
                     waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(stream);
                 }
@@ -137,6 +140,24 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     engine.leave_all();
     let _ = engine.turn();
     Ok(exit::DONE)
+}
+
+/// What comes in and goes out.
+fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_json::Value {
+    let incoming = engine.incoming().into_iter().map(|progress| {
+        json!({ "session": format!("{:08x}", progress.session.0), "bytes": progress.bytes })
+    });
+    let outgoing = outgoing.filter_map(|session| {
+        let view = engine.view(session)?;
+        let receivers = view.receivers.iter().map(|receiver| {
+            json!({ "host": receiver.address.to_string(), "state": state(receiver), "have": receiver.have })
+        });
+        Some(json!({
+            "session": format!("{:08x}", session.0), "bytes": view.length.0,
+            "receivers": receivers.collect::<Vec<_>>(),
+        }))
+    });
+    json!({ "incoming": incoming.collect::<Vec<_>>(), "outgoing": outgoing.collect::<Vec<_>>() })
 }
 
 fn open(
