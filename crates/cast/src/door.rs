@@ -2,7 +2,8 @@
 //!
 //! The first line is JSON: `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}`, then bytes until the writing end is shut; or
 //! `{"receive": {}}`, and bytes come, each chunk once its hash is right, until the stream's end. Nothing is dropped: who reads slowly
-//! makes the sender wait (or is left behind and caught up alone). To who sends, a line of JSON tells the outcome.
+//! makes the sender wait (or is left behind and caught up alone). To who sends, a line of JSON tells the outcome. Or
+//! `{"sessions": {}}`, and a line of JSON tells what is going on.
 
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
@@ -35,6 +36,11 @@ pub enum Request {
         /// What receivers call it.
         name: String,
         /// The bytes, and the way back for the outcome.
+        stream: UnixStream,
+    },
+    /// What is going on: to be answered with a line of JSON.
+    Sessions {
+        /// The way back.
         stream: UnixStream,
     },
     /// The next stream that comes.
@@ -127,17 +133,14 @@ fn greet(mut stream: UnixStream, send: &Sender<Request>, waker: &Waker) {
         Ok(line) => parse(&line),
         Err(error) => Err(error.to_string()),
     };
-    match request {
-        Ok(Some((to, name))) => {
-            let _ = send.send(Request::Send { to, name, stream });
-            waker.wake();
-        }
-        Ok(None) => {
-            let _ = send.send(Request::Receive { stream });
-            waker.wake();
-        }
-        Err(error) => answer(&mut stream, &serde_json::json!({ "error": error })),
-    }
+    let request = match request {
+        Ok(Wanted::Send(to, name)) => Request::Send { to, name, stream },
+        Ok(Wanted::Receive) => Request::Receive { stream },
+        Ok(Wanted::Sessions) => Request::Sessions { stream },
+        Err(error) => return answer(&mut stream, &serde_json::json!({ "error": error })),
+    };
+    let _ = send.send(request);
+    waker.wake();
 }
 
 /// Whether an application has gone altogether (one that only has nothing more to say is there).
@@ -177,14 +180,26 @@ fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the first line is too long"))
 }
 
-/// To whom and by what name, or `None` to receive.
-fn parse(line: &[u8]) -> Result<Option<(Vec<SocketAddr>, String)>, String> {
+/// What a first line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    /// To whom and by what name.
+    Send(Vec<SocketAddr>, String),
+    Receive,
+    Sessions,
+}
+
+fn parse(line: &[u8]) -> Result<Wanted, String> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| format!("the first line must be a JSON object: {error}"))?;
     if value.get("receive").is_some() {
-        return Ok(None);
+        return Ok(Wanted::Receive);
     }
-    let send = value.get("send").ok_or("the first line must have `send` or `receive`")?;
+    if value.get("sessions").is_some() {
+        return Ok(Wanted::Sessions);
+    }
+    let send =
+        value.get("send").ok_or("the first line must have `send`, `receive` or `sessions`")?;
     let to = send.get("to").and_then(Value::as_array).ok_or("`send` must have `to`, a list")?;
     let address = |value: &Value| {
         let text = value.as_str().ok_or("`to` must be a list of \"ADDR:PORT\"")?;
@@ -196,7 +211,7 @@ fn parse(line: &[u8]) -> Result<Option<(Vec<SocketAddr>, String)>, String> {
     }
     let name = send.get("name").and_then(Value::as_str).unwrap_or("stream");
     check_path(name.as_bytes()).map_err(|error| format!("`name`: {error}"))?;
-    Ok(Some((to, name.to_owned())))
+    Ok(Wanted::Send(to, name.to_owned()))
 }
 
 #[cfg(test)]
@@ -206,9 +221,10 @@ mod tests {
     #[test]
     fn first_lines_are_understood_or_refused() {
         let good = br#"{"send": {"to": ["127.0.0.1:5", "[::1]:6"], "name": "a/b"}}"#;
-        let (to, name) = parse(good).unwrap().unwrap();
+        let Ok(Wanted::Send(to, name)) = parse(good) else { panic!("{:?}", parse(good)) };
         assert_eq!((to.len(), name.as_str()), (2, "a/b"));
-        assert_eq!(parse(br#"{"receive": {}}"#), Ok(None));
+        assert_eq!(parse(br#"{"receive": {}}"#), Ok(Wanted::Receive));
+        assert_eq!(parse(br#"{"sessions": {}}"#), Ok(Wanted::Sessions));
         for bad in [
             &b""[..],
             b"[]",

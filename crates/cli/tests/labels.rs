@@ -173,7 +173,9 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     let Some(world) = World::make("over") else { return };
     std::fs::write(world.path().join("big"), content(30_000_000)).unwrap();
     let _switch = world.switch();
-    let control = world.cast(CONTROLLER, "control --json --timeout 200ms").says("controlling at");
+    let control = world
+        .cast(CONTROLLER, "control --json --timeout 200ms --socket control")
+        .says("controlling at");
     let door = world.path().join("door");
     let agent = format!("agent --controller 10.0.0.{CONTROLLER} --socket {}", door.display());
     let mut agent = world.cast(3, &agent).says("agent at");
@@ -182,6 +184,10 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     let mut send =
         world.send(&format!("--to 10.0.0.4,10.0.0.5 --controller 10.0.0.{CONTROLLER} --json"));
     until("half of it is there", || world.part_len(4) > 10_000_000);
+    let shown = world.command(&world.network.switch(), "cast sessions --socket control --json");
+    let shown: Value = serde_json::from_slice(&{ shown }.output().unwrap().stdout).unwrap();
+    assert_eq!(shown["sessions"][0]["members"], 2, "{shown:#}");
+    assert_eq!(shown["racks"][1]["active"], "10.0.0.3:6722", "{shown:#}");
     let killed = now();
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();

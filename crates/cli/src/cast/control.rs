@@ -1,9 +1,11 @@
 //! `rackweave cast control`.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use miette::miette;
+use rackweave_cast::door::{Door, Request, answer};
 use rackweave_cast::engine::{Engine, EngineEvent};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::controller::{Controller, ControllerEvent};
@@ -27,6 +29,9 @@ pub(crate) struct ControlArgs {
     /// An agent that is silent for so long is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms")]
     timeout: Span,
+    /// Where `rackweave cast sessions` connects.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
@@ -45,13 +50,20 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     }
     config.admission.loopback = false;
     config.admission.anybody = false;
-    let hosts = place.hosts.clone();
+    let (hosts, racks) = (place.hosts.clone(), place.layout.racks());
     let name = |host: HostId| match hosts.get(host.0 as usize) {
         Some((_, address)) => address.to_string(),
         None => format!("host {}", host.0),
     };
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
+        Err(error) => {
+            say(&format!("error: {error}\n"));
+            return Ok(exit::FAILED);
+        }
+    };
+    let door = match args.socket.as_ref().map(|path| Door::open(path, engine.waker())).transpose() {
+        Ok(door) => door,
         Err(error) => {
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -72,6 +84,14 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
                 return Ok(exit::FAILED);
             }
         };
+        while let Some(request) = door.as_ref().and_then(Door::poll) {
+            let (Request::Send { mut stream, .. }
+            | Request::Receive { mut stream }
+            | Request::Sessions { mut stream }) = request;
+            if let Some(controller) = engine.controller() {
+                answer(&mut stream, &state(controller, racks, &name));
+            }
+        }
         while let Some(event) = engine.poll_event() {
             let EngineEvent::Control(event) = event else { continue };
             if args.common.json {
@@ -87,6 +107,20 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         say(&summary(controller));
     }
     Ok(exit::DONE)
+}
+
+/// What it knows.
+fn state(controller: &Controller, racks: u16, name: &dyn Fn(HostId) -> String) -> Value {
+    let sessions = controller.sessions().map(|(session, sender, members)| {
+        json!({ "session": format!("{:08x}", session.0), "sender": name(sender), "members": members })
+    });
+    let racks = (0..racks).map(|rack| {
+        json!({
+            "rack": rack, "active": controller.active(rack).map(name),
+            "live": controller.live(rack).map(name).collect::<Vec<_>>(),
+        })
+    });
+    json!({ "sessions": sessions.collect::<Vec<_>>(), "racks": racks.collect::<Vec<_>>() })
 }
 
 fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {

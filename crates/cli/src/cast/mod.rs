@@ -7,6 +7,7 @@ mod fabric;
 mod many;
 mod receive;
 mod send;
+mod sessions;
 
 use std::io::{Read as _, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -32,6 +33,8 @@ pub(crate) enum CastCommand {
     Agent(Box<agent::AgentArgs>),
     /// Be the controller of a fabric with label switches.
     Control(Box<control::ControlArgs>),
+    /// Show the streams of an agent, or a controller's sessions.
+    Sessions(sessions::SessionsArgs),
 }
 
 /// What both ends need to know.
@@ -63,6 +66,7 @@ pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
         CastCommand::Receive(args) => receive::receive(&args),
         CastCommand::Agent(args) => agent::agent(&args),
         CastCommand::Control(args) => control::control(&args),
+        CastCommand::Sessions(args) => sessions::sessions(&args),
     }
 }
 

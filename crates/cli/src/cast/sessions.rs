@@ -1,0 +1,61 @@
+//! `rackweave cast sessions`.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::say;
+use crate::{exit, print};
+
+/// Show the streams of an agent of this host, or the sessions of a controller of this host.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave cast sessions\n  \
+    rackweave cast sessions --socket /run/control.sock --json\n\n\
+    Exit codes: 0 shown, 1 nobody answers there.")]
+pub(crate) struct SessionsArgs {
+    /// The socket of `cast agent` or `cast control`.
+    #[arg(long, value_name = "PATH", default_value = "/tmp/rackweave-cast.sock")]
+    socket: PathBuf,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
+    let ask = || -> std::io::Result<Value> {
+        let mut stream = UnixStream::connect(&args.socket)?;
+        stream.write_all(b"{\"sessions\": {}}\n")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        serde_json::from_str(&line).map_err(Into::into)
+    };
+    let document = match ask() {
+        Ok(document) => document,
+        Err(error) => {
+            say(&format!(
+                "error: no agent or controller answers at {}: {error}\n",
+                args.socket.display()
+            ));
+            return Ok(exit::FAILED);
+        }
+    };
+    if args.json {
+        return print(&format!("{document:#}\n"));
+    }
+    let mut text = String::new();
+    for (kind, entries) in document.as_object().into_iter().flatten() {
+        let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
+        text += &format!("{kind}: {}\n", entries.len());
+        for entry in entries {
+            let words = entry.as_object().into_iter().flatten().map(|(key, value)| {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("{key} {value}")
+            });
+            text += &format!("  {}\n", words.collect::<Vec<_>>().join(", "));
+        }
+    }
+    print(&text)
+}
