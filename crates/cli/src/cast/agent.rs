@@ -93,29 +93,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let interrupted = interrupted(engine.waker())?;
     say(&format!("agent at {}, applications at {}\n", engine.local_addr(), args.socket.display()));
     let mut replies: BTreeMap<Session, UnixStream> = BTreeMap::new();
-<<<<<<< HEAD
     loop {
-=======
-    while !interrupted.load(Ordering::Relaxed) {
-        while let Some(request) = door.poll() {
-            match request {
-                Request::Sessions { mut stream } => {
-                    answer(&mut stream, &sessions(&engine, replies.keys().copied()));
-                }
-                Request::Receive { stream } => {
-                    waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(stream);
-                }
-                Request::Send { to, name, mut stream } => {
-                    match open(args, &mut engine, &to, &name, &stream, keyed) {
-                        Ok(session) => {
-                            replies.insert(session, stream);
-                        }
-                        Err(error) => answer(&mut stream, &json!({ "error": error })),
-                    }
-                }
-            }
-        }
->>>>>>> h-labels-sessions
         let until = engine.turn().map_err(|error| miette!("the socket has failed: {error}"))?;
         while let Some(event) = engine.poll_event() {
             match event {
@@ -155,6 +133,9 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
                 Request::Receive { stream } => {
                     queue(&waiting, stream);
                 }
+                Request::Sessions { mut stream } => {
+                    dismiss(&mut stream, &sessions(&engine, replies.keys().copied()));
+                }
                 Request::Send { to, name, mut stream } => {
                     match open(args, &mut engine, &to, &name, &stream, keyed) {
                         Ok(session) => {
@@ -179,7 +160,6 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     Ok(exit::DONE)
 }
 
-<<<<<<< HEAD
 /// Most applications that wait for a stream.
 const MAX_WAITING: usize = 256;
 
@@ -190,7 +170,8 @@ fn queue(waiting: &Mutex<VecDeque<UnixStream>>, mut stream: UnixStream) {
         return dismiss(&mut stream, &json!({ "error": "too many wait for streams" }));
     }
     waiting.push_back(stream);
-=======
+}
+
 /// What comes in and goes out.
 fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_json::Value {
     let incoming = engine.incoming().into_iter().map(|progress| {
@@ -207,7 +188,6 @@ fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_j
         }))
     });
     json!({ "incoming": incoming.collect::<Vec<_>>(), "outgoing": outgoing.collect::<Vec<_>>() })
->>>>>>> h-labels-sessions
 }
 
 fn open(
