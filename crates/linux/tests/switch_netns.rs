@@ -311,7 +311,7 @@ fn orcas_multicast_frames_between_interfaces() {
     let mut packet = Vec::new();
     orca::encode_header(&header, 1, None, &[PAYLOAD], &mut packet);
     packet.extend_from_slice(PAYLOAD);
-    let ((), report) = spaces.with_switch(config, || {
+    let ((), report) = spaces.with_switch(config, |_| {
         let member = |host| {
             let group = Ipv4Addr::from(GROUP);
             let socket = spaces.inside(host, move || {

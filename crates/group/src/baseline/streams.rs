@@ -312,6 +312,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::large_enum_variant, reason = "a handful in a test")]
     enum Any {
         Server(Server),
         Receiver(Receiver),
