@@ -1,6 +1,6 @@
 //! Files and streams to many hosts: Orca ([`rackweave_group::orca`]) over sockets.
 //!
-//! - [`format`]: the records in a stream: files, chunks, hashes.
+//! - [`mod@format`]: the records in a stream: files, chunks, hashes.
 //! - [`baseline`]: the same over TCP, to compare.
 //! - [`door`]: applications of this machine, by a Unix socket.
 //! - [`engine`]: Orca's machines over sockets.
