@@ -81,8 +81,8 @@ fn ms(n: u64) -> Time {
 }
 
 proptest! {
-    // The same cases each time: one in some thousands takes minutes, as a session that repeats far too much (known, see
-    // docs/cast.md). Other seeds: change it here.
+    // The same cases each time: of some hundreds of random ones, one ran for minutes, as a session that repeats far too much
+    // (a known defect, see docs/cast.md). Other seeds: change it here.
     #![proptest_config(ProptestConfig {
         failure_persistence: None, cases: 96, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
     })]
