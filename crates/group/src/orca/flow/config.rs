@@ -50,7 +50,8 @@ pub struct FlowConfig {
     pub reorder: u8,
     /// or so much time has passed.
     pub reorder_time: Span,
-    /// Most gaps that a receiver keeps track of; data that would make more is not taken.
+    /// Most gaps that a receiver keeps track of; what would make more is not taken, or what comes last is forgotten. The
+    /// default is more than a window of full packets can have.
     pub max_gaps: u16,
 }
 
@@ -102,7 +103,7 @@ impl Default for FlowConfig {
             status_interval: Span::from_ms(1),
             reorder: 3,
             reorder_time: Span::from_us(500),
-            max_gaps: 512,
+            max_gaps: 8192,
         }
     }
 }

@@ -113,6 +113,12 @@ impl Congestion {
         self.starting = true;
     }
 
+    /// Too much is lost.
+    pub(super) fn cut(&mut self) {
+        self.starting = false;
+        self.window = (self.window / 10 * 7).max(self.least);
+    }
+
     /// A round trip was measured (one receiver's last and this one's differ by `step`).
     pub(super) fn sample(&mut self, rtt: Span) {
         self.shortest = self.shortest.min(rtt);
@@ -151,9 +157,7 @@ impl Congestion {
         (self.began, self.began_at, self.ends_at, self.most_flight) = (now, progress, head, 0);
         let lost = worst.lost;
         if lost * 100 > self.loss_percent * (bytes + lost) && lost > LOSS_PACKETS * self.payload {
-            self.starting = false;
-            self.window = (self.window / 10 * 7).max(self.least);
-            return;
+            return self.cut();
         }
         let Some(queue) = worst.queue else { return };
         let target = self.target();

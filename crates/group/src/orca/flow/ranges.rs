@@ -23,7 +23,8 @@ impl Ranges {
     }
 
     /// Adds `start..end`. Returns the part of it from the first to the last new byte; `None` if nothing is new, or if
-    /// there would be more than `limit` ranges.
+    /// there would be more than `limit` ranges after the prefix, and this one the last of them. If another were the last,
+    /// that one is forgotten: what is nearer to the prefix is wanted sooner.
     pub(super) fn insert(&mut self, start: u64, end: u64, limit: usize) -> Option<(u64, u64)> {
         let start = start.max(self.prefix);
         if start >= end {
@@ -62,7 +63,10 @@ impl Ranges {
             self.later.drain(..last);
         } else if first == last {
             if self.later.len() >= limit {
-                return None;
+                if first == self.later.len() {
+                    return None;
+                }
+                self.later.pop();
             }
             self.later.insert(first, (start, end));
         } else {
@@ -107,8 +111,16 @@ mod tests {
                 let cells = start as usize..(start + len) as usize;
                 let first = cells.clone().find(|cell| !bitmap[*cell]);
                 let last = cells.clone().rfind(|cell| !bitmap[*cell]);
+                let before = ranges.later.clone();
                 match ranges.insert(start, start + len, 6) {
                     Some((from, to)) => {
+                        if before.len() == 6 && ranges.later.last() != before.last()
+                            && ranges.prefix < before[5].0
+                            && ranges.later.last().is_none_or(|last| last.1 < before[5].0)
+                        {
+                            prop_assert!(to < before[5].0, "a lower one instead of the last");
+                            bitmap[before[5].0 as usize..before[5].1 as usize].fill(false);
+                        }
                         prop_assert_eq!(Some(from as usize), first);
                         prop_assert_eq!(Some(to as usize - 1), last);
                         bitmap[cells].fill(true);

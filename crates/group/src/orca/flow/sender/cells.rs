@@ -1,6 +1,7 @@
 //! What is to be sent again. A cell is the place of one full packet: packets are cut at multiples of the payload.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use rackweave_core::{Span, Time};
 
@@ -61,8 +62,10 @@ pub(super) struct Cells {
     /// Number of the first cell in the ring.
     base: u64,
     ring: VecDeque<Cell>,
-    /// In the order of their reports: when each may be sent.
-    queue: VecDeque<(Time, u64)>,
+    /// Those that were reported just now, in the order of their reports: when each may be sent.
+    young: VecDeque<(Time, u64)>,
+    /// Those that may be sent, lowest first: who lacks it can hand on nothing, and may have no room for what comes after.
+    ready: BinaryHeap<Reverse<u64>>,
 }
 
 impl Cells {
@@ -73,32 +76,43 @@ impl Cells {
         {
             state.held_until = Time::ZERO;
         }
-        self.missing(now, now, cell, peer, most);
+        let _ = self.missing(now, now, cell, peer, most);
     }
 
-    /// A receiver misses a cell. `due`: not before, so that others can say so too. `most` bounds the ring.
-    pub(super) fn missing(&mut self, now: Time, due: Time, cell: u64, peer: u32, most: usize) {
-        let Some(at) = cell.checked_sub(self.base) else { return };
+    /// A receiver misses a cell. `due`: not before, so that others can say so too. `most` bounds the ring. True if it was
+    /// sent to this receiver again, and that was lost too.
+    pub(super) fn missing(
+        &mut self,
+        now: Time,
+        due: Time,
+        cell: u64,
+        peer: u32,
+        most: usize,
+    ) -> bool {
+        let Some(at) = cell.checked_sub(self.base) else { return false };
         let at = at as usize;
         if at >= most {
-            return;
+            return false;
         }
         if at >= self.ring.len() {
             self.ring.resize(at + 1, EMPTY);
         }
         let state = &mut self.ring[at];
         let waits = now < state.held_until;
+        let mut again = false;
         match state.names.iter().position(|name| *name == peer) {
             Some(name) if state.served >> name & 1 == 1 => {
                 if waits {
-                    return; // What was sent is still on its way.
+                    return false; // What was sent is still on its way.
                 }
+                again = true;
                 state.served &= !(1 << name);
             }
             Some(_) => {}
             None if state.many || waits && state.to_all => {}
             None => {
                 if !waits {
+                    again = state.to_all;
                     state.to_all = false;
                     for (name, who) in state.names.iter_mut().enumerate() {
                         if state.served >> name & 1 == 1 {
@@ -113,8 +127,12 @@ impl Cells {
         let open = state.many || (0..NAMES).any(|name| state.lacks(name));
         if open && !state.queued {
             state.queued = true;
-            self.queue.push_back((due, cell));
+            match due <= now {
+                true => self.ready.push(Reverse(cell)),
+                false => self.young.push_back((due, cell)),
+            }
         }
+        again
     }
 
     /// Everyone has the cells below: forgets them.
@@ -122,8 +140,11 @@ impl Cells {
         let gone = cell.saturating_sub(self.base).min(self.ring.len() as u64) as usize;
         self.ring.drain(..gone);
         self.base = self.base.max(cell);
-        while self.queue.front().is_some_and(|front| front.1 < self.base) {
-            self.queue.pop_front();
+        while self.ready.peek().is_some_and(|first| first.0 < self.base) {
+            self.ready.pop();
+        }
+        while self.young.front().is_some_and(|front| front.1 < self.base) {
+            self.young.pop_front();
         }
     }
 
@@ -138,9 +159,12 @@ impl Cells {
         }
     }
 
-    /// When the first of the queue may be sent.
+    /// When the next may be sent.
     pub(super) fn due(&self) -> Option<Time> {
-        self.queue.front().map(|front| front.0)
+        match self.ready.is_empty() {
+            false => Some(Time::ZERO),
+            true => self.young.front().map(|front| front.0),
+        }
     }
 
     /// The next cell to send again, and to whom. One that goes to several, one by one, is given so often. `lacks`:
@@ -152,13 +176,17 @@ impl Cells {
         copies: u32,
         mut lacks: impl FnMut(u32, u64) -> bool,
     ) -> Option<(u64, Again)> {
-        while let Some(&(due, cell)) = self.queue.front()
+        while let Some(&(due, cell)) = self.young.front()
             && due <= now
         {
-            let Some(state) =
-                cell.checked_sub(self.base).and_then(|at| self.ring.get_mut(at as usize))
-            else {
-                self.queue.pop_front();
+            self.young.pop_front();
+            self.ready.push(Reverse(cell));
+        }
+        while let Some(&Reverse(cell)) = self.ready.peek() {
+            let at = cell.checked_sub(self.base);
+            let state = at.and_then(|at| self.ring.get_mut(at as usize));
+            let Some(state) = state.filter(|state| state.queued) else {
+                self.ready.pop();
                 continue;
             };
             let mut count = 0;
@@ -177,7 +205,7 @@ impl Cells {
             let all = state.many || count > copies;
             let Some(name) = first.filter(|_| !all) else {
                 state.queued = false;
-                self.queue.pop_front();
+                self.ready.pop();
                 if all {
                     let held_until = now.saturating_add(hold);
                     *state = Cell { to_all: true, held_until, ..EMPTY };
@@ -189,7 +217,7 @@ impl Cells {
             state.held_until = now.saturating_add(hold);
             if count == 1 {
                 state.queued = false;
-                self.queue.pop_front();
+                self.ready.pop();
             }
             return Some((cell, Again::One(state.names[name])));
         }
@@ -198,6 +226,6 @@ impl Cells {
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
-        (self.ring.len(), self.queue.len())
+        (self.ring.len(), self.ready.len() + self.young.len())
     }
 }

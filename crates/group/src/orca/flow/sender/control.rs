@@ -192,7 +192,7 @@ impl Sender {
             peer.at_best = peer.at_best.max(best);
             let course = peer.alone.as_deref_mut().unwrap_or(&mut self.group);
             if slowest && let Some(rtt) = course.round_trip(now, status.seen, status.held_us) {
-                course.control.sample(rtt);
+                course.sample(rtt);
                 peer.sample(rtt);
             }
             let held = Span::from_us(u64::from(status.held_us));
@@ -241,9 +241,12 @@ impl Sender {
                 Span::ZERO
             };
             let due = now.saturating_add(wait);
+            let mut again = 0;
             for cell in from / payload..=(end - 1) / payload {
-                course.cells.missing(now, due, cell, number, most);
+                again += u32::from(course.cells.missing(now, due, cell, number, most));
             }
+            peer.lost += u64::from(again) * payload;
+            course.lost_again(again);
         }
     }
 

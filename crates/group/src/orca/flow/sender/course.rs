@@ -11,6 +11,12 @@ use super::cells::Cells;
 /// Most departures that are remembered, for round trips.
 const DEPARTURES: usize = 4096;
 
+/// Most time and doublings of it in which a repetition counts as under way.
+const HOLD_MOST: Span = Span::from_ms(500);
+const STRAIN_MOST: u8 = 10;
+/// So few lost repetitions of a round mean nothing.
+const FEW: u32 = 4;
+
 /// What is on one way.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
@@ -25,6 +31,13 @@ pub(super) struct Course {
     /// Repetitions under way: when they left, their bytes.
     repeats: VecDeque<(Time, u32)>,
     repeated_bytes: u64,
+    /// Doublings of the time in which a repetition counts as under way: repetitions were lost, and no round trip has been
+    /// measured since. What is repeated says nothing of round trips, so a queue that grows meanwhile is not seen; without
+    /// this the same packets would fill it again and again (Karn's rule, its second half).
+    strain: u8,
+    /// Packets repeated, and reported lost once more, since the last look; the next look.
+    round: (u32, u32),
+    round_ends: Time,
     /// When data was last sent, or the receivers' reports last told of something new.
     pub(super) moved: Time,
     /// When anything was last sent to all who are on this course.
@@ -45,6 +58,9 @@ impl Course {
             repeated: 0,
             repeats: VecDeque::new(),
             repeated_bytes: 0,
+            strain: 0,
+            round: (0, 0),
+            round_ends: now,
             moved: now,
             sent: now,
             stalled: None,
@@ -73,8 +89,46 @@ impl Course {
         (self.moved, self.stalled, self.probes) = (now, None, 0);
     }
 
+    /// After so long a report tells of what was sent. `reports`: how long reports wait on their way.
+    pub(super) fn hold_off(&self, reports: Span) -> Span {
+        let hold = self.control.timeout() + reports;
+        Span(hold.0 << self.strain).min(HOLD_MOST.max(hold))
+    }
+
+    /// So many repetitions were lost.
+    pub(super) const fn lost_again(&mut self, packets: u32) {
+        self.round.1 = self.round.1.saturating_add(packets);
+    }
+
+    /// Looks what became of the repetitions of the last round.
+    fn look(&mut self, now: Time, hold: Span) {
+        let (repeated, lost) = self.round;
+        if now < self.round_ends {
+            return;
+        }
+        if u64::from(lost) * 4 > u64::from(repeated) * 3 && lost > FEW {
+            // Once may be chance.
+            if self.strain > 0 {
+                self.control.cut();
+            }
+            self.strain = (self.strain + 1).min(STRAIN_MOST);
+        } else if lost <= repeated / 2 {
+            self.strain = self.strain.saturating_sub(1);
+        }
+        self.round = (0, 0);
+        self.round_ends = now.saturating_add(hold);
+    }
+
+    /// A round trip was measured.
+    pub(super) fn sample(&mut self, rtt: Span) {
+        self.control.sample(rtt);
+        self.strain = 0;
+    }
+
     /// Bytes up to `end` leave once more.
-    pub(super) fn repeats(&mut self, now: Time, end: u64, len: u16) {
+    pub(super) fn repeats(&mut self, now: Time, hold: Span, end: u64, len: u16) {
+        self.look(now, hold);
+        self.round.0 = self.round.0.saturating_add(1);
         self.repeated = self.repeated.max(end);
         self.repeats.push_back((now, u32::from(len)));
         self.repeated_bytes += u64::from(len);

@@ -441,10 +441,9 @@ impl Sender {
         }
     }
 
-    /// After this much a report tells of what was sent.
-    fn hold_off(course: &Course, config: &FlowConfig, via_agent: bool) -> Span {
-        let reports = config.status_interval * if via_agent { 3 } else { 2 };
-        course.control.timeout() + reports
+    /// How long reports of what was sent wait on their way.
+    fn reports(config: &FlowConfig, via_agent: bool) -> Span {
+        config.status_interval * if via_agent { 3 } else { 2 }
     }
 
     /// Everything that could grow is within what the settings allow.

@@ -197,7 +197,7 @@ impl Sender {
             self.wait = self.wait.min(due);
             return None;
         }
-        let hold = Self::hold_off(&self.group, &self.config, self.via_agent);
+        let hold = self.group.hold_off(Self::reports(&self.config, self.via_agent));
         if self.group.repeated_bytes(now, hold) >= self.group.control.window() {
             let until = self.group.repeats_until(hold);
             self.wait = self.wait.min(until.unwrap_or(Time::MAX).max(Time(now.0 + 1)));
@@ -224,7 +224,7 @@ impl Sender {
             end: length == Some(end),
             parity: None,
         };
-        self.group.repeats(now, end, piece.len);
+        self.group.repeats(now, hold, end, piece.len);
         self.pay(now, piece.len);
         Some(match again {
             Again::Everyone => {
@@ -246,7 +246,7 @@ impl Sender {
         if self.held || self.lows.attached == 0 {
             return Err(Blocked::Nothing);
         }
-        let hold = Self::hold_off(&self.group, &self.config, self.via_agent);
+        let hold = self.group.hold_off(Self::reports(&self.config, self.via_agent));
         let repeated = self.group.repeated_bytes(now, hold);
         let bounds = Bounds {
             have: self.lows.have,
@@ -285,7 +285,7 @@ impl Sender {
         let peer = &mut self.peers.list[number as usize];
         let (have, progress, limit) = (peer.have, peer.progress, peer.limit);
         let course = peer.alone.as_deref_mut()?;
-        let hold = Self::hold_off(course, &self.config, false);
+        let hold = course.hold_off(Self::reports(&self.config, false));
         let repeated = course.repeated_bytes(now, hold);
         if repeated < course.control.window()
             && let Some((cell, _)) =
@@ -295,7 +295,7 @@ impl Sender {
             let offset = (cell * payload).max(have);
             if offset < end {
                 let len = (end - offset) as u16;
-                course.repeats(now, end, len);
+                course.repeats(now, hold, end, len);
                 course.sent = now;
                 peer.repairs += u64::from(len);
                 let end = self.length == Some(end);

@@ -101,12 +101,12 @@ impl Sender {
         let hold_after = self.peers.list[number as usize].detached;
         let peer = &mut self.peers.list[number as usize];
         let Some(course) = peer.alone.as_deref_mut() else { return };
-        let timeout = Self::hold_off(course, &self.config, false);
+        let timeout = course.hold_off(Self::reports(&self.config, false));
         let wait = Span(timeout.0 << course.probes.min(8)).min(Span::from_ms(500));
         if peer.have < course.head && now.since(course.moved) >= wait {
             let last = (course.head - 1) / u64::from(self.config.payload);
             let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
-            course.cells.missing(now, now, last, number, most);
+            let _ = course.cells.missing(now, now, last, number, most);
             course.probes = course.probes.saturating_add(1);
             course.moved = now;
         }

@@ -1,3 +1,4 @@
 mod chaos;
 mod golden;
+mod storm;
 mod theory;
