@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
+
 use super::{FileDone, Sink, SinkError};
 use crate::wake::Waker;
 
@@ -104,6 +106,25 @@ struct Piece {
     to: usize,
 }
 
+/// A block at the sink: when nobody holds any of it any more it goes back to the window.
+struct Lent {
+    block: Vec<u8>,
+    back: SyncSender<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.block
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A full queue means that there are enough.
+        let _ = self.back.try_send(std::mem::take(&mut self.block));
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     consumed: AtomicU64,
@@ -174,7 +195,9 @@ fn work(
     shared.ready.store(true, Ordering::Release);
     waker.wake();
     while let Ok(piece) = from.recv() {
-        let result = sink.put(&piece.block[piece.from..piece.to]);
+        let lent = Bytes::from_owner(Lent { block: piece.block, back: back.clone() });
+        let result = sink.put_shared(&lent.slice(piece.from..piece.to));
+        drop(lent);
         let (content, expected) = sink.content();
         shared.content.store(content, Ordering::Relaxed);
         shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -186,8 +209,6 @@ fn work(
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
         shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
-        // A full queue means that there are enough.
-        let _ = back.try_send(piece.block);
         waker.wake();
         if failed {
             return;
