@@ -14,6 +14,9 @@ use crate::wake::Waker;
 /// Bytes of a block.
 const BLOCK: usize = 1 << 20;
 
+/// A part of a block that is so long is handed on with its block; a shorter one is copied.
+const PART: usize = 256 << 10;
+
 /// Blocks that wait for the sink, beside those that the window holds.
 const QUEUE: usize = 64;
 
@@ -27,6 +30,8 @@ pub struct Window {
     spare: Vec<Vec<u8>>,
     /// Bytes below have been handed on.
     given: u64,
+    /// Bytes above have not come.
+    top: u64,
     room: u64,
 }
 
@@ -40,6 +45,7 @@ impl Window {
             blocks: VecDeque::new(),
             spare: Vec::new(),
             given: at,
+            top: at,
             room: room.max(BLOCK as u64),
         }
     }
@@ -55,6 +61,7 @@ impl Window {
         if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
             return false;
         }
+        self.top = self.top.max(offset + bytes.len() as u64);
         let mut at = (offset - self.base) as usize;
         while !bytes.is_empty() {
             let (index, within) = (at / BLOCK, at % BLOCK);
@@ -62,8 +69,7 @@ impl Window {
                 self.blocks.push_back(None);
             }
             let spare = &mut self.spare;
-            let block = self.blocks[index]
-                .get_or_insert_with(|| spare.pop().unwrap_or_else(|| vec![0; BLOCK]));
+            let block = self.blocks[index].get_or_insert_with(|| fresh(spare));
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - within));
             block[within..within + now.len()].copy_from_slice(now);
             at += now.len();
@@ -86,10 +92,17 @@ impl Window {
             return None;
         }
         let to = (upto - self.base) as usize;
-        let block = self.blocks.front()?.as_ref()?[from..to].to_vec();
+        let front = self.blocks.front_mut()?.as_mut()?;
         self.given = upto;
-        let to = block.len();
-        Some(Piece { block, from: 0, to })
+        if to - from < PART {
+            let block = front[from..to].to_vec();
+            return Some(Piece { to: block.len(), block, from: 0 });
+        }
+        // What has come beyond a gap moves to the block that takes its place.
+        let mut next = fresh(&mut self.spare);
+        let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
+        next[to..top].copy_from_slice(&front[to..top]);
+        Some(Piece { block: std::mem::replace(front, next), from, to })
     }
 
     fn recycle(&mut self, block: Vec<u8>) {
@@ -97,6 +110,10 @@ impl Window {
             self.spare.push(block);
         }
     }
+}
+
+fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
+    spare.pop().unwrap_or_else(|| vec![0; BLOCK])
 }
 
 /// Bytes in order.
