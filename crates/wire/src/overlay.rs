@@ -24,6 +24,7 @@
 
 use core::ops::Range;
 
+use crc_fast::{CrcAlgorithm, Digest};
 use rackweave_core::frame::IPV4;
 use rackweave_core::{Header as _, HostId, Packet};
 
@@ -94,7 +95,10 @@ pub struct Glance {
 /// CRC-32C (Castagnoli), continued from an earlier one; begin with 0.
 #[must_use]
 pub fn crc32c(before: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(before, bytes)
+    // What it keeps between pieces is the value without its last inversion.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// Appends a packet's datagram without its payload, whose [`crc32c()`] is `payload_check`.

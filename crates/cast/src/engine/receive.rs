@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Packet, Time};
-use rackweave_linux::sys::{ReceiveBatch, UdpSocket};
+use rackweave_linux::sys::ReceiveBatch;
 use rackweave_wire::Malformed;
 use rackweave_wire::orca::{self, Header, Labelled, TO_AGENT, TO_GROUP};
 
@@ -34,7 +34,7 @@ impl Engine {
                     (true, None) => break,
                 };
                 match socket.receive(&mut batch) {
-                    Ok(filled) => more = UdpSocket::was_full(filled),
+                    Ok(_) => more = batch.was_full(),
                     Err(error) => {
                         (result, more) = (Err(error), false);
                     }

@@ -2,7 +2,7 @@
 
 use blake3::Hasher;
 
-use super::tree::{TreeHash, chunk_hash};
+use super::tree::{ChunkHash, TreeHash};
 use super::{
     CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC, MAX_PATH,
     PathError, START_BYTES, VERSION, check_path, file_record_bytes, tag,
@@ -53,7 +53,10 @@ pub enum DecodeError {
     AfterEnd,
 }
 
-/// Who takes what is in a stream. Each call tells `at`, the offset in the stream behind the record.
+/// Bytes of a chunk that are hashed and handed on at a time: they stay in the processor's cache between the two.
+const PIECE: usize = 128 << 10;
+
+/// Who takes what is in a stream. Calls tell `at`, the offset in the stream behind the record.
 pub trait Take {
     /// Why it can't.
     type Error: From<DecodeError>;
@@ -64,11 +67,17 @@ pub trait Take {
     /// What stops the stream.
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), Self::Error>;
 
-    /// The next bytes of the file, and their hash, which is right.
+    /// The next bytes of the file. They are not checked yet: [`Self::chunk`] says that they were right.
     ///
     /// # Errors
     /// What stops the stream.
-    fn chunk(&mut self, bytes: &[u8], hash: &Hash, at: u64) -> Result<(), Self::Error>;
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// All bytes since the last call are a chunk, and its hash is right.
+    ///
+    /// # Errors
+    /// What stops the stream.
+    fn chunk(&mut self, hash: &Hash, at: u64) -> Result<(), Self::Error>;
 
     /// The file is complete, and its hash is right.
     ///
@@ -108,17 +117,28 @@ pub struct Resume {
     pub at: u64,
 }
 
-/// Reads a stream in pieces of any size. After an error it is of no more use. Never holds more than a record.
+/// Reads a stream in pieces of any size. After an error it is of no more use. Never holds more than a record, and of a chunk
+/// only what stands around its bytes.
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
-    /// Bytes of the record under way.
+    /// Bytes of the record under way, but for those of a chunk.
     buffer: Vec<u8>,
-    /// Offset in the stream of its first byte.
+    /// The chunk under way.
+    chunk: Option<Chunk>,
+    /// Offset in the stream of the record's first byte.
     at: u64,
     files: u64,
     bytes: u64,
     file: FileState,
+}
+
+/// A chunk whose front has come.
+#[derive(Debug)]
+struct Chunk {
+    hash: ChunkHash,
+    len: usize,
+    have: usize,
 }
 
 #[derive(Debug, Default)]
@@ -137,6 +157,7 @@ impl Default for Decoder {
         Self {
             state: State::Start,
             buffer: Vec::new(),
+            chunk: None,
             at: 0,
             files: 0,
             bytes: 0,
@@ -165,8 +186,9 @@ impl Decoder {
 
     /// Offset in the stream of the first byte that it has not been given.
     #[must_use]
-    pub const fn offset(&self) -> u64 {
-        self.at + self.buffer.len() as u64
+    pub fn offset(&self) -> u64 {
+        let chunk = self.chunk.as_ref().map_or(0, |chunk| chunk.have);
+        self.at + (self.buffer.len() + chunk) as u64
     }
 
     /// Whether the end record has come.
@@ -184,6 +206,21 @@ impl Decoder {
             if self.state == State::Ended {
                 return Err(DecodeError::AfterEnd.into());
             }
+            if let Some(chunk) = &mut self.chunk
+                && chunk.have < chunk.len
+            {
+                // Up to the next multiple, so that hashes are of whole subtrees.
+                let piece = (PIECE - chunk.have % PIECE).min(chunk.len - chunk.have);
+                let (now, rest) = bytes.split_at(piece.min(bytes.len()));
+                chunk.hash.update(now);
+                chunk.have += now.len();
+                if self.file.known.is_none() {
+                    self.file.whole.update(now);
+                }
+                take.bytes(now)?;
+                bytes = rest;
+                continue;
+            }
             let wanted = match self.wanted() {
                 Some(wanted) => wanted?,
                 // The fields that say how long it is are not there yet.
@@ -191,12 +228,15 @@ impl Decoder {
             };
             let missing = wanted.saturating_sub(self.buffer.len());
             let (now, rest) = bytes.split_at(missing.min(bytes.len()));
-            if self.buffer.capacity() < wanted && wanted > CHUNK / 2 {
-                // Once, for all chunks.
-                self.buffer.reserve_exact(CHUNK_FRONT + CHUNK + HASH - self.buffer.len());
-            }
             self.buffer.extend_from_slice(now);
             bytes = rest;
+            if self.chunk.is_none()
+                && let Some(len) = self.chunk_len()
+            {
+                let index = self.file.known.is_some().then(|| self.file.tree.chunks());
+                self.chunk = Some(Chunk { hash: ChunkHash::new(index), len: len?, have: 0 });
+                continue;
+            }
             if let Some(wanted) = self.wanted()
                 && wanted? == self.buffer.len()
             {
@@ -210,7 +250,20 @@ impl Decoder {
         Ok(())
     }
 
-    /// How long the record under way is: `None` if that is not known yet.
+    /// Bytes of the chunk whose front has just come.
+    fn chunk_len(&self) -> Option<Result<usize, DecodeError>> {
+        if self.state != State::Inside || self.buffer.first() != Some(&tag::CHUNK) {
+            return None;
+        }
+        let len: [u8; 4] = self.buffer.get(1..CHUNK_FRONT)?.try_into().ok()?;
+        let len = u32::from_be_bytes(len) as usize;
+        Some(match self.may_have(len) {
+            true => Ok(len),
+            false => Err(DecodeError::Length { bytes: self.at }),
+        })
+    }
+
+    /// How long the record under way is, but for a chunk's bytes: `None` if that is not known yet.
     fn wanted(&self) -> Option<Result<usize, DecodeError>> {
         let bytes = self.at;
         let tag = *self.buffer.first()?;
@@ -237,14 +290,8 @@ impl Decoder {
                 }
                 front + path
             }
-            tag::CHUNK => {
-                let len: [u8; 4] = self.buffer.get(1..CHUNK_FRONT)?.try_into().ok()?;
-                let len = u32::from_be_bytes(len) as usize;
-                if !self.may_have(len) {
-                    return Some(Err(DecodeError::Length { bytes }));
-                }
-                CHUNK_FRONT + len + HASH
-            }
+            tag::CHUNK if self.chunk.is_none() => CHUNK_FRONT,
+            tag::CHUNK => CHUNK_FRONT + HASH,
             tag::FILE_END => FILE_END_BYTES,
             _ => END_BYTES,
         }))
@@ -292,25 +339,20 @@ impl Decoder {
                 }
             }
             tag::CHUNK => {
-                let (content, said) =
-                    record[CHUNK_FRONT..].split_at(record.len() - CHUNK_FRONT - HASH);
+                let Some(chunk) = self.chunk.take() else { return Ok(()) };
+                let at = at + chunk.len as u64;
+                self.at = at;
                 let file = &mut self.file;
-                let (hash, single) = if file.known.is_some() {
-                    chunk_hash(file.tree.chunks(), content)
-                } else {
-                    (*blake3::hash(content).as_bytes(), None)
-                };
-                if hash != said {
+                let (hash, single) = chunk.hash.finish();
+                if hash != record[CHUNK_FRONT..] {
                     return Err(DecodeError::ChunkHash { bytes: begins }.into());
                 }
                 if file.known.is_some() {
                     file.tree.push(hash, single);
-                } else {
-                    file.whole.update(content);
                 }
-                file.short = content.len() < CHUNK;
-                file.bytes += content.len() as u64;
-                take.chunk(content, &hash, at)?;
+                file.short = chunk.len < CHUNK;
+                file.bytes += chunk.len as u64;
+                take.chunk(&hash, at)?;
             }
             tag::FILE_END => {
                 let file = &self.file;

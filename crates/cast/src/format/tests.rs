@@ -16,8 +16,11 @@ impl Take for Got {
         Ok(())
     }
 
-    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         self.files.last_mut().unwrap().1.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
     }
 

@@ -18,20 +18,50 @@ pub struct TreeHash {
     single: Option<Hash>,
 }
 
+/// Hashes a chunk as its bytes come.
+#[derive(Clone, Debug)]
+pub struct ChunkHash {
+    hasher: Hasher,
+    index: Option<u64>,
+    empty: bool,
+}
+
+impl ChunkHash {
+    /// Of the chunk with this number, of a file of known length; or of a chunk by itself.
+    #[must_use]
+    pub fn new(index: Option<u64>) -> Self {
+        let mut hasher = Hasher::new();
+        if let Some(index) = index.filter(|index| *index > 0) {
+            hasher.set_input_offset(index * CHUNK as u64);
+        }
+        Self { hasher, index, empty: true }
+    }
+
+    /// The next bytes. Fastest if all but the last call have the same power of two of them, and many.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.empty &= bytes.is_empty();
+        self.hasher.update(bytes);
+    }
+
+    /// The chunk's hash, and, for the first one, BLAKE3 of it as a file of its own.
+    #[must_use]
+    pub fn finish(&self) -> (Hash, Option<Hash>) {
+        let root = || *self.hasher.finalize().as_bytes();
+        match self.index {
+            None => (root(), None),
+            // A subtree of no bytes does not exist.
+            Some(_) if self.empty => ([0; 32], Some(root())),
+            Some(index) => (self.hasher.finalize_non_root(), (index == 0).then(root)),
+        }
+    }
+}
+
 /// A chunk's hash, and, for the first one, BLAKE3 of it as a file of its own.
 #[must_use]
 pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
-    let mut hasher = Hasher::new();
-    if index > 0 {
-        hasher.set_input_offset(index * CHUNK as u64);
-    }
-    hasher.update(bytes);
-    // A subtree of no bytes does not exist.
-    if bytes.is_empty() {
-        return ([0; 32], Some(*hasher.finalize().as_bytes()));
-    }
-    let single = (index == 0).then(|| *hasher.finalize().as_bytes());
-    (hasher.finalize_non_root(), single)
+    let mut hash = ChunkHash::new(Some(index));
+    hash.update(bytes);
+    hash.finish()
 }
 
 impl TreeHash {

@@ -6,11 +6,16 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
+
 use super::{FileDone, Sink, SinkError};
 use crate::wake::Waker;
 
 /// Bytes of a block.
 const BLOCK: usize = 1 << 20;
+
+/// A part of a block that is so long is handed on with its block; a shorter one is copied.
+const PART: usize = 256 << 10;
 
 /// Blocks that wait for the sink, beside those that the window holds.
 const QUEUE: usize = 64;
@@ -25,6 +30,8 @@ pub struct Window {
     spare: Vec<Vec<u8>>,
     /// Bytes below have been handed on.
     given: u64,
+    /// Bytes above have not come.
+    top: u64,
     room: u64,
 }
 
@@ -38,6 +45,7 @@ impl Window {
             blocks: VecDeque::new(),
             spare: Vec::new(),
             given: at,
+            top: at,
             room: room.max(BLOCK as u64),
         }
     }
@@ -53,6 +61,7 @@ impl Window {
         if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
             return false;
         }
+        self.top = self.top.max(offset + bytes.len() as u64);
         let mut at = (offset - self.base) as usize;
         while !bytes.is_empty() {
             let (index, within) = (at / BLOCK, at % BLOCK);
@@ -60,8 +69,7 @@ impl Window {
                 self.blocks.push_back(None);
             }
             let spare = &mut self.spare;
-            let block = self.blocks[index]
-                .get_or_insert_with(|| spare.pop().unwrap_or_else(|| vec![0; BLOCK]));
+            let block = self.blocks[index].get_or_insert_with(|| fresh(spare));
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - within));
             block[within..within + now.len()].copy_from_slice(now);
             at += now.len();
@@ -84,10 +92,17 @@ impl Window {
             return None;
         }
         let to = (upto - self.base) as usize;
-        let block = self.blocks.front()?.as_ref()?[from..to].to_vec();
+        let front = self.blocks.front_mut()?.as_mut()?;
         self.given = upto;
-        let to = block.len();
-        Some(Piece { block, from: 0, to })
+        if to - from < PART {
+            let block = front[from..to].to_vec();
+            return Some(Piece { to: block.len(), block, from: 0 });
+        }
+        // What has come beyond a gap moves to the block that takes its place.
+        let mut next = fresh(&mut self.spare);
+        let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
+        next[to..top].copy_from_slice(&front[to..top]);
+        Some(Piece { block: std::mem::replace(front, next), from, to })
     }
 
     fn recycle(&mut self, block: Vec<u8>) {
@@ -97,11 +112,34 @@ impl Window {
     }
 }
 
+fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
+    spare.pop().unwrap_or_else(|| vec![0; BLOCK])
+}
+
 /// Bytes in order.
 struct Piece {
     block: Vec<u8>,
     from: usize,
     to: usize,
+}
+
+/// A block at the sink: when nobody holds any of it any more it goes back to the window.
+struct Lent {
+    block: Vec<u8>,
+    back: SyncSender<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.block
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A full queue means that there are enough.
+        let _ = self.back.try_send(std::mem::take(&mut self.block));
+    }
 }
 
 #[derive(Default)]
@@ -174,7 +212,9 @@ fn work(
     shared.ready.store(true, Ordering::Release);
     waker.wake();
     while let Ok(piece) = from.recv() {
-        let result = sink.put(&piece.block[piece.from..piece.to]);
+        let lent = Bytes::from_owner(Lent { block: piece.block, back: back.clone() });
+        let result = sink.put_shared(&lent.slice(piece.from..piece.to));
+        drop(lent);
         let (content, expected) = sink.content();
         shared.content.store(content, Ordering::Relaxed);
         shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -186,8 +226,6 @@ fn work(
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
         shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
-        // A full queue means that there are enough.
-        let _ = back.try_send(piece.block);
         waker.wake();
         if failed {
             return;

@@ -262,7 +262,9 @@ impl Take for Writer {
         Ok(())
     }
 
-    fn chunk(&mut self, bytes: &[u8], hash: &Hash, _: u64) -> Result<(), SinkError> {
+    /// Into the part at once, while they are in the cache. What turns out to be wrong is never noted, so that it is cut off
+    /// when the transfer goes on.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let Some(current) = &mut self.current else { return Ok(()) };
         self.written += bytes.len() as u64;
         if self.config.limit.is_some_and(|limit| self.written > limit) {
@@ -270,6 +272,11 @@ impl Take for Writer {
         }
         current.file.write_all(bytes).map_err(|error| failed(&current.part, error))?;
         current.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn chunk(&mut self, hash: &Hash, _: u64) -> Result<(), SinkError> {
+        let Some(current) = &self.current else { return Ok(()) };
         if current.header.length.is_some_and(|length| length >= crate::format::CHUNK as u64) {
             self.note(|state| state.chunk(hash))?;
         }

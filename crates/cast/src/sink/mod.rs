@@ -9,6 +9,7 @@ mod tests;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use bytes::Bytes;
 pub use drain::{Drain, MakeSink, Window};
 pub use folder::{Folder, FolderConfig};
 
@@ -64,6 +65,14 @@ pub trait Sink: Send {
     /// What stops it for good.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError>;
 
+    /// The next bytes, which it may keep for a while instead of copying them.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    fn put_shared(&mut self, bytes: &Bytes) -> Result<(), SinkError> {
+        self.put(bytes)
+    }
+
     /// Whether the stream is complete, checked, and where it belongs.
     fn is_complete(&self) -> bool;
 
@@ -99,7 +108,16 @@ struct PipeTake<W> {
     to: W,
     files: u64,
     bytes: u64,
+    /// What is being put, ...
+    now: Bytes,
+    /// ... and what of the chunk waits for its hash: pieces that are kept as they came, ...
+    held: Vec<Bytes>,
+    /// ... and behind them short ones, copied.
+    short: Vec<u8>,
 }
+
+/// A piece that is shorter is copied: to keep it would cost more.
+const SHORT: usize = 4096;
 
 impl<W> std::fmt::Debug for PipeSink<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -110,7 +128,17 @@ impl<W> std::fmt::Debug for PipeSink<W> {
 impl<W: Write> PipeSink<W> {
     /// Into this.
     pub fn new(to: W) -> Self {
-        Self { decoder: Decoder::default(), to: PipeTake { to, files: 0, bytes: 0 } }
+        let (now, held, short) = (Bytes::new(), Vec::new(), Vec::new());
+        let to = PipeTake { to, files: 0, bytes: 0, now, held, short };
+        Self { decoder: Decoder::default(), to }
+    }
+}
+
+impl<W> PipeTake<W> {
+    fn hold_short(&mut self) {
+        if !self.short.is_empty() {
+            self.held.push(std::mem::take(&mut self.short).into());
+        }
     }
 }
 
@@ -122,9 +150,23 @@ impl<W: Write> Take for PipeTake<W> {
         if self.files > 1 || header.directory { Err(SinkError::Several) } else { Ok(()) }
     }
 
-    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), SinkError> {
-        self.bytes += bytes.len() as u64;
-        self.to.write_all(bytes).and_then(|()| self.to.flush()).map_err(SinkError::Pipe)
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        if bytes.len() < SHORT {
+            self.short.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.hold_short();
+        self.held.push(self.now.slice_ref(bytes));
+        Ok(())
+    }
+
+    fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), SinkError> {
+        self.hold_short();
+        for bytes in self.held.drain(..) {
+            self.bytes += bytes.len() as u64;
+            self.to.write_all(&bytes).map_err(SinkError::Pipe)?;
+        }
+        self.to.flush().map_err(SinkError::Pipe)
     }
 
     fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), SinkError> {
@@ -142,7 +184,14 @@ impl<W: Write + Send> Sink for PipeSink<W> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        self.decoder.push(bytes, &mut self.to)
+        self.put_shared(&Bytes::copy_from_slice(bytes))
+    }
+
+    fn put_shared(&mut self, bytes: &Bytes) -> Result<(), SinkError> {
+        self.to.now = bytes.clone();
+        let result = self.decoder.push(bytes, &mut self.to);
+        self.to.now = Bytes::new();
+        result
     }
 
     fn is_complete(&self) -> bool {

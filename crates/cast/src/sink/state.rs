@@ -164,7 +164,10 @@ impl Take for One {
         self.0 = Some(header.clone());
         Ok(())
     }
-    fn chunk(&mut self, _: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+    fn bytes(&mut self, _: &[u8]) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
     }
     fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {

@@ -22,6 +22,9 @@ const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
 /// Chunks that are kept in memory for packets that go again.
 const KEPT: usize = 32;
 
+/// Chunks whose memory is kept for others.
+const SPARE: usize = 4;
+
 /// How far ahead the system is told to read.
 const AHEAD: u64 = 8 << 20;
 
@@ -58,6 +61,8 @@ pub struct Files {
     open: Option<(usize, File)>,
     /// Framed chunks: entry, chunk, bytes. The latest is the last.
     kept: VecDeque<(usize, u64, Bytes)>,
+    /// Chunks that nobody needs any more: their memory, which may still be in the processor's cache, is used first.
+    spare: Vec<Bytes>,
     /// Directories hold these too; they are not sent.
     skipped: Vec<PathBuf>,
 }
@@ -140,6 +145,7 @@ impl Files {
             stream: u128::from_be_bytes(stream),
             open: None,
             kept: VecDeque::new(),
+            spare: Vec::new(),
             skipped,
         })
     }
@@ -162,20 +168,21 @@ impl Files {
         {
             return Ok(found.2.clone());
         }
-        let mut buffer = Vec::new();
         if self.kept.len() >= KEPT
             && let Some((_, _, old)) = self.kept.pop_front()
-            && old.is_unique()
         {
-            buffer = Vec::from(old);
+            self.spare.push(old);
         }
+        // What packets that wait to leave still hold is theirs.
+        let old = self.spare.pop().and_then(|old| old.try_into_mut().ok());
+        let mut buffer = old.unwrap_or_default();
         let len = self.entries[entry].chunk_len(chunk);
         buffer.resize(CHUNK_FRONT + len + HASH, 0);
         buffer[..CHUNK_FRONT].copy_from_slice(&format::chunk_front(len as u32));
         self.load(entry, chunk, &mut buffer[CHUNK_FRONT..CHUNK_FRONT + len])?;
         let hash = self.hash(entry, chunk, &buffer[CHUNK_FRONT..CHUNK_FRONT + len])?;
         buffer[CHUNK_FRONT + len..].copy_from_slice(&hash);
-        let bytes = Bytes::from(buffer);
+        let bytes = buffer.freeze();
         self.kept.push_back((entry, chunk, bytes.clone()));
         Ok(bytes)
     }
@@ -319,6 +326,15 @@ impl Source for Files {
 
     fn content(&self) -> u64 {
         self.content
+    }
+
+    fn released(&mut self, below: u64) {
+        while let Some((entry, chunk, _)) = self.kept.front()
+            && self.entries[*entry].data + (chunk + 1) * FRAMED <= below
+        {
+            self.spare.extend(self.kept.pop_front().map(|kept| kept.2));
+        }
+        self.spare.truncate(SPARE);
     }
 
     fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError> {

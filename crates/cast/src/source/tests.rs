@@ -11,8 +11,11 @@ impl Take for Got {
         self.0.push((name, header.directory, Vec::new()));
         Ok(())
     }
-    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         self.0.last_mut().unwrap().2.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
     }
     fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {

@@ -19,8 +19,11 @@ impl Take for Count {
         self.files += 1;
         Ok(())
     }
-    fn chunk(&mut self, bytes: &[u8], _: &Hash, _: u64) -> Result<(), DecodeError> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+    fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
     }
     fn file_end(&mut self, _: u64, _: &Hash, _: u64) -> Result<(), DecodeError> {

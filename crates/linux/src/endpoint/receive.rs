@@ -9,7 +9,7 @@ use rackweave_wire::overlay;
 use super::peers::{Life, Origin};
 use super::{Endpoint, Event};
 use crate::clock::realtime_to_monotonic_ns;
-use crate::sys::{ReceiveBatch, UdpSocket};
+use crate::sys::ReceiveBatch;
 
 /// Calls to receive in one turn, before timers and sending get theirs.
 const RECEIVE_CALLS: usize = 4;
@@ -28,7 +28,7 @@ impl Endpoint {
         let mut batch = self.receive.take().unwrap_or_default();
         let mut result = Ok(true);
         for _ in 0..RECEIVE_CALLS {
-            result = self.socket.receive(&mut batch).map(UdpSocket::was_full);
+            result = self.socket.receive(&mut batch).map(|_| batch.was_full());
             self.handle_received(&batch);
             if !matches!(result, Ok(true)) {
                 break;

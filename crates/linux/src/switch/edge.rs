@@ -180,7 +180,7 @@ impl Edges {
         let Port::Udp(port) = &mut self.ports[host as usize] else { return Ok(None) };
         let mut last = stamps.now;
         for _ in 0..RECEIVE_CALLS {
-            let filled = port.socket.receive(&mut self.datagrams)?;
+            port.socket.receive(&mut self.datagrams)?;
             for datagram in self.datagrams.datagrams() {
                 last = stamps.at(datagram.realtime_ns);
                 if port.host != Some(datagram.from) {
@@ -205,7 +205,7 @@ impl Edges {
                     let_in(core, &mut self.counters, last, HostId(host), read, bytes);
                 }
             }
-            if !UdpSocket::was_full(filled) {
+            if !self.datagrams.was_full() {
                 return Ok(None);
             }
         }

@@ -23,6 +23,9 @@ const MAX_TRAIN_BYTES: usize = 65_000;
 /// Bytes of a receive buffer: a whole train.
 const RECEIVE_BYTES: usize = 1 << 16;
 
+/// Bytes of one call to receive, about, if trains are long: they are looked at while they are in the processor's cache.
+const RECEIVE_CALL_BYTES: usize = 1 << 19;
+
 /// A socket. It never blocks.
 #[derive(Debug)]
 pub struct UdpSocket {
@@ -320,16 +323,17 @@ impl UdpSocket {
     /// # Errors
     /// What the system says, "nothing there" apart.
     pub fn receive(&self, batch: &mut ReceiveBatch) -> io::Result<usize> {
-        batch.filled = 0;
-        batch.buffers.prepare();
+        let most = batch.most();
+        (batch.filled, batch.full) = (0, false);
+        batch.buffers.prepare(most);
         // SAFETY: every pointer leads into `batch.buffers`, which is boxed and outlives the call; each buffer is
         // as long as its length says.
         let filled = unsafe {
             let messages = batch.buffers.messages.as_mut_ptr();
-            libc::recvmmsg(self.socket.as_raw_fd(), messages, CALL as u32, 0, ptr::null_mut())
+            libc::recvmmsg(self.socket.as_raw_fd(), messages, most as u32, 0, ptr::null_mut())
         };
         match usize::try_from(filled) {
-            Ok(filled) => batch.filled = filled,
+            Ok(filled) => (batch.filled, batch.full) = (filled, filled == most),
             Err(_) => {
                 let error = io::Error::last_os_error();
                 match error.kind() {
@@ -346,11 +350,6 @@ impl UdpSocket {
         Ok(batch.filled)
     }
 
-    /// Whether a call of [`UdpSocket::receive`] may have left something.
-    #[must_use]
-    pub const fn was_full(filled: usize) -> bool {
-        filled == CALL
-    }
 }
 
 impl AsFd for UdpSocket {
@@ -395,6 +394,7 @@ const fn empty_header() -> msghdr {
 pub struct ReceiveBatch {
     buffers: Box<Buffers>,
     filled: usize,
+    full: bool,
 }
 
 struct Buffers {
@@ -425,14 +425,14 @@ impl Default for ReceiveBatch {
             vectors: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; CALL],
             messages: [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL],
         });
-        Self { buffers, filled: 0 }
+        Self { buffers, filled: 0, full: false }
     }
 }
 
 impl Buffers {
-    /// Makes the messages ready to be filled.
-    fn prepare(&mut self) {
-        for index in 0..CALL {
+    /// Makes so many messages ready to be filled.
+    fn prepare(&mut self, count: usize) {
+        for index in 0..count {
             let mut header = empty_header();
             header.msg_name = (&raw mut self.addresses[index]).cast();
             header.msg_namelen = size_of::<sockaddr_storage>() as _;
@@ -454,6 +454,22 @@ impl ReceiveBatch {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.filled == 0
+    }
+
+    /// Whether the last [`UdpSocket::receive`] may have left something.
+    #[must_use]
+    pub const fn was_full(&self) -> bool {
+        self.full
+    }
+
+    /// How many datagrams or trains the next call takes, if they are as long as the last ones.
+    fn most(&self) -> usize {
+        let last = &self.buffers.messages[..self.filled];
+        let bytes: usize = last.iter().map(|message| message.msg_len as usize).sum();
+        match bytes.checked_div(self.filled) {
+            Some(mean) => (RECEIVE_CALL_BYTES / mean.max(1)).clamp(1, CALL),
+            None => CALL,
+        }
     }
 
     /// The datagrams of the last [`UdpSocket::receive`], trains cut into single ones.

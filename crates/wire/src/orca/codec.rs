@@ -6,6 +6,7 @@ use rackweave_core::HostId;
 
 use super::{Body, Control, Data, Header, Label, Labelled, Parity, Session, TO_AGENT, body};
 use crate::malformed::{Malformed, Put, Reader};
+use crate::overlay::crc32c;
 
 const MAGIC: u8 = 0xc0;
 
@@ -317,10 +318,8 @@ impl Check {
 /// The check of `front` and these pieces together.
 fn check_of(key: Option<&Key>, front: &[u8], pieces: &[&[u8]]) -> Check {
     let Some(Key(key)) = key else {
-        let first = crc32c::crc32c(front);
-        return Check::Crc(
-            pieces.iter().fold(first, |crc, piece| crc32c::crc32c_append(crc, piece)),
-        );
+        let first = crc32c(0, front);
+        return Check::Crc(pieces.iter().fold(first, |crc, piece| crc32c(crc, piece)));
     };
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(front);

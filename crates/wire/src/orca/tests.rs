@@ -234,6 +234,18 @@ fn twenty_bytes_before_the_payload() {
 }
 
 #[test]
+fn the_check_is_crc_32c_whatever_the_pieces() {
+    let bytes: Vec<u8> = (0..9000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    for len in [0, 1, 15, 16, 17, 255, 256, 1400, 1422, 4096, 8999, 9000] {
+        for cut in [0, 1, 11, 16, 300, len] {
+            let (front, rest) = bytes[..len].split_at(cut.min(len));
+            let joined = crate::overlay::crc32c(crate::overlay::crc32c(0, front), rest);
+            assert_eq!(joined, crc32c::crc32c(&bytes[..len]), "{len} bytes, cut at {cut}");
+        }
+    }
+}
+
+#[test]
 fn what_a_switch_reads_stands_where_the_layout_says() {
     let body = Body::SetActive { rack: 0x0102, agent: 7, epoch: 9 };
     let control = Control { from: HostId(3), to: HostId(4), session: Session(0), body };
