@@ -86,7 +86,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         };
         while let Some(request) = door.as_ref().and_then(Door::poll) {
             let (Request::Send { mut stream, .. }
-            | Request::Receive { mut stream }
+            | Request::Receive { mut stream, .. }
             | Request::Sessions { mut stream }) = request;
             if let Some(controller) = engine.controller() {
                 answer(&mut stream, &state(controller, racks, &name));
