@@ -56,7 +56,7 @@ fn send_and_receive_go_through_the_doors_of_agents() {
     let said: Vec<String> = { refused }.stderr.iter().collect();
     assert!(said.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{said:?}");
 
-    let mut receivers = vec![
+    let mut receivers = [
         world.cast(4, "receive --once --dir r4 --socket door4 --json --from 10.0.0.0"),
         world.receiver(5),
         world.receiver(2),

@@ -129,43 +129,11 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     };
     let interrupted = interrupted(engine.waker())?;
     say(&format!("agent at {}, applications at {}\n", engine.local_addr(), args.socket.display()));
-    let mut replies: BTreeMap<Session, Reply> = BTreeMap::new();
+    let mut serving = Serving { args, house, waiting, replies: BTreeMap::new() };
     loop {
         let until = engine.turn().map_err(|error| miette!("the socket has failed: {error}"))?;
         while let Some(event) = engine.poll_event() {
-            match event {
-                EngineEvent::Sent { session, view, error } => {
-                    let Some(mut reply) = replies.remove(&session) else { continue };
-                    let mut view = view;
-                    for done in reply.finished {
-                        view.receivers.retain(|it| it.host != done.host);
-                        view.receivers.push(done);
-                    }
-                    view.receivers.sort_by_key(|it| it.host);
-                    let good = error.is_none() && view.receivers.iter().all(is_complete);
-                    let outcome = Outcome {
-                        view,
-                        seconds: engine.clock().now().since(reply.began).as_secs_f64(),
-                        spread: reply.spread,
-                        link_bytes: engine.stats().sent_bytes - reply.link_bytes,
-                    };
-                    let mut document = outcome.json();
-                    document["complete"] = json!(good);
-                    document["error"] = json!(error.map(|error| error.to_string()));
-                    dismiss(&mut reply.stream, &document);
-                }
-                EngineEvent::Renewed { old, session, view } => {
-                    if let Some(mut reply) = replies.remove(&old) {
-                        reply.finished.extend(view.receivers.into_iter().filter(is_complete));
-                        replies.insert(session, reply);
-                    }
-                }
-                EngineEvent::ReceiveFailed { from, error, reason, .. } => {
-                    let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
-                    say(&format!("a stream from {from} broke off: {why}\n"));
-                }
-                _ => {}
-            }
+            serving.hear(&engine, event);
         }
         // After the turn, which forgets that it was woken: whoever knocks from here on wakes the wait.
         if interrupted.load(Ordering::Relaxed) {
@@ -174,30 +142,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         let mut asked = false;
         while let Some(request) = door.poll() {
             asked = true;
-            match request {
-                Request::Receive { wish, mut stream } => match house.receives(&wish) {
-                    Ok(()) => queue(&waiting, Waiting { stream, wish }),
-                    Err(error) => dismiss(&mut stream, &json!({ "error": error })),
-                },
-                Request::Sessions { mut stream } => {
-                    let mut document = sessions(&engine, replies.keys().copied());
-                    let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                    let there = waiting.iter().filter(|waiting| !has_left(&waiting.stream));
-                    document["waiting"] = json!(there.count());
-                    dismiss(&mut stream, &document);
-                }
-                Request::Send { wish, mut stream } => {
-                    let (began, link_bytes) = (engine.clock().now(), engine.stats().sent_bytes);
-                    match open(args, &house, &mut engine, &wish, &stream) {
-                        Ok((session, spread)) => {
-                            let finished = Vec::new();
-                            let reply = Reply { stream, spread, began, link_bytes, finished };
-                            replies.insert(session, reply);
-                        }
-                        Err(error) => dismiss(&mut stream, &json!({ "error": error })),
-                    }
-                }
-            }
+            serving.answer(&mut engine, request);
         }
         if asked {
             continue;
@@ -205,12 +150,86 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
     engine.leave_all();
-    for session in replies.keys() {
+    for session in serving.replies.keys() {
         engine.abort(*session);
     }
     let _ = engine.turn();
     engine.settle(Span::from_secs(1));
     Ok(exit::DONE)
+}
+
+/// An agent at work.
+struct Serving<'a> {
+    args: &'a AgentArgs,
+    house: House,
+    waiting: Arc<Mutex<VecDeque<Waiting>>>,
+    replies: BTreeMap<Session, Reply>,
+}
+
+impl Serving<'_> {
+    /// Something has come of a stream.
+    fn hear(&mut self, engine: &Engine, event: EngineEvent) {
+        match event {
+            EngineEvent::Sent { session, mut view, error } => {
+                let Some(mut reply) = self.replies.remove(&session) else { return };
+                for done in reply.finished {
+                    view.receivers.retain(|it| it.host != done.host);
+                    view.receivers.push(done);
+                }
+                view.receivers.sort_by_key(|it| it.host);
+                let good = error.is_none() && view.receivers.iter().all(is_complete);
+                let outcome = Outcome {
+                    view,
+                    seconds: engine.clock().now().since(reply.began).as_secs_f64(),
+                    spread: reply.spread,
+                    link_bytes: engine.stats().sent_bytes - reply.link_bytes,
+                };
+                let mut document = outcome.json();
+                document["complete"] = json!(good);
+                document["error"] = json!(error.map(|error| error.to_string()));
+                dismiss(&mut reply.stream, &document);
+            }
+            EngineEvent::Renewed { old, session, view } => {
+                if let Some(mut reply) = self.replies.remove(&old) {
+                    reply.finished.extend(view.receivers.into_iter().filter(is_complete));
+                    self.replies.insert(session, reply);
+                }
+            }
+            EngineEvent::ReceiveFailed { from, error, reason, .. } => {
+                let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
+                say(&format!("a stream from {from} broke off: {why}\n"));
+            }
+            _ => {}
+        }
+    }
+
+    /// An application wants something.
+    fn answer(&mut self, engine: &mut Engine, request: Request) {
+        match request {
+            Request::Receive { wish, mut stream } => match self.house.receives(&wish) {
+                Ok(()) => queue(&self.waiting, Waiting { stream, wish }),
+                Err(error) => dismiss(&mut stream, &json!({ "error": error })),
+            },
+            Request::Sessions { mut stream } => {
+                let mut document = sessions(engine, self.replies.keys().copied());
+                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                let there = waiting.iter().filter(|waiting| !has_left(&waiting.stream));
+                document["waiting"] = json!(there.count());
+                dismiss(&mut stream, &document);
+            }
+            Request::Send { wish, mut stream } => {
+                let (began, link_bytes) = (engine.clock().now(), engine.stats().sent_bytes);
+                match open(self.args, &self.house, engine, &wish, &stream) {
+                    Ok((session, spread)) => {
+                        let finished = Vec::new();
+                        let reply = Reply { stream, spread, began, link_bytes, finished };
+                        self.replies.insert(session, reply);
+                    }
+                    Err(error) => dismiss(&mut stream, &json!({ "error": error })),
+                }
+            }
+        }
+    }
 }
 
 /// Most applications that wait for a stream.

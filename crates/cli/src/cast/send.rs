@@ -192,7 +192,8 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     send_to(&args)
 }
 
-fn send_to(args: &SendArgs) -> miette::Result<u8> {
+/// What does not go together.
+fn check(args: &SendArgs) -> miette::Result<()> {
     for (index, to) in args.to.iter().enumerate() {
         if args.to[..index].contains(to) {
             return Err(miette!("{to} is named twice"));
@@ -231,6 +232,12 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     if unicast && args.bind.port() != 0 {
         return Err(miette!("--method unicast has several sockets: --bind ADDR:0"));
     }
+    Ok(())
+}
+
+fn send_to(args: &SendArgs) -> miette::Result<u8> {
+    check(args)?;
+    let unicast = args.method == MethodArg::Unicast;
     if matches!(args.method, MethodArg::Tcp | MethodArg::Chain) {
         return send_tcp(args);
     }
