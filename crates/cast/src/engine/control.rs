@@ -45,7 +45,11 @@ impl Engine {
         let Some(controller) = &mut self.controller else { return false };
         let Header::Control(control) = &packet.header else { return false };
         match control.body {
-            Body::Ping { .. } | Body::Create | Body::Member { .. } | Body::Destroy => {
+            Body::Ping { .. }
+            | Body::Create
+            | Body::Member { .. }
+            | Body::Destroy
+            | Body::Renew => {
                 controller.handle_packet(now, 0, packet);
                 true
             }

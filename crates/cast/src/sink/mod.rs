@@ -41,6 +41,9 @@ pub enum SinkError {
         /// What the system says.
         source: io::Error,
     },
+    /// An application that takes streams at an agent's door.
+    #[error("the application does not take it: {0}")]
+    Application(String),
     /// Who reads a pipe is gone.
     #[error("nobody reads the output any more: {0}")]
     Pipe(io::Error),

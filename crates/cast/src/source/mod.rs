@@ -64,6 +64,14 @@ pub enum SourceError {
         /// What the system says.
         source: io::Error,
     },
+    /// An application that gives streams at an agent's door.
+    #[error("the application's stream broke off at byte {had} of {length}")]
+    Cut {
+        /// Bytes that came.
+        had: u64,
+        /// Bytes that were to come.
+        length: u64,
+    },
     /// A byte that is no longer there.
     #[error("byte {0} of the stream is no longer to be had")]
     Gone(u64),

@@ -29,6 +29,16 @@ struct Reader {
     input: Box<dyn Read + Send>,
     batch: usize,
     limit: u64,
+    kind: Kind,
+}
+
+/// What comes in.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A file's bytes, of which records are made.
+    File,
+    /// Records, of this length in all.
+    Records(u64),
 }
 
 impl std::fmt::Debug for Pipe {
@@ -56,6 +66,22 @@ fn lock(spool: &Mutex<Spool>) -> MutexGuard<'_, Spool> {
 }
 
 impl Spool {
+    fn new(folder: &Path, number: u128) -> Result<Self, SourceError> {
+        let failed = |source| SourceError::Spool { folder: folder.to_owned(), source };
+        Ok(Self {
+            file: unnamed(folder, number).map_err(failed)?,
+            folder: folder.to_owned(),
+            written: 0,
+            content: 0,
+            released: 0,
+            punched: 0,
+            ended: false,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            error: None,
+        })
+    }
+
     fn put(&mut self, record: Vec<u8>) -> Result<(), SourceError> {
         let spool = |source| SourceError::Spool { folder: self.folder.clone(), source };
         self.file.write_all_at(&record, self.written).map_err(spool)?;
@@ -69,6 +95,18 @@ impl Spool {
             self.recent_bytes -= old.len();
         }
         Ok(())
+    }
+
+    /// The next bytes of a stream of records; none: it has broken off.
+    fn put_some(&mut self, bytes: Vec<u8>, kind: Kind) -> Result<(), SourceError> {
+        let Kind::Records(length) = kind else { return self.put(bytes) };
+        let had = self.written + bytes.len() as u64;
+        if bytes.is_empty() || had > length {
+            return Err(SourceError::Cut { had, length });
+        }
+        // Without waiting for the end of a connection that goes on as the way back.
+        self.ended = had == length;
+        self.put(bytes)
     }
 
     fn record(&self, offset: u64) -> Result<(Bytes, u64), SourceError> {
@@ -102,20 +140,7 @@ impl Pipe {
         batch: usize,
         limit: Option<u64>,
     ) -> Result<Self, SourceError> {
-        let failed = |source| SourceError::Spool { folder: folder.to_owned(), source };
-        let file = unnamed(folder, stream).map_err(failed)?;
-        let mut spool = Spool {
-            file,
-            folder: folder.to_owned(),
-            written: 0,
-            content: 0,
-            released: 0,
-            punched: 0,
-            ended: false,
-            recent: VecDeque::new(),
-            recent_bytes: 0,
-            error: None,
-        };
+        let mut spool = Spool::new(folder, stream)?;
         let mut record = Vec::new();
         format::start(&mut record);
         let path = name.as_bytes().to_vec();
@@ -129,16 +154,29 @@ impl Pipe {
         };
         format::file(&header, &mut record);
         spool.put(record)?;
-        Ok(Self {
-            stream,
-            shared: Arc::new(Mutex::new(spool)),
-            room: Arc::default(),
-            reader: Some(Reader {
-                input,
-                batch: batch.clamp(1, CHUNK),
-                limit: limit.unwrap_or(u64::MAX).max(2 * CHUNK as u64),
-            }),
-        })
+        Ok(Self::over(spool, Reader::new(input, batch, limit, Kind::File), stream))
+    }
+
+    /// A stream whose records `input` has made: `length` bytes in all, with so many bytes of files in them. `number` must be random.
+    ///
+    /// # Errors
+    /// If there can be no file to keep them in.
+    pub fn records(
+        input: Box<dyn Read + Send>,
+        folder: &Path,
+        (stream, number): (u128, u128),
+        (length, content): (u64, u64),
+        batch: usize,
+        limit: Option<u64>,
+    ) -> Result<Self, SourceError> {
+        let mut spool = Spool::new(folder, number)?;
+        spool.content = content;
+        Ok(Self::over(spool, Reader::new(input, batch, limit, Kind::Records(length)), stream))
+    }
+
+    fn over(spool: Spool, reader: Reader, stream: u128) -> Self {
+        let shared = Arc::new(Mutex::new(spool));
+        Self { stream, shared, room: Arc::default(), reader: Some(reader) }
     }
 }
 
@@ -162,6 +200,11 @@ fn unnamed(folder: &Path, number: u128) -> io::Result<File> {
 }
 
 impl Reader {
+    fn new(input: Box<dyn Read + Send>, batch: usize, limit: Option<u64>, kind: Kind) -> Self {
+        let limit = limit.unwrap_or(u64::MAX).max(2 * CHUNK as u64);
+        Self { input, batch: batch.clamp(1, CHUNK), limit, kind }
+    }
+
     fn run(mut self, shared: &Mutex<Spool>, room: &std::sync::Condvar, waker: &Waker) {
         let mut whole = Hasher::new();
         let mut total = 0_u64;
@@ -182,6 +225,11 @@ impl Reader {
             let result = match read {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => Err(read_error(Path::new("standard input"), error)),
+                Ok(len) if matches!(self.kind, Kind::Records(_)) => {
+                    record.drain(..CHUNK_FRONT);
+                    record.truncate(len);
+                    spool.put_some(record, self.kind)
+                }
                 Ok(0) => {
                     record.clear();
                     format::file_end(total, whole.finalize().as_bytes(), &mut record);

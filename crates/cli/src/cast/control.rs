@@ -86,7 +86,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         };
         while let Some(request) = door.as_ref().and_then(Door::poll) {
             let (Request::Send { mut stream, .. }
-            | Request::Receive { mut stream }
+            | Request::Receive { mut stream, .. }
             | Request::Sessions { mut stream }) = request;
             if let Some(controller) = engine.controller() {
                 answer(&mut stream, &state(controller, racks, &name));
@@ -133,6 +133,9 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
         }
         ControllerEvent::Silent { host } => format!("{} is silent\n", name(host)),
         ControllerEvent::Live { host } => format!("{} lives\n", name(host)),
+        ControllerEvent::Expired { session, sender } => {
+            format!("session {:08x}: {} says nothing of it any more\n", session.0, name(sender))
+        }
         ControllerEvent::Denied { session, host, reason } => {
             format!("session {:08x}: {} denied: {reason:?}\n", session.0, name(host))
         }
@@ -149,6 +152,9 @@ fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) ->
             json!({ "ms": ms, "event": "silent", "host": name(host) })
         }
         ControllerEvent::Live { host } => json!({ "ms": ms, "event": "live", "host": name(host) }),
+        ControllerEvent::Expired { session, sender } => json!({
+            "ms": ms, "event": "expired", "session": format!("{:08x}", session.0), "host": name(sender),
+        }),
         ControllerEvent::Denied { session, host, reason } => json!({
             "ms": ms, "event": "denied", "session": format!("{:08x}", session.0), "host": name(host),
             "reason": format!("{reason:?}"),

@@ -14,7 +14,7 @@ use rackweave_switch::fabric::Fabric;
 use super::address;
 
 /// What agents of racks with label switches need to know.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct RackArgs {
     /// Be an agent of a rack whose switch follows labels: the controller's address, one of --fabric.
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]

@@ -3,6 +3,7 @@
 mod agent;
 mod control;
 mod diagnose;
+mod door;
 mod fabric;
 mod many;
 mod receive;
@@ -38,7 +39,7 @@ pub(crate) enum CastCommand {
 }
 
 /// What both ends need to know.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
     /// A file that both ends have: packets made without it are refused. Nothing is encrypted.
     #[arg(long, value_name = "FILE")]

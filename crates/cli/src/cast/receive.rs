@@ -9,6 +9,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::baseline;
+use rackweave_cast::door::{ReceiveWish, fingerprint};
 use rackweave_cast::engine::{Accept, Decision, Engine, EngineError, EngineEvent};
 use rackweave_cast::sink::{FileDone, Folder, FolderConfig, PipeSink, Sink, SinkError};
 use rackweave_core::{Span, Time};
@@ -16,14 +17,14 @@ use rackweave_wire::orca::{PORT, Reason};
 use serde_json::json;
 
 use super::fabric::RackArgs;
-use super::{CommonArgs, group, hex, host, interrupted, rate, say, size};
+use super::{CommonArgs, door, group, hex, host, interrupted, rate, say, size};
 use crate::{exit, print};
 
 /// Take files that are sent.
 ///
 /// Takes streams from this host, from the hosts named with --from, and, with --key, from all who have the
 /// key. A file has `.part` behind its name until its hash is right; an interrupted transfer goes on where it stopped.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast receive --from 192.0.2.1 --dir /srv/images\n  \
     rackweave cast receive --key cast.key --once --out image.iso\n  \
@@ -31,7 +32,7 @@ use crate::{exit, print};
     Exit codes: 0 ended by Ctrl-C or, with --once, received; 1 failed, 2 wrong usage, 130 interrupted with --once.")]
 pub(crate) struct ReceiveArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    pub(super) common: CommonArgs,
     #[command(flatten)]
     rack: RackArgs,
     /// Where files go.
@@ -42,13 +43,13 @@ pub(crate) struct ReceiveArgs {
     out: Option<PathBuf>,
     /// End after one stream.
     #[arg(long)]
-    once: bool,
+    pub(super) once: bool,
     /// Take streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     from: Vec<Vec<IpAddr>>,
     /// Be a member of this group: `send --group` finds it, if it is let in; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = group, conflicts_with = "tcp")]
-    group: Vec<String>,
+    pub(super) group: Vec<String>,
     /// Where to listen.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
@@ -61,17 +62,20 @@ pub(crate) struct ReceiveArgs {
     /// Take streams over the kernel's TCP at the same port instead, to compare (see `send --method`).
     #[arg(long, conflicts_with = "key")]
     tcp: bool,
+    /// Take what the agent of this host is offered, at its socket (default, if the port is taken: the agent's default).
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tcp", "group"])]
+    socket: Option<PathBuf>,
 }
 
 /// Where streams go.
 #[derive(Clone)]
-enum Target {
+pub(super) enum Target {
     Folder(FolderConfig),
     Stdout,
 }
 
 impl Target {
-    fn sink(&self, stream: u128) -> Result<Box<dyn Sink>, SinkError> {
+    pub(super) fn sink(&self, stream: u128) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
             Self::Folder(config) => Box::new(Folder::new(config.clone(), stream)?),
             Self::Stdout => Box::new(PipeSink::new(std::io::stdout())),
@@ -110,6 +114,14 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         return receive_tcp(args, &target, &admitted);
     }
     let mut config = args.common.engine(args.listen, admitted.clone())?;
+    let wish = ReceiveWish {
+        records: true,
+        from: admitted.clone(),
+        key: config.secret.as_deref().map(fingerprint),
+    };
+    if let Some(path) = &args.socket {
+        return door::receive(args, &target, path, &wish);
+    }
     args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
     config.group_port = match args.listen.port() {
@@ -153,6 +165,9 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) => {
+            if let Some(path) = door::instead(&error, None) {
+                return door::receive(args, &target, &path, &wish);
+            }
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
@@ -265,7 +280,7 @@ fn shown(path: &Path) -> String {
     shown
 }
 
-fn report(
+pub(super) fn report(
     args: &ReceiveArgs,
     from: SocketAddr,
     bytes: u64,

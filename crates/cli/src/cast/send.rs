@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::baseline;
+use rackweave_cast::door::{SendWish, fingerprint};
 use rackweave_cast::engine::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time};
@@ -20,7 +21,7 @@ use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session}
 use serde_json::json;
 
 use super::{
-    CommonArgs, address, diagnose, fabric, group, interrupted, many, random, rate, say, size,
+    CommonArgs, address, diagnose, door, fabric, group, interrupted, many, random, rate, say, size,
 };
 use crate::{exit, print};
 
@@ -88,6 +89,9 @@ pub(crate) struct SendArgs {
     /// If this process is the controller: an agent that is silent for so long is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
     timeout: Span,
+    /// Hand the files to the agent of this host, at its socket (default, if the port of --fabric is taken: the agent's default).
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Invite a receiver that fell silent again for so many seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     retry: u32,
@@ -103,6 +107,17 @@ enum SpreadArg {
     Relay,
     /// By label switches and agents.
     Labels,
+}
+
+impl SpreadArg {
+    const fn spread(self) -> Spread {
+        match self {
+            Self::Multicast => Spread::Multicast,
+            Self::Unicast => Spread::Unicast,
+            Self::Relay => Spread::Relay,
+            Self::Labels => Spread::Labels,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -177,7 +192,8 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     send_to(&args)
 }
 
-fn send_to(args: &SendArgs) -> miette::Result<u8> {
+/// What does not go together.
+fn check(args: &SendArgs) -> miette::Result<()> {
     for (index, to) in args.to.iter().enumerate() {
         if args.to[..index].contains(to) {
             return Err(miette!("{to} is named twice"));
@@ -189,7 +205,7 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     if args.files.iter().any(|file| file.as_os_str() == "-") && args.files.len() > 1 {
         return Err(miette!("standard input is sent alone, without files"));
     }
-    if args.common.fabric.is_none() {
+    if args.common.fabric.is_none() && args.socket.is_none() {
         match args.spread {
             Some(SpreadArg::Relay) => {
                 return Err(miette!(
@@ -216,6 +232,12 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     if unicast && args.bind.port() != 0 {
         return Err(miette!("--method unicast has several sockets: --bind ADDR:0"));
     }
+    Ok(())
+}
+
+fn send_to(args: &SendArgs) -> miette::Result<u8> {
+    check(args)?;
+    let unicast = args.method == MethodArg::Unicast;
     if matches!(args.method, MethodArg::Tcp | MethodArg::Chain) {
         return send_tcp(args);
     }
@@ -224,6 +246,18 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         bind = SocketAddr::from(([0; 16], 0));
     }
     let mut config = args.common.engine(bind, Vec::new())?;
+    let wish = SendWish {
+        to: args.to.clone(),
+        name: args.name.clone(),
+        spread: args.spread.map(SpreadArg::spread),
+        rate: args.rate,
+        mtu: args.mtu,
+        records: None,
+        key: config.secret.as_deref().map(fingerprint),
+    };
+    if let Some(path) = &args.socket {
+        return door::send(args, path, wish, files_of(args)?);
+    }
     if let Some(place) = &mut config.fabric {
         // The others know this host by its address.
         config.bind = fabric::place(place, place.me).unwrap_or(config.bind);
@@ -250,23 +284,23 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     if unicast {
         return many::send(args, config, flow);
     }
-    let source = source(args)?;
     let keyed = config.secret.is_some();
     config.flow = flow;
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
+            if let Some(path) = door::instead(&error, None) {
+                return door::send(args, &path, wish, files_of(args)?);
+            }
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
+    let source = source(args)?;
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket does not work any more: {error}");
     let spread = match args.spread {
-        Some(SpreadArg::Multicast) => Spread::Multicast,
-        Some(SpreadArg::Unicast) => Spread::Unicast,
-        Some(SpreadArg::Relay) => Spread::Relay,
-        Some(SpreadArg::Labels) => Spread::Labels,
+        Some(spread) => spread.spread(),
         None if hosts.len() == 1 => Spread::Unicast,
         None => engine.probe(&hosts).map_err(failed)?.0,
     };
@@ -301,6 +335,14 @@ fn take_place(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is to be sent, if it is files.
+fn files_of(args: &SendArgs) -> miette::Result<Option<Box<dyn Source>>> {
+    match args.files[0].as_os_str() == "-" {
+        true => Ok(None),
+        false => source(args).map(Some),
+    }
 }
 
 fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
@@ -478,11 +520,11 @@ const fn why(reason: Reason) -> &'static str {
     }
 }
 
-struct Outcome {
-    view: SendView,
-    seconds: f64,
-    spread: Spread,
-    link_bytes: u64,
+pub(super) struct Outcome {
+    pub(super) view: SendView,
+    pub(super) seconds: f64,
+    pub(super) spread: Spread,
+    pub(super) link_bytes: u64,
 }
 
 const fn name_of(spread: Spread) -> &'static str {
@@ -520,7 +562,7 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
 }
 
 impl Outcome {
-    fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self) -> serde_json::Value {
         let receivers = self.view.receivers.iter().map(|receiver| {
             let bytes = receiver.have.saturating_sub(receiver.from);
             let seconds = receiver.seconds.unwrap_or(self.seconds);

@@ -47,7 +47,10 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
     }
     let mut text = String::new();
     for (kind, entries) in document.as_object().into_iter().flatten() {
-        let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
+        let Some(entries) = entries.as_array() else {
+            text += &format!("{kind}: {entries}\n");
+            continue;
+        };
         text += &format!("{kind}: {}\n", entries.len());
         for entry in entries {
             let words = entry.as_object().into_iter().flatten().map(|(key, value)| {

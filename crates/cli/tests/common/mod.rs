@@ -1,6 +1,8 @@
 //! What tests of processes need.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod racks;
+
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 

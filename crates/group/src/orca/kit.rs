@@ -162,10 +162,21 @@ impl Net {
 
     /// With a controller in place of host 0, agents everywhere else, and switches that believe only the controller.
     pub(crate) fn with_labels(topology: Topology, seed: u64, timeout: Span) -> Self {
+        Self::with_agents(topology, seed, timeout, |_| true)
+    }
+
+    /// The same, but of the other hosts only these are agents.
+    pub(crate) fn with_agents(
+        topology: Topology,
+        seed: u64,
+        timeout: Span,
+        is_agent: impl Fn(u32) -> bool,
+    ) -> Self {
         let mut net = Self::new(topology, seed, |config| {
             config.tor = Tor::Switch;
             config.controller = Some(HostId(0));
-            config.heartbeat = (config.me != HostId(0)).then_some(Span(timeout.0 / 4));
+            let pings = config.me != HostId(0) && is_agent(config.me.0);
+            config.heartbeat = pings.then_some(Span(timeout.0 / 4));
         });
         let config = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), timeout);
         net.stations[0].controller = Some(Controller::new(config));
@@ -199,13 +210,26 @@ impl Net {
         flow: FlowConfig,
         length: u64,
     ) {
+        self.begin(host, session, receivers, spread, flow, length);
+        self.at(host, |now, host| host.finish(now, Session(session)));
+    }
+
+    /// Without an end.
+    pub(crate) fn begin(
+        &mut self,
+        host: u32,
+        session: u32,
+        receivers: &[u32],
+        spread: super::host::Spread,
+        flow: FlowConfig,
+        length: u64,
+    ) {
         let receivers: Vec<_> = receivers.iter().copied().map(HostId).collect();
         let session = Session(session);
         self.stations[host as usize].sends.push(session);
         self.at(host, |now, host| {
             host.open(now, session, 7, &receivers, spread, flow).expect("opens");
             host.offer(now, session, length);
-            host.finish(now, session);
         });
     }
 

@@ -10,6 +10,7 @@ struct Stored {
     session: Session,
     sender: HostId,
     change: u32,
+    heard_ms: u32,
     /// For each rack with members, by number: the rack (2 bytes), their number, their ports (a byte each, or from
     /// [`MANY`] members on a bitmap of 8 bytes).
     members: Box<[u8]>,
@@ -25,6 +26,14 @@ pub struct Known {
     pub sender: HostId,
     /// The sender's last change.
     pub change: u32,
+    /// When the sender last spoke of it: milliseconds that count around.
+    pub heard_ms: u32,
+}
+
+impl Stored {
+    const fn known(&self) -> Known {
+        Known { sender: self.sender, change: self.change, heard_ms: self.heard_ms }
+    }
 }
 
 /// Sessions with their members.
@@ -64,7 +73,7 @@ impl Store {
     #[must_use]
     pub fn get(&self, session: Session) -> Option<Known> {
         let stored = self.stored(session)?;
-        Some(Known { sender: stored.sender, change: stored.change })
+        Some(stored.known())
     }
 
     /// Adds a session without members; false if it is there already.
@@ -75,7 +84,7 @@ impl Store {
         if (self.live + 1) * 8 > self.index.len() * 7 {
             self.grow();
         }
-        let stored = Stored { session, sender, change: 0, members: Box::default() };
+        let stored = Stored { session, sender, change: 0, heard_ms: 0, members: Box::default() };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(stored);
@@ -97,6 +106,13 @@ impl Store {
     pub fn set_change(&mut self, session: Session, change: u32) {
         if let Some(stored) = self.stored_mut(session) {
             stored.change = change;
+        }
+    }
+
+    /// The sender has spoken of it.
+    pub fn set_heard(&mut self, session: Session, heard_ms: u32) {
+        if let Some(stored) = self.stored_mut(session) {
+            stored.heard_ms = heard_ms;
         }
     }
 
@@ -173,7 +189,7 @@ impl Store {
     #[must_use]
     pub fn at(&self, slot: usize) -> Option<(Session, Known)> {
         let stored = self.slots.get(slot)?.as_ref()?;
-        Some((stored.session, Known { sender: stored.sender, change: stored.change }))
+        Some((stored.session, stored.known()))
     }
 
     fn stored(&self, session: Session) -> Option<&Stored> {

@@ -23,6 +23,8 @@ mod tag {
     pub(super) const DESTROY: u8 = 15;
     pub(super) const LABELS: u8 = 16;
     pub(super) const DENIED: u8 = 17;
+    pub(super) const RENEW: u8 = 18;
+    pub(super) const SERVED: u8 = 19;
 }
 
 /// Bytes of a status without its gaps, and of each gap.
@@ -43,7 +45,8 @@ pub(super) const fn bytes(body: &Body) -> usize {
         Body::Pong { .. } => 4,
         Body::SetActive { .. } => 2 + 1 + 4,
         Body::Sync { .. } => 2 + 8 + 4,
-        Body::Create | Body::Destroy => 0,
+        Body::Create | Body::Destroy | Body::Renew => 0,
+        Body::Served { .. } => 2 + 1 + 4,
         Body::Member { .. } => 4 + 1 + 4,
         Body::Labels { .. } => 16 + 8 + 4,
         Body::Denied { .. } => 1 + 4,
@@ -123,6 +126,13 @@ pub(super) fn put(body: &Body, out: &mut Vec<u8>) {
             out.put_u32(change);
         }
         Body::Destroy => out.put_u8(tag::DESTROY),
+        Body::Renew => out.put_u8(tag::RENEW),
+        Body::Served { rack, agent, epoch } => {
+            out.put_u8(tag::SERVED);
+            out.put_u16(rack);
+            out.put_u8(u8::from(agent));
+            out.put_u32(epoch);
+        }
         Body::Labels { pilot, ports, change } => {
             out.put_u8(tag::LABELS);
             out.put_u128(pilot.0);
@@ -171,6 +181,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
             change: reader.u32()?,
         },
         tag::DESTROY => Body::Destroy,
+        tag::RENEW => Body::Renew,
+        tag::SERVED => {
+            Body::Served { rack: reader.u16()?, agent: flag(reader)?, epoch: reader.u32()? }
+        }
         tag::LABELS => Body::Labels {
             pilot: Label(reader.u128()?),
             ports: reader.u64()?,

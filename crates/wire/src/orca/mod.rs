@@ -277,6 +277,8 @@ pub enum Body {
     },
     /// From a sender: forget the session.
     Destroy,
+    /// From a sender, now and then: the session lives. One of which nothing is heard is forgotten.
+    Renew,
     /// From the controller to the sender: its labels, and the last change that they include.
     Labels {
         /// What the sender's packets carry to other racks; 0: none.
@@ -285,6 +287,16 @@ pub enum Body {
         ports: u64,
         /// The sender's number.
         change: u32,
+    },
+    /// From the controller to all senders: whether a rack has an agent that puts labels on what comes for it. Repeated until
+    /// answered by [`Body::SyncDone`] with its epoch.
+    Served {
+        /// The rack.
+        rack: u16,
+        /// Whether it has one.
+        agent: bool,
+        /// Later ones have larger numbers.
+        epoch: u32,
     },
     /// From the controller: that can't be.
     Denied {

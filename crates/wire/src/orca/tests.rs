@@ -70,6 +70,12 @@ pub(crate) fn bodies() -> impl Strategy<Value = Body> {
             change
         }),
         Just(Body::Destroy),
+        Just(Body::Renew),
+        any::<(u16, bool, u32)>().prop_map(|(rack, agent, epoch)| Body::Served {
+            rack,
+            agent,
+            epoch
+        }),
         any::<(u128, u64, u32)>().prop_map(|(pilot, ports, change)| Body::Labels {
             pilot: Label(pilot),
             ports,

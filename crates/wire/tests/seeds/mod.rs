@@ -385,6 +385,8 @@ fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
         ("create", Body::Create),
         ("member", Body::Member { host: HostId(77), joins: true, change: 1 }),
         ("destroy", Body::Destroy),
+        ("renew", Body::Renew),
+        ("served", Body::Served { rack: 2, agent: false, epoch: 5 }),
         ("labels", Body::Labels { pilot: Label(0x5050_5000), ports: 0x54, change: 1 }),
         ("denied", Body::Denied { reason: Reason::NoLabel, change: 2 }),
     ];

@@ -91,7 +91,9 @@ impl Controller {
             scanned += 1;
         }
         if resync.cursor >= self.store.slots() && resync.under_way.is_empty() {
-            self.lives(now, host, place);
+            if self.lives(now, host, place) {
+                self.tell_senders(now, place.rack, true);
+            }
             return;
         }
         let repeat = resync.under_way.values().map(|(_, at)| *at).min();
@@ -137,7 +139,8 @@ impl Controller {
         }
     }
 
-    fn lives(&mut self, now: Time, host: HostId, place: Place) {
+    /// An agent has all labels; says whether it is the only one of its rack.
+    fn lives(&mut self, now: Time, host: HostId, place: Place) -> bool {
         self.agents[host.0 as usize].standing = Standing::Live;
         let rack = &mut self.racks[usize::from(place.rack)];
         rack.syncing &= !(1 << place.port);
@@ -147,6 +150,7 @@ impl Controller {
         if none {
             self.promote(now, place.rack);
         }
+        none
     }
 
     /// An agent is dead, or has forgotten.
@@ -160,9 +164,11 @@ impl Controller {
         self.event(ControllerEvent::Silent { host });
         if was_active {
             self.promote(now, place.rack);
+            if self.racks[usize::from(place.rack)].active == NO_AGENT {
+                self.tell_senders(now, place.rack, false);
+            }
         }
         self.no_longer_wait_for(now, place);
-        self.timers.insert((now.saturating_add(self.config.forget), Timer::Forget(host)));
     }
 
     /// Makes another live agent active: one that sends little itself, since a sender's link has enough to carry.

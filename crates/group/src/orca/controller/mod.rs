@@ -10,16 +10,23 @@
 //!   sender creates it anew and tells all members again, which is how the state is rebuilt). A denied change does not count:
 //!   its number is used again.
 //! - [`Body::Destroy`]: answered by `Denied` ([`Reason::Left`]).
+//! - [`Body::Renew`], now and then: the session lives. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns of
+//!   a controller without memory although nothing changes. A session of which its sender says nothing for
+//!   [`ControllerConfig::forget`] is forgotten, and its agents are told (ours; the paper's sessions end only by a word).
+//!
+//! What it tells senders unasked (ours): [`Body::Served`], when a rack's last agent is dead, and when one lives again. Senders confirm
+//! it ([`Body::SyncDone`]), and until then it is repeated. In between the rack's receivers get copies of their own.
 //!
 //! Agents ping; one that is silent for the timeout T is dead, and if it was the active one another live agent of its rack
 //! is made active at once: `SetActive`, a few times (`ToR`s don't answer), and now and then for `ToR`s that have
 //! forgotten. An agent that comes back, or has forgotten (its pings count from 1 again), gets all its rack's labels before it
-//! may be active. Sessions of a sender that stays dead are forgotten.
+//! may be active.
 //!
 //! Versions and epochs count up, and not below what the clock says: those of a controller that comes back are newer than
 //! its former life's.
 
 mod agents;
+mod senders;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -51,7 +58,7 @@ pub struct ControllerConfig {
     pub retry: Span,
     /// `SetActive` is repeated so often at all times.
     pub refresh: Span,
-    /// Sessions of a sender that has been dead for so long are forgotten (of one that never was alive as an agent: never).
+    /// Sessions of which their senders have said nothing for so long are forgotten.
     pub forget: Span,
     /// Most sessions.
     pub max_sessions: u32,
@@ -97,6 +104,13 @@ pub enum ControllerEvent {
         /// Which.
         host: HostId,
     },
+    /// A session is forgotten: its sender says nothing of it any more.
+    Expired {
+        /// Which.
+        session: Session,
+        /// Whose it was.
+        sender: HostId,
+    },
     /// A change was denied.
     Denied {
         /// Of which session.
@@ -123,6 +137,10 @@ pub struct ControllerCounters {
     pub set_active: u64,
     /// Pings that came in.
     pub pings: u64,
+    /// `Served` packets sent, repetitions too.
+    pub served: u64,
+    /// Sessions that were forgotten because their senders said nothing.
+    pub expired: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,6 +186,15 @@ struct Pending {
     at: Time,
 }
 
+/// A sender that has not confirmed whether a rack has an agent.
+#[derive(Clone, Copy, Debug)]
+struct Tell {
+    agent: bool,
+    epoch: u32,
+    tries: u8,
+    at: Time,
+}
+
 /// An agent that gets all its rack's labels.
 #[derive(Clone, Debug, Default)]
 struct Resync {
@@ -184,7 +211,8 @@ enum Timer {
     SetActive(u16),
     Pending(u16, Session),
     Resync(HostId),
-    Forget(HostId),
+    Tell(HostId, u16),
+    Sweep,
 }
 
 /// The controller. See the [module](self) for what it can be asked.
@@ -199,6 +227,9 @@ pub struct Controller {
     /// How many racks' labels of a session are not confirmed.
     unconfirmed: BTreeMap<Session, u16>,
     resyncs: BTreeMap<HostId, Resync>,
+    tells: BTreeMap<(HostId, u16), Tell>,
+    /// The next slot of the store whose session may have to be forgotten; `None`: nobody looks.
+    sweep: Option<usize>,
     timers: BTreeSet<(Time, Timer)>,
     outbox: VecDeque<(HostId, Session, Body)>,
     events: VecDeque<ControllerEvent>,
@@ -228,6 +259,8 @@ impl Controller {
             pending: BTreeMap::new(),
             unconfirmed: BTreeMap::new(),
             resyncs: BTreeMap::new(),
+            tells: BTreeMap::new(),
+            sweep: None,
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -317,6 +350,7 @@ impl Controller {
         match body {
             Body::Sync { .. } => self.counters.syncs += 1,
             Body::SetActive { .. } => self.counters.set_active += 1,
+            Body::Served { .. } => self.counters.served += 1,
             _ => {}
         }
         self.outbox.push_back((to, session, body));
@@ -364,6 +398,7 @@ impl Node for Controller {
                 self.member(now, from, session, host, joins, change);
             }
             Body::Destroy => self.destroy(now, from, session),
+            Body::Renew => self.renew(now, from, session),
             _ => {}
         }
     }
@@ -378,7 +413,8 @@ impl Node for Controller {
                 Timer::SetActive(rack) => self.set_active(now, rack),
                 Timer::Pending(rack, session) => self.repeat_pending(now, at, rack, session),
                 Timer::Resync(host) => self.go_on_with_resync(now, at, host),
-                Timer::Forget(host) => self.forget(now, host),
+                Timer::Tell(host, rack) => self.repeat_tell(now, at, host, rack),
+                Timer::Sweep => self.sweep(now),
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::orca::agent::ANY_RACK;
 /// An agent that has not confirmed a label after so many repetitions is taken for one that can't.
 const TRIES: u8 = 12;
 /// Longest wait between repetitions.
-const RETRY_MOST: Span = Span::from_ms(100);
+pub(super) const RETRY_MOST: Span = Span::from_ms(100);
 
 impl Controller {
     pub(super) fn create(&mut self, now: Time, from: HostId, session: Session) {
@@ -18,6 +18,7 @@ impl Controller {
         }
         if known.is_none() {
             self.store.create(session, from);
+            self.begin_sweep(now);
             self.agents[from.0 as usize].sends += 1;
             // A sender's link has enough to carry.
             let place = self.config.layout.place(from);
@@ -26,6 +27,7 @@ impl Controller {
                 self.promote(now, place.rack);
             }
         }
+        self.hear_of(now, session);
         self.answer(session);
     }
 
@@ -44,6 +46,7 @@ impl Controller {
         if known.sender != from {
             return;
         }
+        self.hear_of(now, session);
         match change.wrapping_sub(known.change) {
             1 => {}
             2..0x8000_0000 => return, // Those before come again.
@@ -86,32 +89,21 @@ impl Controller {
         self.say(from, session, Body::Denied { reason: Reason::Left, change: 0 });
     }
 
-    fn end(&mut self, now: Time, session: Session, sender: HostId) {
+    pub(super) fn end(&mut self, now: Time, session: Session, sender: HostId) {
         for rack in self.store.remove(session) {
             self.racks[usize::from(rack)].sessions -= 1;
             self.sync(now, rack, session, 0);
         }
         let agent = &mut self.agents[sender.0 as usize];
         agent.sends = agent.sends.saturating_sub(1);
-    }
-
-    /// Forgets the sessions of a sender that is still dead.
-    pub(super) fn forget(&mut self, now: Time, host: HostId) {
-        let agent = self.agents[host.0 as usize];
-        let since = now.since(agent.heard);
-        if agent.standing != Standing::Dead || agent.sends == 0 || since < self.config.forget {
-            return;
-        }
-        let slots = (0..self.store.slots()).filter_map(|slot| self.store.at(slot));
-        let ended: Vec<_> =
-            slots.filter(|(_, known)| known.sender == host).map(|(session, _)| session).collect();
-        for session in ended {
-            self.end(now, session, host);
+        if agent.sends == 0 {
+            // It need not know of racks any more.
+            self.tells.retain(|(host, _), _| *host != sender);
         }
     }
 
     /// Tells the sender its labels, if all live agents know them.
-    fn answer(&mut self, session: Session) {
+    pub(super) fn answer(&mut self, session: Session) {
         if self.unconfirmed.contains_key(&session) {
             return;
         }
@@ -194,6 +186,7 @@ impl Controller {
         version: u32,
     ) {
         self.counters.confirmed += 1;
+        self.confirmed_tell(host, version);
         self.confirmed_resync(now, host, session, version);
         let key = (place.rack, session);
         if let Some(pending) = self.pending.get_mut(&key).filter(|p| p.version == version) {

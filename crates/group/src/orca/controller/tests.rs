@@ -1,3 +1,6 @@
+mod chaos;
+mod senders;
+
 use rackweave_core::Rng;
 
 use super::*;
@@ -191,7 +194,8 @@ fn what_can_not_be_is_denied() {
     let place = layout.place(HostId(5));
     let ping = ask(5, 0, Body::Ping { place, number: 1 });
     let set = Body::SetActive { rack: 1, agent: 1, epoch: 1 };
-    assert_eq!(ping, [(5, Body::Pong { number: 1 }), (5, set)]);
+    let served = Body::Served { rack: 1, agent: true, epoch: 1 };
+    assert_eq!(ping, [(5, Body::Pong { number: 1 }), (5, set), (1, served)]);
     assert_eq!(ask(6, 0, Body::Ping { place, number: 1 }), [], "not its place");
     let told = ask(1, 7, member(5, true, 1));
     let [(5, Body::Sync { rack: 1, ports: 0b10, version })] = told[..] else { panic!("{told:?}") };

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Label, Reason};
 
+use crate::orca::label::Layout;
+
 /// Changes under way at a time.
 const WINDOW: u32 = 32;
 /// First repetition; each later one waits twice as long, up to the longest.
@@ -15,6 +17,8 @@ const REPEAT: Span = Span::from_ms(5);
 const REPEAT_MOST: Span = Span::from_ms(200);
 /// A member that was denied is asked for again so much later, and later each time.
 const DENIED: Span = Span::from_ms(20);
+/// A session is renewed so often: many times before the controller forgets it.
+const RENEW: Span = Span::from_secs(2);
 /// `Destroy` is told so often at most.
 const FAREWELLS: u8 = 6;
 
@@ -47,6 +51,9 @@ pub(super) struct Client {
     wanted: BTreeSet<HostId>,
     covered: BTreeSet<HostId>,
     denied: BTreeMap<HostId, (Time, u8)>,
+    /// Racks that have no agent at present.
+    dark: BTreeSet<u16>,
+    renew_at: Time,
     pilot: Label,
     ports: u64,
 }
@@ -64,6 +71,8 @@ impl Client {
             wanted: BTreeSet::new(),
             covered: BTreeSet::new(),
             denied: BTreeMap::new(),
+            dark: BTreeSet::new(),
+            renew_at: Time::MAX,
             pilot: Label(0),
             ports: 0,
         }
@@ -86,7 +95,26 @@ impl Client {
         self.queue.push_back(Change { number: self.made, host, joins });
     }
 
-    /// Hosts that the labels reach.
+    /// A rack has lost its last agent, or has one again; says whether that changes anything.
+    pub(super) fn served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) -> bool {
+        if !agent {
+            return self.dark.insert(rack);
+        }
+        // Whoever was denied for want of it need not wait.
+        for (host, (at, times)) in &mut self.denied {
+            if layout.place(*host).rack == rack && *at < Time::MAX {
+                (*at, *times) = (now, 0);
+            }
+        }
+        self.dark.remove(&rack)
+    }
+
+    /// Whether a rack has no agent that could label what comes for it.
+    pub(super) fn is_dark(&self, rack: u16) -> bool {
+        self.dark.contains(&rack)
+    }
+
+    /// Hosts that the labels reach, if their racks are not dark.
     pub(super) const fn covered(&self) -> &BTreeSet<HostId> {
         &self.covered
     }
@@ -120,6 +148,7 @@ impl Client {
         match self.stage {
             Stage::Creating => {
                 self.stage = Stage::Ready;
+                self.renew_at = now.saturating_add(RENEW);
                 self.number_from(change);
             }
             Stage::Ready
@@ -162,6 +191,7 @@ impl Client {
                 // The controller has lost its memory: everything from the beginning.
                 (self.stage, self.repeat_at, self.repeats) = (Stage::Creating, now, 0);
                 self.covered.clear();
+                self.dark.clear();
                 self.denied.clear();
                 self.queue.clear();
                 (self.pilot, self.ports) = (Label(0), 0);
@@ -205,10 +235,10 @@ impl Client {
         let denied = self.denied.values().map(|(at, _)| *at).min();
         match self.stage {
             Stage::Creating | Stage::Closing => Some(self.repeat_at),
-            Stage::Ready if !self.queue.is_empty() => {
-                Some(denied.map_or(self.repeat_at, |at| at.min(self.repeat_at)))
+            Stage::Ready => {
+                let repeat = (!self.queue.is_empty()).then_some(self.repeat_at);
+                [Some(self.renew_at), repeat, denied].into_iter().flatten().min()
             }
-            Stage::Ready => denied.filter(|at| *at < Time::MAX),
             Stage::Closed => None,
         }
     }
@@ -227,6 +257,10 @@ impl Client {
                 }
                 self.repeat(now);
                 Some(if self.stage == Stage::Creating { Body::Create } else { Body::Destroy })
+            }
+            Stage::Ready if now >= self.renew_at => {
+                self.renew_at = now.saturating_add(RENEW);
+                Some(Body::Renew)
             }
             Stage::Ready => self.poll_changes(now),
         }

@@ -51,7 +51,7 @@ const REMEMBERED: usize = 256;
 const RUN: usize = 16;
 /// A port that is so many packets behind the other stops the sender.
 const BEHIND: usize = 64;
-/// After so long without data reports go to the sender itself: the agent may not know it.
+/// After so long without data by labels reports go to the sender itself: the agent may not know it.
 const DIRECT_AFTER: Span = Span::from_ms(10);
 /// Control packets overtake data where switches have priorities.
 const PRIORITY: u8 = 7;
@@ -242,7 +242,7 @@ pub struct HostCounters {
 #[derive(Debug)]
 struct Receiving {
     flow: flow::Receiver,
-    /// When data last came.
+    /// When data last came by a label: agents know the session then.
     data_at: Time,
 }
 
@@ -295,6 +295,8 @@ pub struct Host {
     /// By which port a host was last heard, if there are several.
     heard_at: BTreeMap<HostId, u8>,
     events: VecDeque<Event>,
+    /// What the controller last said of each rack's agents.
+    served: BTreeMap<u16, u32>,
     counters: HostCounters,
 }
 
@@ -325,6 +327,7 @@ impl Host {
             split: None,
             heard_at: BTreeMap::new(),
             events: VecDeque::new(),
+            served: BTreeMap::new(),
             counters: HostCounters::default(),
             config,
         }

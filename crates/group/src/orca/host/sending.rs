@@ -106,6 +106,13 @@ impl Sending {
         }
     }
 
+    /// A rack has lost its last agent, or has one again.
+    pub(super) fn served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) {
+        if let Some(client) = &mut self.client {
+            self.stale |= client.served(now, rack, agent, layout);
+        }
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.flow.handle_timeout(now);
         if let Some(busy) = self.busy {
@@ -166,7 +173,7 @@ impl Sending {
     /// The copies of what goes to everyone, from a host that sees `ports` links.
     pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
         if self.stale || self.is_holding {
-            self.hold(now);
+            self.hold(now, layout);
         }
         if self.stale {
             self.stale = false;
@@ -178,9 +185,12 @@ impl Sending {
     }
 
     /// At its start the stream waits until at most one receiver needs a copy of its own, but not for long.
-    fn hold(&mut self, now: Time) {
+    fn hold(&mut self, now: Time, layout: &Layout) {
         let (Some(client), Some(until)) = (&self.client, self.hold_until) else { return };
-        let unreached = self.attached.iter().filter(|host| !client.covered().contains(host));
+        let is_reached = |host: &HostId| {
+            client.covered().contains(host) && !client.is_dark(layout.place(*host).rack)
+        };
+        let unreached = self.attached.iter().filter(|host| !is_reached(host));
         self.is_holding = now < until && unreached.take(2).count() == 2;
         self.flow.hold(now, self.is_holding);
     }
@@ -206,22 +216,24 @@ impl Sending {
                 let (pilot, own) = client.labels();
                 let (covered, own_rack) = (client.covered(), layout.place(me).rack);
                 let at_home = |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
-                let reached: Vec<_> =
-                    self.attached.iter().copied().filter(|host| covered.contains(host)).collect();
-                let (home, abroad): (Vec<HostId>, Vec<HostId>) =
-                    reached.into_iter().partition(at_home);
                 // Where the pilot label can't lead back, or doesn't lead anywhere, the sender's rack gets a copy labelled
-                // by the sender's own table ("application flow").
-                let label_home = !home.is_empty() && (pilot.0 == 0 || !layout.returns());
-                if !abroad.is_empty() || !home.is_empty() && !label_home {
+                // by the sender's own table ("application flow"), for which it needs no agent.
+                let any_home = self.attached.iter().any(|it| covered.contains(it) && at_home(it));
+                let label_home = any_home && (pilot.0 == 0 || !layout.returns());
+                let by_table = |it: &HostId| covered.contains(it) && label_home && at_home(it);
+                let by_agent = |it: &HostId| {
+                    let is_dark = || client.is_dark(layout.place(*it).rack);
+                    covered.contains(it) && !by_table(it) && !is_dark()
+                };
+                if self.attached.iter().any(by_agent) {
                     copies.push(Copy { to: None, labelled: Labelled::Pilot, label: pilot });
                 }
                 if label_home {
                     let label = layout.rack_label(own);
                     copies.push(Copy { to: None, labelled: Labelled::Rack, label });
                 }
-                let alone = self.attached.iter().copied().filter(|host| !covered.contains(host));
-                copies.extend(alone.map(Copy::one));
+                let alone = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
+                copies.extend(alone.copied().map(Copy::one));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What a host does with packets, time and links.
 
 use super::*;
+use crate::orca::switch::newer;
 
 impl Host {
     /// Takes a packet that has come in at a port.
@@ -22,7 +23,9 @@ impl Host {
         let session = data.session;
         let store = match self.receiving.get_mut(&session) {
             Some(receiving) => {
-                receiving.data_at = now;
+                if data.labelled != Labelled::Host {
+                    receiving.data_at = now;
+                }
                 let store = receiving.flow.handle_data(now, data);
                 self.touch(now, Key::Receive(session));
                 store
@@ -97,6 +100,9 @@ impl Host {
             Body::Labels { .. } | Body::Denied { .. } if from_controller => {
                 self.with_sending(now, session, |sending, _| sending.handle_controller(now, body));
             }
+            Body::Served { rack, agent, epoch } if from_controller => {
+                self.handle_served(now, rack, agent, epoch);
+            }
             Body::Invite { stream, place, payload, via_agent } => {
                 let invitation = Invitation { from, stream, place, payload, via_agent };
                 self.handle_invitation(now, session, invitation, body);
@@ -157,6 +163,27 @@ impl Host {
         if let Some(done) = self.agent.sync(session, ports, version) {
             self.say(Some(from), session, done);
         }
+    }
+
+    /// A rack has lost its last agent, or has one again.
+    fn handle_served(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
+        if rack >= self.config.layout.racks() {
+            self.counters.ignored += 1;
+            return;
+        }
+        let known = self.served.get(&rack);
+        if known.is_none_or(|known| newer(epoch, *known)) {
+            self.served.insert(rack, epoch);
+            for sending in self.sending.values_mut() {
+                sending.served(now, rack, agent, &self.config.layout);
+            }
+            let sessions: Vec<_> = self.sending.keys().copied().collect();
+            for session in sessions {
+                self.touch(now, Key::Send(session));
+            }
+        }
+        // Also to what is old: it must not be repeated for ever.
+        self.say(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
     }
 
     fn handle_invitation(

@@ -1,13 +1,16 @@
 //! The local door: applications hand streams in and out by a Unix socket of a running agent, one connection a stream.
 //!
 //! The first line is JSON: `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}`, then bytes until the writing end is shut; or
-//! `{"receive": {}}`, and bytes come, each chunk once its hash is right, until the stream's end. Nothing is dropped: who reads slowly
+//! `{"receive": {}}`, and bytes come, each chunk once its hash is right, until the stream's end. `cast send` and `cast receive` on an agent's
+//! host hand whole streams of files through it ([`Records`], [`stream`]). Nothing is dropped: who reads slowly
 //! makes the sender wait (or is left behind and caught up alone). To who sends, a line of JSON tells the outcome. Or
 //! `{"sessions": {}}`, and a line of JSON tells what is going on.
 
+mod request;
+pub mod stream;
+
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,7 +20,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-use crate::format::check_path;
+pub use self::request::{ReceiveWish, Records, SendWish, fingerprint};
+use self::request::{Wanted, parse};
 use crate::wake::Waker;
 
 /// The longest first line.
@@ -31,10 +35,8 @@ const GREETING: Duration = Duration::from_secs(5);
 pub enum Request {
     /// Bytes to send.
     Send {
-        /// To whom.
-        to: Vec<SocketAddr>,
-        /// What receivers call it.
-        name: String,
+        /// To whom, and how.
+        wish: Box<SendWish>,
         /// The bytes, and the way back for the outcome.
         stream: UnixStream,
     },
@@ -45,6 +47,8 @@ pub enum Request {
     },
     /// The next stream that comes.
     Receive {
+        /// Which, and how.
+        wish: ReceiveWish,
         /// Where it goes.
         stream: UnixStream,
     },
@@ -134,8 +138,8 @@ fn greet(mut stream: UnixStream, send: &Sender<Request>, waker: &Waker) {
         Err(error) => Err(error.to_string()),
     };
     let request = match request {
-        Ok(Wanted::Send(to, name)) => Request::Send { to, name, stream },
-        Ok(Wanted::Receive) => Request::Receive { stream },
+        Ok(Wanted::Send(wish)) => Request::Send { wish, stream },
+        Ok(Wanted::Receive(wish)) => Request::Receive { wish, stream },
         Ok(Wanted::Sessions) => Request::Sessions { stream },
         Err(error) => return answer(&mut stream, &serde_json::json!({ "error": error })),
     };
@@ -180,62 +184,9 @@ fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the first line is too long"))
 }
 
-/// What a first line asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Wanted {
-    /// To whom and by what name.
-    Send(Vec<SocketAddr>, String),
-    Receive,
-    Sessions,
-}
-
-fn parse(line: &[u8]) -> Result<Wanted, String> {
-    let value: Value = serde_json::from_slice(line)
-        .map_err(|error| format!("the first line must be a JSON object: {error}"))?;
-    if value.get("receive").is_some() {
-        return Ok(Wanted::Receive);
-    }
-    if value.get("sessions").is_some() {
-        return Ok(Wanted::Sessions);
-    }
-    let send =
-        value.get("send").ok_or("the first line must have `send`, `receive` or `sessions`")?;
-    let to = send.get("to").and_then(Value::as_array).ok_or("`send` must have `to`, a list")?;
-    let address = |value: &Value| {
-        let text = value.as_str().ok_or("`to` must be a list of \"ADDR:PORT\"")?;
-        text.parse().map_err(|_| format!("`{text}` is not ADDR:PORT"))
-    };
-    let to = to.iter().map(address).collect::<Result<Vec<SocketAddr>, String>>()?;
-    if to.is_empty() {
-        return Err("`to` is empty".to_owned());
-    }
-    let name = send.get("name").and_then(Value::as_str).unwrap_or("stream");
-    check_path(name.as_bytes()).map_err(|error| format!("`name`: {error}"))?;
-    Ok(Wanted::Send(to, name.to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn first_lines_are_understood_or_refused() {
-        let good = br#"{"send": {"to": ["127.0.0.1:5", "[::1]:6"], "name": "a/b"}}"#;
-        let Ok(Wanted::Send(to, name)) = parse(good) else { panic!("{:?}", parse(good)) };
-        assert_eq!((to.len(), name.as_str()), (2, "a/b"));
-        assert_eq!(parse(br#"{"receive": {}}"#), Ok(Wanted::Receive));
-        assert_eq!(parse(br#"{"sessions": {}}"#), Ok(Wanted::Sessions));
-        for bad in [
-            &b""[..],
-            b"[]",
-            br#"{"send": {"to": []}}"#,
-            br#"{"send": {"to": ["x"]}}"#,
-            br#"{"send": {"to": ["127.0.0.1:5"], "name": "../x"}}"#,
-            b"\xff\xfe",
-        ] {
-            assert!(parse(bad).is_err(), "{bad:?}");
-        }
-    }
 
     #[test]
     fn a_door_is_one_agents_and_says_what_is_wrong() {
@@ -257,10 +208,10 @@ mod tests {
                 None => waker.wait_in_tests(),
             }
         };
-        let Request::Send { mut stream, name, .. } = request else { panic!("{request:?}") };
+        let Request::Send { mut stream, wish } = request else { panic!("{request:?}") };
         let mut bytes = [0; 5];
         stream.read_exact(&mut bytes).unwrap();
-        assert_eq!((&bytes, name.as_str()), (b"bytes", "stream"));
+        assert_eq!((&bytes, wish.name.as_str()), (b"bytes", "stream"));
     }
 
     #[test]

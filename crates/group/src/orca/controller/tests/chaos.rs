@@ -1,0 +1,104 @@
+//! Agents that are receivers crash, hosts join and leave, at any time of a transfer: who stays has every byte.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use super::*;
+use crate::orca::flow::SlowPolicy;
+
+/// Three racks of four; 0 is the controller, 1 the sender, and all others are agents that may be receivers.
+const SENDER: u32 = 1;
+const MOST: u64 = 20;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A host's system goes down, and comes back after so many microseconds, without memory.
+    Crash(u32, u64),
+    /// The controller does.
+    Forget(u64),
+    Leave(u32),
+    Join(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let host = 2..12_u32;
+    let down = 100..20_000_u64;
+    let step = prop_oneof![
+        4 => (host.clone(), down.clone()).prop_map(|(host, down)| Step::Crash(host, down)),
+        1 => down.prop_map(Step::Forget),
+        2 => host.clone().prop_map(Step::Leave),
+        2 => host.prop_map(Step::Join),
+    ];
+    proptest::collection::vec((0..15_000_u64, step), 1..10)
+}
+
+fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
+    let mut net = started(leaf_spine(3, 4, 2), seed);
+    net.faults = if lossy { faults() } else { Faults::default() };
+    let flow = FlowConfig { slow, ..FlowConfig::default() };
+    let mut staying = [2, 4, 5, 6, 8, 9, 10].map(Some).to_vec();
+    net.open(
+        SENDER,
+        9,
+        &staying.iter().flatten().copied().collect::<Vec<_>>(),
+        Spread::Labels,
+        flow,
+        6 * LENGTH,
+    );
+    let begin = net.now;
+    let mut todo: Vec<_> = Vec::new();
+    for (at, step) in steps {
+        let at = begin + Span::from_us(*at);
+        todo.push((at, Some(*step), 0));
+        if let Step::Crash(host, down) = *step {
+            todo.push((at + Span::from_us(down), None, host));
+        }
+        if let Step::Forget(down) = *step {
+            todo.push((at + Span::from_us(down), None, 0));
+        }
+    }
+    todo.sort_by_key(|(at, ..)| *at);
+    let gone = |staying: &mut Vec<Option<u32>>, gone: u32| staying.retain(|it| *it != Some(gone));
+    for (at, step, back) in todo {
+        net.run_until(at);
+        match step {
+            None => net.crash(back, false),
+            Some(Step::Forget(_)) => net.crash(0, true),
+            Some(Step::Crash(host, _)) => {
+                net.crash(host, true);
+                gone(&mut staying, host);
+            }
+            Some(Step::Leave(host)) => {
+                net.at(host, |now, host| host.leave(now, Session(9), Reason::Left));
+                gone(&mut staying, host);
+            }
+            Some(Step::Join(host)) => {
+                // Whoever was away is not asked of: it may be on its way out.
+                if !net.stations[host as usize].down && !net.is_finished(SENDER, 9) {
+                    net.at(SENDER, |now, it| it.add(now, Session(9), HostId(host)));
+                }
+            }
+        }
+    }
+    net.run_for(Span::from_secs(MOST), |net| net.is_finished(SENDER, 9));
+    for host in staying.into_iter().flatten() {
+        assert!(net.has_whole(host, 9, 6 * LENGTH), "h{host} {}", net.state());
+    }
+    // And nothing stays behind.
+    net.run_for(Span::from_secs(MOST), |net| net.controller().sessions().count() == 0);
+}
+
+fn slow() -> impl Strategy<Value = SlowPolicy> {
+    prop_oneof![Just(FlowConfig::default().slow), Just(SlowPolicy::Wait)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, cases: 24, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn who_stays_has_every_byte(seed in 0..1_u64 << 40, steps in steps(), slow in slow(), lossy in any::<bool>()) {
+        play(seed, &steps, slow, lossy);
+    }
+}

@@ -1,0 +1,161 @@
+//! What controllers and senders tell each other without being asked.
+
+use super::*;
+use crate::orca::flow::SlowPolicy;
+
+/// Rack 1 has one agent, which is no receiver.
+const AGENT: u32 = 7;
+
+fn copies(net: &mut Net) -> usize {
+    net.at(1, |now, host| host.copies(now, Session(9)))
+}
+
+fn lost(net: &Net, host: u32) -> bool {
+    net.stations[host as usize].events.iter().any(|(_, e)| matches!(e, Event::Lost { .. }))
+}
+
+fn policies() -> [FlowConfig; 3] {
+    let slow = [
+        FlowConfig::default().slow,
+        SlowPolicy::Wait,
+        SlowPolicy::Drop { after: Span::from_ms(50), below_percent: 50 },
+    ];
+    slow.map(|slow| FlowConfig { slow, ..FlowConfig::default() })
+}
+
+/// The receivers of a rack without agents get copies of their own at once, whoever else is waited for, and labels again
+/// when an agent is there again.
+#[test]
+fn a_rack_whose_last_agent_dies_gets_copies() {
+    let lossy = Faults { data_loss: 0.0, ..faults() };
+    let [usual, wait, drop] = policies();
+    for (flow, faults) in [(usual, lossy), (wait, lossy), (wait, Faults::default()), (drop, lossy)]
+    {
+        let is_agent = |host: u32| host / 4 != 1 || host == AGENT;
+        let mut net = Net::with_agents(leaf_spine(3, 4, 2), 1, T, is_agent);
+        net.run_for(Span::from_secs(1), |net| net.controller().active(1).is_some());
+        net.faults = faults;
+        net.open(1, 9, &[4, 5, 6, 8, 9], Spread::Labels, flow, 36 * LENGTH);
+        net.run_until(net.now + Span::from_ms(15));
+        assert_eq!(copies(&mut net), 1, "{}", net.state());
+        net.crash(AGENT, true);
+        // T, a heartbeat, and the word to the sender, which may be lost once or twice.
+        net.run_until(net.now + T * 2 + Span::from_ms(10));
+        assert_eq!(copies(&mut net), 4, "{flow:?}");
+        net.run_until(net.now + Span::from_ms(5));
+        net.crash(AGENT, false);
+        net.run_until(net.now + Span::from_ms(30));
+        assert_eq!(copies(&mut net), 1, "{flow:?}");
+        net.crash(AGENT, true);
+        net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
+        assert!(!lost(&net, 1), "{flow:?}");
+        for host in [4, 5, 6, 8, 9] {
+            assert!(net.has_whole(host, 9, 36 * LENGTH), "h{host} {}", net.state());
+        }
+    }
+}
+
+/// Reports go by the agent where there are many receivers, and to the sender itself when there is none.
+#[test]
+fn many_receivers_report_without_an_agent() {
+    for flow in policies() {
+        let is_agent = |host: u32| host / 24 != 1 || host == 47;
+        let mut net = Net::with_agents(leaf_spine(2, 24, 2), 1, T, is_agent);
+        net.run_for(Span::from_secs(1), |net| net.controller().active(1).is_some());
+        let receivers: Vec<u32> = (24..47).collect();
+        net.open(1, 9, &receivers, Spread::Labels, flow, 4 * LENGTH);
+        net.run_until(net.now + Span::from_ms(12));
+        net.crash(47, true);
+        net.run_for(Span::from_secs(10), |net| net.is_finished(1, 9));
+        assert!(!lost(&net, 1), "{flow:?} {}", net.state());
+        for host in receivers {
+            assert!(net.has_whole(host, 9, 4 * LENGTH), "h{host} {}", net.state());
+        }
+    }
+}
+
+/// The sender's own rack goes by the sender's own label where it can, and needs no agent for it.
+#[test]
+fn the_senders_rack_needs_no_agent() {
+    let mut net = Net::with_agents(single(6), 1, T, |host| host == 5);
+    net.run_for(Span::from_secs(1), |net| net.controller().active(0).is_some());
+    net.open(1, 9, &[2, 3, 4], Spread::Labels, FlowConfig::default(), 20 * LENGTH);
+    net.run_until(net.now + Span::from_ms(15));
+    net.crash(5, true);
+    net.run_until(net.now + T * 3);
+    assert_eq!(net.controller().active(0), None);
+    assert_eq!(copies(&mut net), 1);
+    net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
+}
+
+/// A sender that is no agent crashes: its session is forgotten, by the controller and by all agents. A live one's is not.
+#[test]
+fn the_sessions_of_a_crashed_sender_are_forgotten() {
+    let mut net = Net::with_agents(leaf_spine(3, 4, 2), 1, T, |host| host > 2);
+    net.run_for(Span::from_secs(1), |net| {
+        (0..3).all(|rack| net.controller().active(rack).is_some())
+    });
+    net.faults = faults();
+    for (host, session) in [(1, 9), (2, 10)] {
+        net.begin(host, session, &[4, 8], Spread::Labels, FlowConfig::default(), LENGTH);
+    }
+    net.run_until(net.now + Span::from_secs(1));
+    assert_eq!(net.controller().sessions().count(), 2);
+    net.crash(1, true);
+    let forget = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), T).forget;
+    net.run_until(net.now + Span(forget.0 / 2));
+    assert_eq!(net.controller().sessions().count(), 2, "not yet");
+    net.run_until(net.now + forget);
+    let left: Vec<_> = net.controller().sessions().map(|(session, ..)| session).collect();
+    assert_eq!(left, [Session(10)]);
+    let expired = ControllerEvent::Expired { session: Session(9), sender: HostId(1) };
+    assert_eq!(net.stations[0].told.iter().filter(|(_, event)| *event == expired).count(), 1);
+    assert_eq!(net.controller().counters().expired, 1);
+    for station in net.stations.iter().skip(4) {
+        let table = station.host.agent().table();
+        assert_eq!(table.ports(Session(9)), 0, "agents are told");
+    }
+    assert_ne!(net.stations[4].host.agent().table().ports(Session(10)), 0);
+}
+
+/// Nothing changes in the session, but the sender notices that the controller knows nothing of it.
+#[test]
+fn a_controller_that_forgot_is_noticed_without_a_change() {
+    let mut net = started(leaf_spine(2, 4, 2), 3);
+    net.begin(1, 9, &[4, 5], Spread::Labels, FlowConfig::default(), LENGTH);
+    net.run_until(net.now + Span::from_ms(50));
+    net.crash(0, true);
+    net.run_until(net.now + Span::from_ms(3));
+    net.crash(0, false);
+    net.run_for(Span::from_secs(5), |net| net.controller().store().ports(Session(9), 1) == 0b11);
+}
+
+/// Of more sessions than it may hold none is taken, until others are forgotten.
+#[test]
+fn the_table_is_bounded_and_room_comes_back() {
+    let layout = Arc::new(Layout::flat(8));
+    let mut config = ControllerConfig::new(HostId(0), layout, T);
+    config.max_sessions = 3;
+    let forget = config.forget;
+    let mut controller = Controller::new(config);
+    let mut create = |now: Time, session: u32| {
+        let (from, to, session) = (HostId(1), HostId(0), Session(session));
+        let control = Control { from, to, session, body: Body::Create };
+        controller.handle_timeout(now);
+        controller.handle_packet(now, 0, &packet(from, to, 1, Header::Control(control)));
+        let answer = controller.poll_transmit(now, 0).map(|packet| packet.header);
+        let Some(Header::Control(Control { body, .. })) = answer else { panic!("{answer:?}") };
+        (matches!(body, Body::Labels { .. }), controller.poll_timeout())
+    };
+    for session in 0..5 {
+        let (taken, next) = create(Time::ZERO, session);
+        assert_eq!(taken, session < 3);
+        assert!(next.is_some(), "it looks after them");
+    }
+    // 0 is spoken of again, the others are not.
+    let half = Time::ZERO + Span(forget.0 / 2);
+    assert!(create(half, 0).0);
+    let late = Time::ZERO + forget + Span(forget.0 / 3);
+    assert_eq!([7, 8, 9].map(|session| create(late, session).0), [true, true, false]);
+    assert!(create(late, 0).0);
+}
