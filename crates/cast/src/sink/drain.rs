@@ -1,5 +1,6 @@
 //! Bytes on their way from packets to a sink: a window in which they find their order, and a thread that may wait for a disk.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -21,6 +22,8 @@ pub struct Window {
     /// Offset of the first block.
     base: u64,
     blocks: VecDeque<Option<Vec<u8>>>,
+    /// The block before the first one, which has been handed on: what is computed from parity needs its bytes.
+    behind: Option<Arc<Vec<u8>>>,
     /// Blocks for later use.
     spare: Vec<Vec<u8>>,
     /// Bytes below have been handed on.
@@ -36,6 +39,7 @@ impl Window {
         Self {
             base,
             blocks: VecDeque::new(),
+            behind: None,
             spare: Vec::new(),
             given: at,
             room: room.max(BLOCK as u64),
@@ -75,7 +79,10 @@ impl Window {
         let ends = self.base + BLOCK as u64;
         let from = (self.given - self.base) as usize;
         if upto >= ends {
-            let block = self.blocks.pop_front()??;
+            let block = Arc::new(self.blocks.pop_front()??);
+            if let Some(before) = self.behind.replace(Arc::clone(&block)) {
+                self.recycle(before);
+            }
             self.base = ends;
             self.given = ends;
             return Some(Piece { block, from, to: BLOCK });
@@ -87,11 +94,35 @@ impl Window {
         let block = self.blocks.front()?.as_ref()?[from..to].to_vec();
         self.given = upto;
         let to = block.len();
-        Some(Piece { block, from: 0, to })
+        Some(Piece { block: Arc::new(block), from: 0, to })
     }
 
-    fn recycle(&mut self, block: Vec<u8>) {
-        if block.len() == BLOCK && self.spare.len() < 16 {
+    /// Bytes that were put, if they are still here: at least a block of 1 MiB behind what was handed on.
+    #[must_use]
+    pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
+        let part = |from: u64, to: u64| {
+            let block = match from.checked_sub(self.base) {
+                Some(at) => self.blocks.get(at as usize / BLOCK)?.as_ref()?,
+                None if self.base - from <= BLOCK as u64 => self.behind.as_deref()?,
+                None => return None,
+            };
+            let at = (from % BLOCK as u64) as usize;
+            block.get(at..at + (to - from) as usize)
+        };
+        let end = offset.checked_add(len as u64)?;
+        let border = offset - offset % BLOCK as u64 + BLOCK as u64;
+        if end <= border {
+            return part(offset, end).map(Cow::Borrowed);
+        }
+        Some(Cow::Owned([part(offset, border)?, part(border, end)?].concat()))
+    }
+
+    /// Who gives a block back last has it used again.
+    fn recycle(&mut self, block: Arc<Vec<u8>>) {
+        if let Ok(block) = Arc::try_unwrap(block)
+            && block.len() == BLOCK
+            && self.spare.len() < 16
+        {
             self.spare.push(block);
         }
     }
@@ -99,7 +130,7 @@ impl Window {
 
 /// Bytes in order.
 struct Piece {
-    block: Vec<u8>,
+    block: Arc<Vec<u8>>,
     from: usize,
     to: usize,
 }
@@ -125,7 +156,7 @@ struct Outcome {
 pub struct Drain {
     window: Window,
     to: Option<SyncSender<Piece>>,
-    back: Receiver<Vec<u8>>,
+    back: Receiver<Arc<Vec<u8>>>,
     waiting: Option<Piece>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -154,7 +185,7 @@ fn work(
     make: MakeSink,
     shared: &Shared,
     from: &Receiver<Piece>,
-    back: &SyncSender<Vec<u8>>,
+    back: &SyncSender<Arc<Vec<u8>>>,
     waker: &Waker,
 ) {
     let end = |error, files| {
@@ -241,6 +272,12 @@ impl Drain {
     /// Puts bytes to their place.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         self.window.put(offset, bytes)
+    }
+
+    /// Bytes that were put, if they are still here: see [`Window::read`].
+    #[must_use]
+    pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
+        self.window.read(offset, len)
     }
 
     /// Hands on what is below `upto`, up to which all bytes are there; with `flush` to the last one.

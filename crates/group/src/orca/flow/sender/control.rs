@@ -241,8 +241,11 @@ impl Sender {
                 Span::ZERO
             };
             let due = now.saturating_add(wait);
-            for cell in from / payload..=(end - 1) / payload {
-                course.cells.missing(now, due, cell, number, most);
+            let cells = from / payload..=(end - 1) / payload;
+            if together {
+                cells.for_each(|cell| self.miss(now, due, cell, number, most));
+            } else {
+                cells.for_each(|cell| course.cells.missing(now, due, cell, number, most));
             }
         }
     }

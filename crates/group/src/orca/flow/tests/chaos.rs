@@ -64,12 +64,14 @@ fn config() -> impl Strategy<Value = FlowConfig> {
         Just(SlowPolicy::Drop { after: Span::from_ms(50), below_percent: 50 }),
     ];
     let max_rate = prop_oneof![3 => Just(None), 1 => (20_u64..500).prop_map(Some)];
-    (100_u16..1400, 50_000_u64..4_000_000, slow, max_rate, 4_u16..100).prop_map(
-        |(payload, window, slow, max_rate, max_gaps)| FlowConfig {
+    let fec = prop_oneof![1 => Just(0_u8), 2 => Just(64), 2 => 1_u8..=64];
+    (100_u16..1400, 50_000_u64..4_000_000, slow, max_rate, 4_u16..100, fec).prop_map(
+        |(payload, window, slow, max_rate, max_gaps, fec_block)| FlowConfig {
             payload,
             window,
             slow,
             max_gaps,
+            fec_block,
             max_rate: max_rate.map(|mbps| Rate(mbps * 1_000_000)),
             ..FlowConfig::default()
         },

@@ -1,3 +1,4 @@
 mod chaos;
 mod golden;
+mod parity;
 mod theory;
