@@ -4,10 +4,12 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rackweave_core::{Rate, Span, Time};
-use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
+use rackweave_wire::orca::{
+    Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status,
+};
 
 use super::super::testkit::{App, Link, Net, Wish};
-use super::super::{FlowConfig, Receiver, Sender, SenderEvent, SlowPolicy};
+use super::super::{FlowConfig, Receiver, ReceiverEvent, Sender, SenderEvent, SlowPolicy};
 use rackweave_core::HostId;
 
 fn link() -> impl Strategy<Value = Link> {
@@ -199,6 +201,11 @@ proptest! {
                 repair: kind > 6, end: kind == 11 && d % 5 == 0, parity: None,
             };
             let _ = receiver.handle_data(now, &data);
+            let said = Parity { index: b as u8, data: c as u8, parity: (d >> 8) as u8, last: a as u16 };
+            let near = Parity { index: b as u8 % 32, data: c as u8 % 65, parity: 32, last: a as u16 % 1401 };
+            let parity = Some(if d % 3 == 0 { said } else { near });
+            let (offset, len) = (data.offset / 89_600 * 89_600, if d % 7 == 0 { data.len } else { 1400 });
+            let _ = receiver.handle_data(now, &Data { offset, len, parity, ..data });
             receiver.consume(now, small(c));
             sender.handle_timeout(now);
             receiver.handle_timeout(now);
@@ -213,7 +220,14 @@ proptest! {
                 prop_assert!(polls < 20);
             }
             while sender.poll_event().is_some() {}
-            while receiver.poll_event().is_some() {}
+            while let Some(event) = receiver.poll_event() {
+                if let ReceiverEvent::Recover(recovery) = event {
+                    prop_assert!(recovery.missing.count_ones() <= recovery.parities.count_ones());
+                    receiver.recovered(now, recovery.block, d % 2 == 0);
+                }
+            }
+            // Nobody has asked for it.
+            receiver.recovered(now, offset, true);
             sender.check_bounds();
             receiver.check_bounds();
             prop_assert!(sender.poll_timeout().is_none_or(|at| at > now));
