@@ -95,3 +95,130 @@ impl Engine {
         self.host.recovered(now, session, of.block, stored);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
+
+    use rackweave_core::Rate;
+    use rackweave_group::orca::flow::FlowConfig;
+    use rackweave_group::orca::host::Spread;
+    use rackweave_wire::orca::{self, GROUP, Header, Reason};
+
+    use super::super::tests::{Receiving, completed, content, drive, file};
+    use super::super::{EngineConfig, EngineEvent, SendView};
+    use super::*;
+    use crate::source::Files;
+
+    /// What a network of multicast is: hands what is sent to the group on to each receiver, but not all of it; parity is
+    /// forged if that is wished.
+    fn group(
+        socket: UdpSocket,
+        to: Vec<SocketAddr>,
+        forges: bool,
+        stop: Arc<AtomicBool>,
+    ) -> JoinHandle<u64> {
+        std::thread::spawn(move || {
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let (mut buffer, mut parities) = (vec![0; 1 << 16], 0);
+            let mut rng = rackweave_core::Rng::stream(1, 0, 0, "loss");
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((len, _)) = socket.recv_from(&mut buffer) else { continue };
+                let mut bytes = buffer[..len].to_vec();
+                if let Ok(decoded) = orca::decode(&bytes, None)
+                    && let Header::Data(data) = decoded.header
+                    && data.parity.is_some()
+                {
+                    parities += 1;
+                    if forges {
+                        let mut payload = bytes[decoded.payload].to_vec();
+                        payload[7] ^= 1;
+                        bytes.clear();
+                        orca::encode_header(&decoded.header, 1, None, &[&payload], &mut bytes);
+                        bytes.extend_from_slice(&payload);
+                    }
+                }
+                for receiver in &to {
+                    if !rng.chance(0.03) {
+                        let _ = socket.send_to(&bytes, receiver);
+                    }
+                }
+            }
+            parities
+        })
+    }
+
+    /// A file to four receivers by a lossy multicast; `None` where loopback has none.
+    fn cast(path: std::path::PathBuf, forges: bool) -> Option<(Vec<Receiving>, SendView, u64)> {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.join_multicast_v4(&Ipv4Addr::from(GROUP), &Ipv4Addr::LOCALHOST).is_err() {
+            println!("skipped: loopback has no multicast here");
+            return None;
+        }
+        let group_port = socket.local_addr().unwrap().port();
+        let receivers: Vec<Receiving> = (0..4).map(|_| Receiving::start(None, None)).collect();
+        let to: Vec<SocketAddr> = receivers.iter().map(|it| it.address).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let network = group(socket, to.clone(), forges, Arc::clone(&stop));
+        let config = EngineConfig {
+            interface: Ipv4Addr::LOCALHOST,
+            group_loops: true,
+            group_port,
+            ..EngineConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let mut engine = Engine::new(config, None).unwrap();
+        let hosts: Vec<_> = to.iter().map(|to| engine.add_peer(*to)).collect();
+        // An odd length, so that cells lie across the records.
+        let flow = FlowConfig {
+            payload: 1399,
+            max_rate: Some(Rate(300_000_000)),
+            ..FlowConfig::default()
+        };
+        let source = Box::new(Files::new(&[path]).unwrap());
+        engine.open(source, &hosts, Spread::Multicast, flow).unwrap();
+        let view = drive(&mut engine, None);
+        stop.store(true, Ordering::Relaxed);
+        Some((receivers, view, network.join().unwrap()))
+    }
+
+    #[test]
+    fn what_is_lost_is_computed() {
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 8_000_001);
+        let Some((receivers, view, parities)) = cast(path, false) else { return };
+        assert_eq!(completed(&view), 4);
+        assert!(view.summary.parity > 0 && parities > 0);
+        for receiver in receivers {
+            assert!(receiver.received());
+            assert!(receiver.read("x") == content(8_000_001), "the bytes are those that were sent");
+            let (_, stats) = receiver.crash();
+            assert!(stats.recovered > 0, "{stats:?}");
+        }
+    }
+
+    /// Who can forge packets can spoil a stream, but the hashes tell: nobody gets wrong bytes.
+    #[test]
+    fn forged_parity_is_found() {
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 8_000_001);
+        let Some((receivers, view, parities)) = cast(path, true) else { return };
+        assert!(parities > 0 && completed(&view) < 4);
+        for receiver in &receivers {
+            let end = receiver.events.iter().find(|event| {
+                matches!(event, EngineEvent::Received { .. } | EngineEvent::ReceiveFailed { .. })
+            });
+            match end.unwrap() {
+                EngineEvent::ReceiveFailed { reason, error, .. } => {
+                    assert_eq!(reason, Reason::Damaged);
+                    assert!(error.unwrap().is_damage());
+                    assert!(!receiver.folder.path().join("x").exists());
+                }
+                _ => assert!(receiver.read("x") == content(8_000_001), "without any parity"),
+            }
+        }
+    }
+}

@@ -236,11 +236,10 @@ fn a_block_from_its_first_loss_to_its_last() {
         let now = us(400_000 * round);
         seen(&mut sender, now, 0, 8, &[(8, 9)]);
         seen(&mut sender, now, 1, 9, &[(9, 10)]);
-        all.extend(
-            out(&mut sender, now + Span::from_ms(2))
-                .into_iter()
-                .filter(|out| !matches!(out, Outgoing::Everyone(piece) if piece.offset == 15 * P)),
-        );
+        // Beside them, the last packet as a probe.
+        let probe = |out: &Outgoing| matches!(out, Outgoing::Everyone(it) if it.offset == 15 * P);
+        let sent = out(&mut sender, now + Span::from_ms(2)).into_iter();
+        all.extend(sent.filter(|out| !matches!(out, Outgoing::Control(..)) && !probe(out)));
     }
     let one = |host, number| Outgoing::One(HostId(host), piece(number * P, None));
     let cells = [one(0, 8), one(1, 9)];
