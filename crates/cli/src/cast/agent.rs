@@ -14,6 +14,7 @@ use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Pipe;
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::host::Spread;
+use rackweave_group::orca::parity::MOST_CELLS;
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
@@ -198,7 +199,7 @@ fn open(
     stream: &UnixStream,
     keyed: bool,
 ) -> Result<Session, String> {
-    let flow = FlowArgs { mtu: None, rate: None }.flow(to, keyed, 0)?;
+    let flow = FlowArgs { mtu: None, rate: None, fec: MOST_CELLS }.flow(to, keyed, 0)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = random().map_err(|error| error.to_string())?;
     let pipe = Pipe::new(name, input, &args.spool, number, args.batch as usize, None)

@@ -125,6 +125,7 @@ pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
         window: scheme.window.unwrap_or(default.window),
         patience: scheme.patience.unwrap_or(default.patience),
         max_rate: scheme.max_rate,
+        fec_block: scheme.fec_block.unwrap_or(default.fec_block),
         // A file's last packet does not wait for the next file.
         flush_delay: Span::ZERO,
         ..default

@@ -8,9 +8,9 @@
 //! # Parity
 //! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets' places ("cells"). What receivers miss of a block is
 //! gathered until the block is sent and all have told what they miss of it; then, where that costs less than the cells
-//! themselves, parities over the block go to everyone, as many as the most that anyone misses, since one parity fills
-//! different gaps at different receivers (NORM's repairs, RFC 5740 section 4.2.4; whom and how many is ours). Nothing is sent
-//! before it is missed. A receiver keeps parities of blocks that it lacks something of. Once they suffice it has the driver
+//! themselves, parities over the block go to everyone, since one parity fills different gaps at different receivers (as NORM's
+//! repairs do, RFC 5740; how many, and to whom, is ours): one more as long as more receivers need it than a packet to everyone
+//! costs; who needs still more gets the rest alone. Nothing is sent before it is missed. A receiver keeps parities of blocks that it lacks something of. Once they suffice it has the driver
 //! compute the missing cells ([`ReceiverEvent::Recover`], [`crate::orca::parity`]), which therefore holds a block's bytes for
 //! longer than the application needs them.
 
