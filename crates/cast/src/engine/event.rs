@@ -193,6 +193,8 @@ pub struct Stats {
     pub refused: u64,
     /// Packets to hosts that are not known.
     pub nowhere: u64,
+    /// Packets that were not received, but computed from parity.
+    pub recovered: u64,
     /// Calls to send, and trains in them.
     pub send_calls: u64,
     /// See `send_calls`.

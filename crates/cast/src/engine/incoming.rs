@@ -7,6 +7,7 @@ use rackweave_core::{Span, Time};
 use rackweave_group::orca::host::Event;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
+use super::parity::Parities;
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
 use crate::sink::{Drain, MakeSink};
 
@@ -23,6 +24,7 @@ pub(super) struct Incoming {
     ended: Option<u64>,
     consumed: u64,
     flushed: Time,
+    pub(super) parities: Parities,
     /// Gets its bytes apart from the others.
     alone: bool,
 }
@@ -128,6 +130,7 @@ impl Engine {
                 ended: None,
                 consumed: 0,
                 flushed: now,
+                parities: Parities::default(),
                 alone: false,
             },
         );
@@ -163,8 +166,10 @@ impl Engine {
                         incoming.flushed = now;
                     }
                     incoming.readable = upto;
+                    incoming.parities.forget_below(upto);
                 }
             }
+            Event::Recover { session, recovery } => self.recover(now, session, &recovery),
             Event::Ended { session, length } => {
                 if let Some(incoming) = self.incoming.get_mut(&session) {
                     incoming.readable = length;

@@ -6,6 +6,7 @@ mod event;
 mod group;
 mod incoming;
 mod outgoing;
+mod parity;
 mod peers;
 mod probe;
 mod receive;

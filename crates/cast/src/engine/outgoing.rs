@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_linux::sys::SendBatch;
-use rackweave_wire::orca::{Check, Data, Session};
+use rackweave_wire::orca::{Check, Data, Parity, Session};
 
 use crate::source::Payload;
 
@@ -17,14 +17,15 @@ pub(super) struct Memo {
     slots: Vec<Option<(Key, Payload, Check)>>,
 }
 
-type Key = (Session, u64, u16, bool, bool);
+type Key = (Session, u64, u16, bool, bool, Option<Parity>);
 
 fn key(data: &Data) -> Key {
-    (data.session, data.offset, data.len, data.repair, data.end)
+    (data.session, data.offset, data.len, data.repair, data.end, data.parity)
 }
 
 fn slot(data: &Data) -> usize {
-    (data.offset / u64::from(data.len.max(1))) as usize % MEMO
+    let index = data.parity.map_or(0, |parity| u64::from(parity.index));
+    (data.offset / u64::from(data.len.max(1)) + index) as usize % MEMO
 }
 
 impl Memo {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Packet, Time};
+use rackweave_group::orca::flow::Placement;
 use rackweave_linux::sys::ReceiveBatch;
 use rackweave_wire::Malformed;
 use rackweave_wire::orca::{self, Header, Labelled, TO_AGENT, TO_GROUP};
@@ -113,13 +114,21 @@ impl Engine {
         }
         let handled = self.host.handle(now, 0, &packet);
         let payload = &bytes[decoded.payload];
-        if let Some(store) = handled.store
-            && let Some(incoming) = self.incoming.get_mut(&store.session)
-        {
-            let from = usize::from(store.skip);
-            if let Some(piece) = payload.get(from..from + usize::from(store.len)) {
-                incoming.drain.put(store.offset, piece);
+        match handled.store {
+            Some(Placement::Store { session, offset, skip, len }) => {
+                let from = usize::from(skip);
+                if let Some(incoming) = self.incoming.get_mut(&session)
+                    && let Some(piece) = payload.get(from..from + usize::from(len))
+                {
+                    incoming.drain.put(offset, piece);
+                }
             }
+            Some(Placement::Keep { session, block, end, index }) => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    incoming.parities.keep(block, end, index, payload);
+                }
+            }
+            None => {}
         }
         if handled.relays > 0 {
             let bytes = Bytes::copy_from_slice(payload);

@@ -11,7 +11,7 @@ use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT,
 
 use smallvec::SmallVec;
 
-use super::{Engine, EngineEvent, ReceiverProgress, SendView, control};
+use super::{Engine, EngineEvent, ReceiverProgress, SendView, control, parity};
 use crate::source::{Payload, Source, SourceError};
 
 /// Packets that are handed to the kernel together.
@@ -358,7 +358,12 @@ impl Engine {
             return Some(found);
         }
         let mut payload = Payload::new();
-        if let Err(error) = sending.source.read(data.offset, usize::from(data.len), &mut payload) {
+        let read = match data.parity {
+            None => sending.source.read(data.offset, usize::from(data.len), &mut payload),
+            Some(of) => parity::encode(&mut *sending.source, data.offset, data.len, of)
+                .map(|bytes| payload.push(bytes)),
+        };
+        if let Err(error) = read {
             // The session ends at the next turn.
             if sending.error.is_none() {
                 sending.error = Some(error);

@@ -12,17 +12,17 @@ use crate::source::{Files, Pipe, Source};
 const TIMEOUT: Span = Span::from_secs(60);
 
 /// A receiver in a thread of its own.
-struct Receiving {
-    address: SocketAddr,
-    folder: tempfile::TempDir,
-    events: Receiver<EngineEvent>,
+pub(super) struct Receiving {
+    pub(super) address: SocketAddr,
+    pub(super) folder: tempfile::TempDir,
+    pub(super) events: Receiver<EngineEvent>,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<Stats>>,
 }
 
 impl Receiving {
-    fn start(secret: Option<&[u8]>, limit: Option<u64>) -> Self {
+    pub(super) fn start(secret: Option<&[u8]>, limit: Option<u64>) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), secret, limit, "127.0.0.1:0".parse().unwrap())
     }
 
@@ -70,18 +70,18 @@ impl Receiving {
     }
 
     /// Stops without a word to anybody, as a crash does.
-    fn crash(mut self) -> (tempfile::TempDir, Stats) {
+    pub(super) fn crash(mut self) -> (tempfile::TempDir, Stats) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
         let stats = self.thread.take().unwrap().join().unwrap();
         (self.folder, stats)
     }
 
-    fn read(&self, name: &str) -> Vec<u8> {
+    pub(super) fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.folder.path().join(name)).unwrap()
     }
 
-    fn received(&self) -> bool {
+    pub(super) fn received(&self) -> bool {
         loop {
             match self.events.recv_timeout(std::time::Duration::from_secs(60)).unwrap() {
                 EngineEvent::Received { .. } => return true,
@@ -97,7 +97,7 @@ fn sender(secret: Option<&[u8]>) -> Engine {
     Engine::new(EngineConfig { secret: secret.map(<[u8]>::to_vec), ..config }, None).unwrap()
 }
 
-fn drive(engine: &mut Engine, seen: Option<&Sender<EngineEvent>>) -> SendView {
+pub(super) fn drive(engine: &mut Engine, seen: Option<&Sender<EngineEvent>>) -> SendView {
     let deadline = engine.clock().now() + TIMEOUT;
     loop {
         let until = engine.turn().unwrap();
@@ -122,17 +122,17 @@ fn send(engine: &mut Engine, source: Box<dyn Source>, to: &[SocketAddr]) -> Send
     drive(engine, None)
 }
 
-fn content(len: usize) -> Vec<u8> {
+pub(super) fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 3) as u8 ^ (i / 70_000) as u8).collect()
 }
 
-fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
+pub(super) fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, content(len)).unwrap();
     path
 }
 
-fn completed(view: &SendView) -> usize {
+pub(super) fn completed(view: &SendView) -> usize {
     use rackweave_group::orca::flow::Standing;
     view.receivers.iter().filter(|it| it.standing == Standing::Completed).count()
 }

@@ -1,5 +1,6 @@
 //! Bytes on their way from packets to a sink: a window in which they find their order, and a thread that may wait for a disk.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -26,6 +27,9 @@ pub struct Window {
     /// Offset of the first block.
     base: u64,
     blocks: VecDeque<Option<Vec<u8>>>,
+    /// What has been handed on of late, as far as it needs blocks that are not here any more: what is computed from parity
+    /// needs its bytes. From where to where, and the block that holds them.
+    behind: VecDeque<(u64, u64, Arc<Vec<u8>>)>,
     /// Blocks for later use.
     spare: Vec<Vec<u8>>,
     /// Bytes below have been handed on.
@@ -43,6 +47,7 @@ impl Window {
         Self {
             base,
             blocks: VecDeque::new(),
+            behind: VecDeque::new(),
             spare: Vec::new(),
             given: at,
             top: at,
@@ -83,9 +88,10 @@ impl Window {
         let ends = self.base + BLOCK as u64;
         let from = (self.given - self.base) as usize;
         if upto >= ends {
-            let block = self.blocks.pop_front()??;
+            let block = Arc::new(self.blocks.pop_front()??);
             self.base = ends;
             self.given = ends;
+            self.keep(ends, &block);
             return Some(Piece { block, from, to: BLOCK });
         }
         if !flush || upto <= self.given {
@@ -96,17 +102,68 @@ impl Window {
         self.given = upto;
         if to - from < PART {
             let block = front[from..to].to_vec();
-            return Some(Piece { to: block.len(), block, from: 0 });
+            return Some(Piece { to: block.len(), block: Arc::new(block), from: 0 });
         }
         // What has come beyond a gap moves to the block that takes its place.
         let mut next = fresh(&mut self.spare);
         let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
         next[to..top].copy_from_slice(&front[to..top]);
-        Some(Piece { block: std::mem::replace(front, next), from, to })
+        let block = Arc::new(std::mem::replace(front, next));
+        self.keep(upto, &block);
+        Some(Piece { block, from, to })
     }
 
-    fn recycle(&mut self, block: Vec<u8>) {
-        if block.len() == BLOCK && self.spare.len() < 16 {
+    /// Keeps a block that has left, with its bytes up to `to`: those before what has left already.
+    fn keep(&mut self, to: u64, block: &Arc<Vec<u8>>) {
+        let first = (to - 1) - (to - 1) % BLOCK as u64;
+        let from = self.behind.back().map_or(first, |last| last.1.max(first));
+        self.behind.push_back((from, to, Arc::clone(block)));
+        while let Some(&(_, ended, _)) = self.behind.front()
+            && ended + BLOCK as u64 <= self.given
+        {
+            if let Some((_, _, block)) = self.behind.pop_front() {
+                self.recycle(block);
+            }
+        }
+    }
+
+    /// Bytes that were put, if they are still here: at least 1 MiB behind what was handed on.
+    #[must_use]
+    pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
+        let end = offset.checked_add(len as u64)?;
+        let first = self.part(offset, end)?;
+        if first.len() == len {
+            return Some(Cow::Borrowed(first));
+        }
+        let mut all = first.to_vec();
+        while all.len() < len {
+            all.extend_from_slice(self.part(offset + all.len() as u64, end)?);
+        }
+        Some(Cow::Owned(all))
+    }
+
+    /// What of these bytes is in one block with the first of them.
+    fn part(&self, from: u64, end: u64) -> Option<&[u8]> {
+        let left = self.behind.back().map_or(self.base, |last| last.1.max(self.base));
+        let (block, until) = if from >= left {
+            let block = self.blocks.get((from - self.base) as usize / BLOCK)?.as_ref()?;
+            (block, u64::MAX)
+        } else {
+            let holds = |kept: &&(u64, u64, Arc<Vec<u8>>)| (kept.0..kept.1).contains(&from);
+            let (_, until, block) = self.behind.iter().find(holds)?;
+            (&**block, *until)
+        };
+        let at = (from % BLOCK as u64) as usize;
+        let len = (end.min(until) - from).min((BLOCK - at) as u64) as usize;
+        block.get(at..at + len)
+    }
+
+    /// Who gives a block back last has it used again.
+    fn recycle(&mut self, block: Arc<Vec<u8>>) {
+        if let Ok(block) = Arc::try_unwrap(block)
+            && block.len() == BLOCK
+            && self.spare.len() < 16
+        {
             self.spare.push(block);
         }
     }
@@ -118,15 +175,15 @@ fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
 
 /// Bytes in order.
 struct Piece {
-    block: Vec<u8>,
+    block: Arc<Vec<u8>>,
     from: usize,
     to: usize,
 }
 
 /// A block at the sink: when nobody holds any of it any more it goes back to the window.
 struct Lent {
-    block: Vec<u8>,
-    back: SyncSender<Vec<u8>>,
+    block: Arc<Vec<u8>>,
+    back: SyncSender<Arc<Vec<u8>>>,
 }
 
 impl AsRef<[u8]> for Lent {
@@ -163,7 +220,7 @@ struct Outcome {
 pub struct Drain {
     window: Window,
     to: Option<SyncSender<Piece>>,
-    back: Receiver<Vec<u8>>,
+    back: Receiver<Arc<Vec<u8>>>,
     waiting: Option<Piece>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -192,7 +249,7 @@ fn work(
     make: MakeSink,
     shared: &Shared,
     from: &Receiver<Piece>,
-    back: &SyncSender<Vec<u8>>,
+    back: &SyncSender<Arc<Vec<u8>>>,
     waker: &Waker,
 ) {
     let end = |error, files| {
@@ -279,6 +336,12 @@ impl Drain {
     /// Puts bytes to their place.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         self.window.put(offset, bytes)
+    }
+
+    /// Bytes that were put, if they are still here: see [`Window::read`].
+    #[must_use]
+    pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
+        self.window.read(offset, len)
     }
 
     /// Hands on what is below `upto`, up to which all bytes are there; with `flush` to the last one.

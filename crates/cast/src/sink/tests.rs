@@ -212,6 +212,10 @@ proptest! {
             there[index] = true;
             let upto = ends[there.iter().take_while(|it| **it).count()];
             drain.advance(start + upto as u64, flush);
+            // What parity may need of it is still to be had.
+            let back = upto.saturating_sub(64 * 8900);
+            let read = drain.read(start + back as u64, upto - back);
+            prop_assert!(upto == 0 || read.is_some_and(|read| *read == content[back..upto]));
         }
         while drain.lags(start + total as u64) {
             drain.advance(start + total as u64, true);

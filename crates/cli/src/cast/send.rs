@@ -16,8 +16,9 @@ use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time};
 use rackweave_group::orca::flow::{FlowConfig, Slow, Standing};
 use rackweave_group::orca::host::Spread;
+use rackweave_group::orca::parity::MOST_CELLS;
 use rackweave_linux::sys::route_to;
-use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Reason, Session};
+use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Reason, Session};
 use serde_json::json;
 
 use super::{
@@ -74,6 +75,9 @@ pub(crate) struct SendArgs {
     /// Where to send from.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
     bind: SocketAddr,
+    /// Packets of a block of which parity is sent where that costs less than what is missed of it; or "off".
+    #[arg(long, value_name = "BLOCK", default_value = "64", value_parser = fec_block)]
+    fec: u8,
     /// What receivers call the file that comes from standard input.
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     name: String,
@@ -267,7 +271,7 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
     config.admission.loopback = false;
     config.admission.anybody = false;
     config.retry = Span::from_secs(args.retry.into());
-    let flow = FlowArgs { mtu: args.mtu, rate: args.rate };
+    let flow = FlowArgs { mtu: args.mtu, rate: args.rate, fec: args.fec };
     let words = config.fabric.as_ref().map_or(0, |fabric| fabric.layout.words());
     let flow = match flow.flow(&args.to, config.secret.is_some(), words) {
         Ok(flow) => flow,
@@ -369,6 +373,16 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
 pub(super) struct FlowArgs {
     pub(super) mtu: Option<u32>,
     pub(super) rate: Option<Rate>,
+    pub(super) fec: u8,
+}
+
+/// "off", or packets of a block.
+fn fec_block(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        _ if text == "off" => Ok(0),
+        Ok(block @ 2..=MOST_CELLS) => Ok(block),
+        _ => Err(format!("\"off\", or from 2 to {MOST_CELLS} packets")),
+    }
 }
 
 impl FlowArgs {
@@ -387,19 +401,24 @@ impl FlowArgs {
                 mtu = mtu.min(way.1);
             }
         }
-        let header = header_bytes(keyed, words);
-        let payload = (mtu.max(256) - IP_UDP - header).min(MAX_PAYLOAD);
+        // One receiver alone gets no parity.
+        let fec_block = if to.len() > 1 { self.fec } else { 0 };
+        let header = header_bytes(keyed, words, false);
+        let longest = header_bytes(keyed, words, fec_block > 0);
+        let payload = (mtu.max(256) - IP_UDP - longest).min(MAX_PAYLOAD);
         Ok(FlowConfig {
             payload: payload as u16,
             overhead: (IP_UDP + header + 38) as u16,
             max_rate: self.rate,
+            fec_block,
             ..FlowConfig::default()
         })
     }
 }
 
-/// Bytes of a data packet's header with labels of so many words.
-fn header_bytes(keyed: bool, words: u8) -> u32 {
+/// Bytes of a data packet's header with labels of so many words; of one with parity, if that is wanted.
+fn header_bytes(keyed: bool, words: u8, parity: bool) -> u32 {
+    let of = Parity { index: 0, data: 0, parity: 0, last: 0 };
     let data = Data {
         labelled: Labelled::Host,
         label: Label(0),
@@ -408,7 +427,7 @@ fn header_bytes(keyed: bool, words: u8) -> u32 {
         len: 0,
         repair: false,
         end: false,
-        parity: None,
+        parity: parity.then_some(of),
     };
     // A rack label of 64 ports, at least.
     orca::header_bytes(&Header::Data(data), words.max(2), keyed)
@@ -578,7 +597,7 @@ impl Outcome {
             "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
             "link_bytes": self.link_bytes, "copies": self.view.copies,
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
-            "alone_bytes": summary.alone, "receivers": receivers.collect::<Vec<_>>(),
+            "parity_bytes": summary.parity, "alone_bytes": summary.alone, "receivers": receivers.collect::<Vec<_>>(),
         })
     }
 

@@ -12,7 +12,7 @@ use rackweave_switch::fabric::{Fabric, Node};
 use rackweave_wire::orca::{Control, Data, Header, Session, TO_GROUP};
 
 use super::controller::{Controller, ControllerConfig, ControllerEvent};
-use super::flow::FlowConfig;
+use super::flow::{FlowConfig, Placement};
 use super::host::{Event, Host, HostConfig, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
@@ -284,6 +284,23 @@ impl Net {
                     taken.readable = upto;
                     station.host.consume(now, session, upto);
                 }
+                Event::Recover { session, recovery } => {
+                    let taken = station.taken.entry(session).or_default();
+                    let cells = taken.bytes.get_mut(recovery.block as usize..);
+                    let cells = cells.expect("some of it is stored");
+                    let len = (recovery.end - recovery.block) as usize;
+                    let payload = usize::from(recovery.payload);
+                    for cell in 0..len.div_ceil(payload) {
+                        let from = cell * payload;
+                        let here = recovery.missing >> cell & 1 == 0;
+                        let stored = || cells[from..len.min(from + payload)].iter().all(|b| *b);
+                        assert!(!here || stored(), "a cell that is here is stored");
+                    }
+                    let end = recovery.end as usize;
+                    taken.bytes.resize(taken.bytes.len().max(end), false);
+                    taken.bytes[recovery.block as usize..end].fill(true);
+                    station.host.recovered(now, session, recovery.block, true);
+                }
                 Event::Ended { session, length } => {
                     let taken = station.taken.entry(session).or_default();
                     assert_eq!(taken.readable, length);
@@ -422,15 +439,16 @@ impl Net {
             for _ in 0..handled.relays {
                 station.relays.push_back((data.session, data.offset, data.len));
             }
-            if let Some(store) = handled.store {
-                assert_eq!(store.offset, data.offset + u64::from(store.skip));
-                assert!(store.skip + store.len <= data.len);
-                let taken = station.taken.entry(store.session).or_default();
-                let end = (store.offset + u64::from(store.len)) as usize;
+            if let Some(Placement::Store { session, offset, skip, len }) = handled.store {
+                assert!(data.parity.is_none());
+                assert_eq!(offset, data.offset + u64::from(skip));
+                assert!(skip + len <= data.len);
+                let taken = station.taken.entry(session).or_default();
+                let end = (offset + u64::from(len)) as usize;
                 if taken.bytes.len() < end {
                     taken.bytes.resize(end, false);
                 }
-                taken.bytes[store.offset as usize..end].fill(true);
+                taken.bytes[offset as usize..end].fill(true);
             }
         }
         self.serve(host);

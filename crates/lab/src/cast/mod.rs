@@ -117,6 +117,8 @@ pub struct OrcaScheme {
     pub max_rate: Option<Rate>,
     /// Between two reports of an agent; `None`: the host's own.
     pub status_interval: Option<Span>,
+    /// Packets of a block of which there is parity; `None`: the flow's own.
+    pub fec_block: Option<u8>,
 }
 
 impl CastConfig {

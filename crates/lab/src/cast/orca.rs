@@ -125,6 +125,7 @@ pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
         window: scheme.window.unwrap_or(default.window),
         patience: scheme.patience.unwrap_or(default.patience),
         max_rate: scheme.max_rate,
+        fec_block: scheme.fec_block.unwrap_or(default.fec_block),
         // A file's last packet does not wait for the next file.
         flush_delay: Span::ZERO,
         ..default
@@ -207,6 +208,9 @@ impl Server {
                     self.rounds.acknowledge(now, *client, files);
                 }
             }
+            Event::Recover { session, recovery } => {
+                host.recovered(now, session, recovery.block, true);
+            }
             Event::Attached { session: FILES, host } => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
@@ -268,6 +272,15 @@ impl Client {
                     host.offer(now, self.acks, u64::from(files) * u64::from(ACK_BYTES));
                 }
             }
+            Event::Recover { session, recovery } => {
+                if session == FILES {
+                    let (block, end) = (recovery.block, recovery.end);
+                    if self.ranges.insert(block, end - block) > 0 {
+                        self.deliveries.arrived(now);
+                    }
+                }
+                host.recovered(now, session, recovery.block, true);
+            }
             Event::Ended { session: FILES, length } => {
                 self.wrong += length.abs_diff(self.total);
                 host.complete(now, FILES);
@@ -278,7 +291,9 @@ impl Client {
 
     /// A packet's bytes are stored where they belong.
     fn store(&mut self, now: Time, packet: &Packet<Header>, placement: Option<Placement>) {
-        let Some(Placement { session: FILES, offset, skip, len }) = placement else { return };
+        let Some(Placement::Store { session: FILES, offset, skip, len }) = placement else {
+            return;
+        };
         let Header::Data(data) = packet.header else { return };
         let fits = u32::from(skip) + u32::from(len) <= u32::from(data.len);
         if data.session != FILES || !fits || offset != data.offset + u64::from(skip) {
@@ -371,7 +386,7 @@ impl Role for Member {
             Part::Server(_) => self
                 .host
                 .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.alone),
+                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.alone),
             _ => 0,
         }
     }

@@ -2,6 +2,8 @@
 
 use rackweave_core::{Rate, Span};
 
+use crate::orca::parity::MOST_CELLS;
+
 /// Settings of one session, at both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
@@ -53,6 +55,8 @@ pub struct FlowConfig {
     /// Most gaps that a receiver keeps track of; what would make more is not taken, or what comes last is forgotten. The
     /// default is more than a window of full packets can have.
     pub max_gaps: u16,
+    /// Sender: packets of a block whose losses are repaired by parity where that is cheapest, at most 64; 0: no parity.
+    pub fec_block: u8,
 }
 
 /// What becomes of a receiver that holds the others up.
@@ -104,6 +108,7 @@ impl Default for FlowConfig {
             reorder: 3,
             reorder_time: Span::from_us(500),
             max_gaps: 8192,
+            fec_block: 64,
         }
     }
 }
@@ -128,6 +133,9 @@ impl FlowConfig {
             self.status_interval.clamp(Span::from_us(10), Span(self.patience.0 / 8));
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
+        // Blocks must be whole long before the window ends: otherwise repairs would hold it up.
+        let most = (self.window / packet / 4).min(u64::from(MOST_CELLS)) as u8;
+        self.fec_block = self.fec_block.min(most);
         self.max_receivers = self.max_receivers.max(1);
         self
     }

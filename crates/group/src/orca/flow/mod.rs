@@ -4,6 +4,15 @@
 //! # The contract
 //! After any call that takes `&mut self` the driver drains `poll_event`, asks `poll` as often as its link has room, and
 //! arms one timer for `poll_timeout`. Times never decrease. A spurious `handle_timeout` does nothing.
+//!
+//! # Parity
+//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets' places ("cells"). What receivers miss of a block is
+//! gathered until the block is sent and all have told what they miss of it; then, where that costs less than the cells
+//! themselves, parities over the block go to everyone, since one parity fills different gaps at different receivers (as NORM's
+//! repairs do, RFC 5740; how many, and to whom, is ours): one more as long as more receivers need it than a packet to everyone
+//! costs; who needs still more gets the rest alone. Nothing is sent before it is missed. A receiver keeps parities of blocks that it lacks something of. Once they suffice it has the driver
+//! compute the missing cells ([`ReceiverEvent::Recover`], [`crate::orca::parity`]), which therefore holds a block's bytes for
+//! longer than the application needs them.
 
 mod config;
 mod congestion;
@@ -35,7 +44,7 @@ pub struct Piece {
     pub repair: bool,
     /// The stream ends with the last of them.
     pub end: bool,
-    /// Always `None` so far: there is no forward error correction.
+    /// Not these bytes, but parity over the block that begins at `offset`: as many bytes as a full packet has.
     pub parity: Option<Parity>,
 }
 
@@ -110,6 +119,9 @@ pub enum ReceiverEvent {
         /// Whether alone.
         alone: bool,
     },
+    /// The parities that were kept of a block suffice: the driver computes what is missing of it, stores that, and answers
+    /// with [`Receiver::recovered`]. Until then these bytes are not asked for again.
+    Recover(Recovery),
     /// The session is over for this receiver, without success.
     Failed {
         /// Why.
@@ -119,17 +131,46 @@ pub enum ReceiverEvent {
     Closed,
 }
 
-/// Which bytes of a data packet the driver stores.
+/// A block to be computed from its parities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Whose.
-    pub session: Session,
-    /// Where in the stream.
-    pub offset: u64,
-    /// Bytes of the payload to pass over.
-    pub skip: u16,
-    /// Bytes of the payload to store.
-    pub len: u16,
+pub struct Recovery {
+    /// Where it begins in the stream.
+    pub block: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// Bytes of its cells; only the last one may be shorter.
+    pub payload: u16,
+    /// The cells that are to be stored, a bit for each.
+    pub missing: u64,
+    /// The parities that were kept, a bit for each.
+    pub parities: u32,
+}
+
+/// What the driver does with a data packet's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// It stores bytes of the stream.
+    Store {
+        /// Whose.
+        session: Session,
+        /// Where in the stream.
+        offset: u64,
+        /// Bytes of the payload to pass over.
+        skip: u16,
+        /// Bytes of the payload to store.
+        len: u16,
+    },
+    /// It keeps all of it as a parity, until the bytes below `end` are readable.
+    Keep {
+        /// Whose.
+        session: Session,
+        /// Where the parity's block begins in the stream.
+        block: u64,
+        /// Where the block ends.
+        end: u64,
+        /// The parity's number in the block.
+        index: u8,
+    },
 }
 
 /// How a receiver stands with its sender.
@@ -186,6 +227,8 @@ pub struct SenderSummary {
     pub repaired_all: u64,
     /// Bytes sent again to single attached receivers.
     pub repaired_one: u64,
+    /// Bytes of parity, to everyone and to single attached receivers.
+    pub parity: u64,
     /// Bytes sent to receivers that are alone.
     pub alone: u64,
     /// Status packets that came in.

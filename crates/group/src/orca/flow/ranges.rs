@@ -81,6 +81,16 @@ impl Ranges {
         self.later.iter().rev().map(|range| range.0)
     }
 
+    /// Whether any byte of `start..end` is missing.
+    pub(super) fn lacks(&self, start: u64, end: u64) -> bool {
+        let start = start.max(self.prefix);
+        if start >= end {
+            return false;
+        }
+        let at = self.later.partition_point(|range| range.1 <= start);
+        self.later.get(at).is_none_or(|range| range.0 > start || range.1 < end)
+    }
+
     /// What is missing below `edge`, lowest first.
     pub(super) fn gaps(&self, edge: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let starts = core::iter::once(self.prefix).chain(self.later.iter().map(|range| range.1));
@@ -131,6 +141,11 @@ mod tests {
                 prop_assert!(ranges.later.first().is_none_or(|range| range.0 > ranges.prefix));
             }
             let gaps: Vec<_> = ranges.gaps(edge).collect();
+            for from in 0..80 {
+                for to in from..80 {
+                    prop_assert_eq!(ranges.lacks(from as u64, to as u64), bitmap[from..to].contains(&false));
+                }
+            }
             for (cell, here) in (0..).zip(bitmap) {
                 let missing = gaps.iter().any(|gap| (gap.0..gap.1).contains(&cell));
                 prop_assert_eq!(missing, !here && cell < edge);

@@ -3,12 +3,15 @@
 //! stored, and that no packet names a byte that was released.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rackweave_core::{HostId, Rate, Rng, Span, Time};
 use rackweave_wire::orca::{Body, Data, Label, Labelled, Place, Reason, Session, Status, TO_AGENT};
 
-use super::{FlowConfig, Outgoing, Piece, Receiver, ReceiverEvent, Sender, SenderEvent, Summary};
+use super::{
+    FlowConfig, Outgoing, Piece, Placement, Receiver, ReceiverEvent, Recovery, Sender, SenderEvent,
+    Summary,
+};
 
 /// Bytes of headers of a data packet, with Ethernet's.
 pub(super) const HEADERS: u64 = 20 + 8 + 20 + 38;
@@ -125,6 +128,9 @@ pub(super) struct End {
     pub(super) of: usize,
     pub(super) down: bool,
     stored: BTreeMap<u64, u64>,
+    parities: BTreeSet<(u64, u8)>,
+    /// Cells that were computed.
+    pub(super) recovered: u64,
     pub(super) read: u64,
     pub(super) consumed: u64,
     pub(super) ended: Option<Time>,
@@ -236,6 +242,8 @@ impl Net {
             of,
             down: false,
             stored: BTreeMap::new(),
+            parities: BTreeSet::new(),
+            recovered: 0,
             read: app.at,
             consumed: app.at,
             ended: None,
@@ -395,13 +403,21 @@ impl Net {
     fn data(&mut self, number: usize, data: Data) {
         let end = &mut self.ends[number];
         let Some(machine) = end.machine.as_mut().filter(|_| !end.down) else { return };
-        if let Some(placed) = machine.handle_data(self.now, &data) {
-            assert!(placed.len > 0 && placed.skip + placed.len <= data.len);
-            assert_eq!(placed.offset, data.offset + u64::from(placed.skip));
-            assert!(placed.offset >= end.read, "bytes below were read already");
-            let room = end.app.room.max(u64::from(self.config.payload));
-            assert!(placed.offset + u64::from(placed.len) <= end.consumed + room);
-            store(&mut end.stored, placed.offset, placed.offset + u64::from(placed.len));
+        let room = end.app.room.max(u64::from(self.config.payload));
+        match machine.handle_data(self.now, &data) {
+            Some(Placement::Store { offset, skip, len, .. }) => {
+                assert!(data.parity.is_none() && len > 0 && skip + len <= data.len);
+                assert_eq!(offset, data.offset + u64::from(skip));
+                assert!(offset >= end.read, "bytes below were read already");
+                assert!(offset + u64::from(len) <= end.consumed + room);
+                store(&mut end.stored, offset, offset + u64::from(len));
+            }
+            Some(Placement::Keep { block, end: to, index, .. }) => {
+                assert!(data.parity.is_some_and(|parity| parity.index == index));
+                assert!(block == data.offset && to > end.read && to <= end.consumed + room);
+                assert!(end.parities.insert((block, index)), "each is kept once");
+            }
+            None => {}
         }
         self.after_end(number);
     }
@@ -449,6 +465,26 @@ impl Net {
                     if end.app.completes {
                         machine.complete(now);
                     }
+                }
+                ReceiverEvent::Recover(recovery) => {
+                    let Recovery { block, end: to, payload, missing, parities } = recovery;
+                    assert!(missing != 0 && missing.count_ones() <= parities.count_ones());
+                    assert!(block >= end.app.at && to > end.read);
+                    let held = |index: &u8| end.parities.contains(&(block, *index));
+                    assert!((0..32).filter(|index| parities >> index & 1 == 1).all(|i| held(&i)));
+                    let (mut at, mut cell) = (block, 0);
+                    while at < to {
+                        let next = (at + u64::from(payload)).min(to);
+                        if missing >> cell & 1 == 0 {
+                            let (_, &known) = end.stored.range(..=at).next_back().expect("stored");
+                            assert!(known >= next, "a cell that is here is stored");
+                        }
+                        (at, cell) = (next, cell + 1);
+                    }
+                    store(&mut end.stored, block, to);
+                    end.parities.retain(|held| held.0 != block);
+                    end.recovered += u64::from(missing.count_ones());
+                    machine.recovered(now, block, true);
                 }
                 ReceiverEvent::Alone { alone } => end.alone = alone,
                 ReceiverEvent::Failed { reason } => end.failed = Some(reason),

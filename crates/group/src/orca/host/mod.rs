@@ -10,7 +10,8 @@
 //! the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label names only the racks next to it (ours).
 //!
 //! # What the driver does
-//! It is a [`Node`]'s driver, and holds the bytes: [`Handled::store`] says which bytes of a packet to keep. An agent's
+//! It is a [`Node`]'s driver, and holds the bytes: [`Handled::store`] says which bytes of a packet to keep, and
+//! [`Event::Recover`] which are to be computed from parities. An agent's
 //! relayed packets ([`Handled::relays`]) are polled in the order in which they were announced, as [`Data`] of a session that the
 //! host does not send; the driver keeps the payload (with its check) until then. The outbox is bounded: a driver that
 //! reads no more while [`Host::relay_room`] is 0 loses nothing.
@@ -33,7 +34,7 @@ use rackweave_wire::orca::{
 
 use super::agent::{ANY_RACK, Agent};
 use super::flow::{
-    self, FlowConfig, Placement, ReceiverEvent, ReceiverView, SenderEvent, SenderSummary,
+    self, FlowConfig, Placement, ReceiverEvent, ReceiverView, Recovery, SenderEvent, SenderSummary,
 };
 use super::label::Layout;
 use sending::Sending;
@@ -107,7 +108,7 @@ pub struct HostConfig {
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handled {
-    /// Which of its bytes to store; `None`: none.
+    /// What to do with its payload; `None`: nothing.
     pub store: Option<Placement>,
     /// So often its payload will be polled again.
     pub relays: u16,
@@ -133,6 +134,13 @@ pub enum Event {
         session: Session,
         /// Grows.
         upto: u64,
+    },
+    /// As a receiver: what is missing of a block is to be computed. Answer with [`Host::recovered`].
+    Recover {
+        /// Which session.
+        session: Session,
+        /// Which block.
+        recovery: Recovery,
     },
     /// As a receiver: everything is here. Answer with [`Host::complete`] or [`Host::leave`].
     Ended {
@@ -545,6 +553,11 @@ impl Host {
     /// The application has taken all bytes below `upto`.
     pub fn consume(&mut self, now: Time, session: Session, upto: u64) {
         self.with_receiving(now, session, |flow| flow.consume(now, upto));
+    }
+
+    /// What [`Event::Recover`] asked for has been computed and stored; or that was not possible.
+    pub fn recovered(&mut self, now: Time, session: Session, block: u64, stored: bool) {
+        self.with_receiving(now, session, |flow| flow.recovered(now, block, stored));
     }
 
     /// The application has everything, and it is right.

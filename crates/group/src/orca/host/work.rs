@@ -289,6 +289,7 @@ impl Host {
                     }
                     Event::Readable { session, upto }
                 }
+                ReceiverEvent::Recover(recovery) => Event::Recover { session, recovery },
                 ReceiverEvent::Ended { length } => Event::Ended { session, length },
                 ReceiverEvent::Alone { alone } => Event::Alone { session, alone },
                 ReceiverEvent::Failed { reason } => Event::Failed { session, reason },

@@ -2,6 +2,7 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
+use rackweave_group::orca::parity::MOST_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
 
@@ -35,6 +36,7 @@ const ORCA_KEYS: &[&str] = &[
     "patience",
     "max_rate",
     "status_interval",
+    "fec_block",
 ];
 const KEYS_OF_ALL: [&str; 2] = ["name", "label"];
 
@@ -86,6 +88,7 @@ struct OrcaKeys {
     patience: Option<Unit<Span>>,
     max_rate: Option<Unit<Rate>>,
     status_interval: Option<Unit<Span>>,
+    fec_block: Option<u8>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -343,6 +346,10 @@ impl Chosen {
         if keys.status_interval == Some(Unit(Span::ZERO)) {
             return Err(self.bad("status_interval", "`status_interval` must be above 0"));
         }
+        if keys.fec_block.is_some_and(|block| block > MOST_CELLS) {
+            let message = format!("`fec_block` is at most {MOST_CELLS}; 0: no parity");
+            return Err(self.bad("fec_block", message));
+        }
         Ok(OrcaScheme {
             spread,
             controller,
@@ -353,6 +360,7 @@ impl Chosen {
             patience: keys.patience.map(|patience| patience.0),
             max_rate: keys.max_rate.map(|rate| rate.0),
             status_interval: keys.status_interval.map(|interval| interval.0),
+            fec_block: keys.fec_block,
         })
     }
 }

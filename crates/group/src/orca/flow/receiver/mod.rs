@@ -1,5 +1,6 @@
 //! The receiving end: what has come, what is missing, and when to say so.
 
+mod parity;
 mod report;
 
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use rackweave_wire::orca::{Body, Data, Place, Reason, Session, TO_AGENT};
 
 use super::ranges::Ranges;
 use super::{FlowConfig, Placement, ReceiverEvent};
+use parity::Parities;
 use report::Report;
 
 /// First repetition of what is told until it is answered; each later one waits twice as long.
@@ -50,6 +52,7 @@ pub struct Receiver {
     length: Option<u64>,
     ended_told: bool,
     report: Report,
+    parities: Parities,
 
     heard: Time,
     /// When `Join`, `Complete` or `Bye` is told next, and how often it has been.
@@ -91,6 +94,7 @@ impl Receiver {
             length: None,
             ended_told: false,
             report: Report::new(at, at.saturating_add(room), &config),
+            parities: Parities::new(at, config.payload),
             heard: now,
             repeat_at: now,
             repeats: 0,
@@ -117,10 +121,13 @@ impl Receiver {
         self.stage == Stage::Over
     }
 
-    /// Takes a data packet of the session; says which of its bytes to store. Any field may be wrong.
+    /// Takes a data packet of the session; says what to do with its payload. Any field may be wrong.
     pub fn handle_data(&mut self, now: Time, data: &Data) -> Option<Placement> {
-        if data.session != self.session || data.parity.is_some() {
+        if data.session != self.session {
             return None;
+        }
+        if let Some(parity) = data.parity {
+            return self.handle_parity(now, data, parity);
         }
         if !matches!(self.stage, Stage::Joining | Stage::Taking) {
             self.hear(now);
@@ -158,8 +165,10 @@ impl Receiver {
             self.ended(now);
         }
         let (from, to) = new?;
+        self.look_for_recovery(from);
         let skip = (from - data.offset) as u16;
-        Some(Placement { session: self.session, offset: from, skip, len: (to - from) as u16 })
+        let len = (to - from) as u16;
+        Some(Placement::Store { session: self.session, offset: from, skip, len })
     }
 
     /// Takes a control packet of the session from its sender.
@@ -276,7 +285,8 @@ impl Receiver {
             Stage::Over => return None,
             Stage::Taking => {
                 let limit = self.limit();
-                let status = self.report.poll(now, &self.ranges, limit, self.place)?;
+                let (ranges, parities) = (&self.ranges, &self.parities);
+                let status = self.report.poll(now, ranges, parities, limit, self.place)?;
                 let to = if self.via_agent && !self.alone { TO_AGENT } else { self.sender };
                 return Some((to, Body::Status(status)));
             }
@@ -359,6 +369,7 @@ impl Receiver {
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
         assert!(self.ranges.len() <= usize::from(self.config.max_gaps));
+        self.parities.check_bounds();
         assert!(self.events.is_empty(), "events are taken after each call");
     }
 }

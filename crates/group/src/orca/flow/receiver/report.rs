@@ -5,6 +5,7 @@ use rackweave_wire::orca::{GAPS, Gap, Place, Status};
 
 use super::super::FlowConfig;
 use super::super::ranges::Ranges;
+use super::parity::Parities;
 
 /// Most packets of one report: more gaps are told with the next.
 const PACKETS: usize = 8;
@@ -162,6 +163,22 @@ impl Report {
         self.soon(now);
     }
 
+    /// A parity of what ends at `end` came: all of it was sent before.
+    pub(super) fn parity(&mut self, now: Time, end: u64, ranges: &Ranges) {
+        self.horizon = self.horizon.max(end);
+        self.ripe = self.ripe.max(end);
+        self.look_for_gaps(now, ranges);
+    }
+
+    /// So many bytes were computed.
+    pub(super) fn recovered(&mut self, now: Time, bytes: u64) {
+        self.quiet = 0;
+        self.unreported += bytes;
+        let wait =
+            if self.unreported >= u64::from(self.bytes) { Span::ZERO } else { self.interval };
+        self.by(now.saturating_add(wait));
+    }
+
     /// The application made room.
     pub(super) fn room(&mut self, now: Time, limit: u64, room: u64, ranges: &Ranges) {
         let grown = limit.saturating_sub(self.told_limit);
@@ -186,6 +203,7 @@ impl Report {
         &mut self,
         now: Time,
         ranges: &Ranges,
+        parities: &Parities,
         limit: u64,
         place: Place,
     ) -> Option<Status> {
@@ -197,7 +215,9 @@ impl Report {
         let who = 1 << place.port;
         let mut gaps = [Gap::default(); GAPS];
         let edge = self.ripe.min(limit);
-        let mut ripe = ranges.gaps(self.horizon).filter(|gap| gap.1 <= self.ripe).skip(skip);
+        let hidden = parities.hidden(ranges);
+        let open = ranges.gaps(self.horizon).flat_map(|gap| without(gap, &hidden));
+        let mut ripe = open.filter(|gap| gap.1 <= self.ripe).skip(skip);
         let mut count = 0;
         for gap in &mut gaps {
             let Some((from, to)) = ripe.next().filter(|(from, _)| *from < edge) else { break };
@@ -237,4 +257,18 @@ impl Report {
         self.quiet = self.quiet.saturating_add(1);
         self.due = now.saturating_add(wait);
     }
+}
+
+/// What is left of a gap without these ranges, which are sorted.
+fn without(gap: (u64, u64), hidden: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let first = hidden.partition_point(|range| range.1 <= gap.0);
+    let mut within = hidden[first..].iter().take_while(move |range| range.0 < gap.1);
+    let mut from = Some(gap.0);
+    core::iter::from_fn(move || {
+        let at = from?;
+        let next = within.next();
+        from = next.map(|range| range.1);
+        Some((at, next.map_or(gap.1, |range| range.0)))
+    })
+    .filter(|(from, to)| from < to)
 }

@@ -243,10 +243,14 @@ impl Sender {
             let due = now.saturating_add(wait);
             let mut again = 0;
             for cell in from / payload..=(end - 1) / payload {
-                again += u32::from(course.cells.missing(now, due, cell, number, most));
+                again += u32::from(match &mut self.peers.list[number as usize].alone {
+                    None => self.miss(now, due, cell, number, most),
+                    Some(course) => course.cells.missing(now, due, cell, number, most),
+                });
             }
+            let peer = &mut self.peers.list[number as usize];
             peer.lost += u64::from(again) * payload;
-            course.lost_again(again);
+            peer.alone.as_deref_mut().unwrap_or(&mut self.group).lost_again(again);
         }
     }
 

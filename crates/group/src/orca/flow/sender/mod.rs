@@ -1,9 +1,10 @@
 //! The sending end: one stream to a changing set of receivers.
 //!
 //! - `peers`: what is known of each receiver; `course`: what is on the way to everyone, or to one who is alone;
-//!   `cells`: what is to be sent again.
+//!   `cells`: what is to be sent again; `blocks`: whether parity is cheaper.
 //! - `control`: what receivers say; `poll`: what leaves next; `tick`: what time brings, and who is too slow.
 
+mod blocks;
 mod cells;
 mod control;
 mod course;
@@ -17,6 +18,7 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Place, Reason, Session};
 
 use super::{FlowConfig, ReceiverView, SenderEvent, SenderSummary, Standing};
+use blocks::Blocks;
 use course::Course;
 use peers::{Peer, Peers, State, tell};
 use poll::Pace;
@@ -65,6 +67,7 @@ pub struct Sender {
     /// `lows` is to be counted anew.
     stale: bool,
     group: Course,
+    blocks: Blocks,
     offered: u64,
     offered_at: Time,
     length: Option<u64>,
@@ -116,6 +119,7 @@ impl Sender {
             lows: Lows { have: u64::MAX, progress: u64::MAX, limit: u64::MAX, ..Lows::default() },
             stale: true,
             group: Course::new(now, 0, &config),
+            blocks: Blocks::new(config.fec_block),
             offered: 0,
             offered_at: now,
             length: None,
@@ -372,7 +376,11 @@ impl Sender {
         let needed = match lows.needed {
             u64::MAX if someone_was && self.config.open => self.offered,
             u64::MAX => self.released,
-            needed => needed.min(self.offered),
+            // Of a block that is missed in part, all is needed for its parity.
+            needed if needed < self.offered => {
+                self.blocks.start_of(needed, u64::from(self.config.payload))
+            }
+            _ => self.offered,
         };
         self.released = self.released.max(needed);
         self.group.head = self.group.head.max(self.released);
@@ -381,6 +389,7 @@ impl Sender {
             self.group.head = self.group.head.max(lows.have.min(self.offered));
             self.group.arrived(lows.progress);
             self.group.cells.forget_below(lows.have / u64::from(self.config.payload));
+            self.blocks.forget_below(lows.have / u64::from(self.config.payload));
         }
         if self.stage == Stage::Gathering && lows.attached + lows.alone > 0 {
             let late = now >= self.opened.saturating_add(self.config.gather);
@@ -454,6 +463,10 @@ impl Sender {
         assert!(self.telling.len() <= peers && self.turn.len() <= peers);
         assert!(self.events.is_empty(), "events are taken after each call");
         let cells = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let [blocks, misses, owed] = self.blocks.sizes();
+        let fits = cells / usize::from(self.config.fec_block.max(1)) + 2;
+        assert!(blocks <= fits && misses <= peers, "{blocks} of {fits}, {misses} of {peers}");
+        assert!(owed <= blocks * (1 + self.copies as usize) * 4, "{owed} of {blocks}");
         let alone = self.peers.list.iter().filter_map(|peer| peer.alone.as_deref());
         for course in alone.chain([&self.group]) {
             let [ring, queue, departures, repeats] = course.sizes();

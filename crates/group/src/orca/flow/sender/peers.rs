@@ -50,6 +50,8 @@ pub(super) struct Peer {
     pub(super) sent: Time,
     pub(super) tellings: u8,
 
+    /// The first byte that it was to get.
+    pub(super) begins: u64,
     /// It has all bytes below.
     pub(super) have: u64,
     /// What was sent below has reached it or was lost.
@@ -95,6 +97,7 @@ impl Peer {
             told_at: now,
             sent: now,
             tellings: 0,
+            begins: 0,
             have: 0,
             progress: 0,
             at_best: 0,
@@ -126,7 +129,7 @@ impl Peer {
     /// Begins (again) at an offset.
     pub(super) fn begin(&mut self, now: Time, at: u64, limit: u64) {
         (self.have, self.progress, self.at_best, self.loss_edge) = (at, at, at, at);
-        self.limit = limit;
+        (self.begins, self.limit) = (at, limit);
         (self.heard, self.since) = (now, now);
         (self.rate_at, self.rate_from) = (now, at);
         self.less_since = None;

@@ -181,7 +181,7 @@ impl Sender {
     }
 
     /// Accounts for bytes of any kind.
-    fn pay(&mut self, now: Time, len: u16) {
+    pub(super) fn pay(&mut self, now: Time, len: u16) {
         let Some(rate) = self.config.max_rate else { return };
         let packet = u64::from(len) + u64::from(self.config.overhead);
         let full = u64::from(self.config.payload) + u64::from(self.config.overhead);
@@ -192,6 +192,9 @@ impl Sender {
     }
 
     fn poll_repair(&mut self, now: Time) -> Option<Outgoing> {
+        if let Some(parity) = self.poll_parity(now) {
+            return Some(parity);
+        }
         let due = self.group.cells.due()?;
         if due > now {
             self.wait = self.wait.min(due);

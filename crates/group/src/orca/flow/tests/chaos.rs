@@ -3,10 +3,12 @@
 
 use proptest::prelude::*;
 use rackweave_core::{Rate, Span, Time};
-use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
+use rackweave_wire::orca::{
+    Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status,
+};
 
 use super::super::testkit::{App, Link, Net, Wish};
-use super::super::{FlowConfig, Receiver, Sender, SenderEvent, SlowPolicy};
+use super::super::{FlowConfig, Receiver, ReceiverEvent, Sender, SenderEvent, SlowPolicy};
 use rackweave_core::HostId;
 
 fn link() -> impl Strategy<Value = Link> {
@@ -63,12 +65,14 @@ fn config() -> impl Strategy<Value = FlowConfig> {
         Just(SlowPolicy::Drop { after: Span::from_ms(50), below_percent: 50 }),
     ];
     let max_rate = prop_oneof![3 => Just(None), 1 => (20_u64..500).prop_map(Some)];
-    (100_u16..1400, 50_000_u64..4_000_000, slow, max_rate, 4_u16..100).prop_map(
-        |(payload, window, slow, max_rate, max_gaps)| FlowConfig {
+    let fec = prop_oneof![1 => Just(0_u8), 2 => Just(64), 2 => 1_u8..=64];
+    (100_u16..1400, 50_000_u64..4_000_000, slow, max_rate, 4_u16..100, fec).prop_map(
+        |(payload, window, slow, max_rate, max_gaps, fec_block)| FlowConfig {
             payload,
             window,
             slow,
             max_gaps,
+            fec_block,
             max_rate: max_rate.map(|mbps| Rate(mbps * 1_000_000)),
             ..FlowConfig::default()
         },
@@ -194,6 +198,11 @@ proptest! {
                 repair: kind > 6, end: kind == 11 && d % 5 == 0, parity: None,
             };
             let _ = receiver.handle_data(now, &data);
+            let said = Parity { index: b as u8, data: c as u8, parity: (d >> 8) as u8, last: a as u16 };
+            let near = Parity { index: b as u8 % 32, data: c as u8 % 65, parity: 32, last: a as u16 % 1401 };
+            let parity = Some(if d % 3 == 0 { said } else { near });
+            let (offset, len) = (data.offset / 89_600 * 89_600, if d % 7 == 0 { data.len } else { 1400 });
+            let _ = receiver.handle_data(now, &Data { offset, len, parity, ..data });
             receiver.consume(now, small(c));
             sender.handle_timeout(now);
             receiver.handle_timeout(now);
@@ -208,7 +217,14 @@ proptest! {
                 prop_assert!(polls < 20);
             }
             while sender.poll_event().is_some() {}
-            while receiver.poll_event().is_some() {}
+            while let Some(event) = receiver.poll_event() {
+                if let ReceiverEvent::Recover(recovery) = event {
+                    prop_assert!(recovery.missing.count_ones() <= recovery.parities.count_ones());
+                    receiver.recovered(now, recovery.block, d % 2 == 0);
+                }
+            }
+            // Nobody has asked for it.
+            receiver.recovered(now, offset, true);
             sender.check_bounds();
             receiver.check_bounds();
             prop_assert!(sender.poll_timeout().is_none_or(|at| at > now));

@@ -10,7 +10,7 @@ use super::super::{
 const P: u64 = 1000;
 
 fn config() -> FlowConfig {
-    FlowConfig { payload: P as u16, ..FlowConfig::default() }
+    FlowConfig { payload: P as u16, fec_block: 0, ..FlowConfig::default() }
 }
 
 fn us(n: u64) -> Time {

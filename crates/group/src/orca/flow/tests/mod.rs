@@ -1,4 +1,5 @@
 mod chaos;
 mod golden;
+mod parity;
 mod storm;
 mod theory;
