@@ -255,7 +255,7 @@ fn a_receiver_that_is_started_again_goes_on() {
     let mut engine = sender(None);
     let flow = rackweave_group::orca::flow::FlowConfig {
         // So slow that the crash is in the middle.
-        max_rate: Some(rackweave_core::Rate(400_000_000)),
+        max_rate: Some(Rate(400_000_000)),
         patience: Span::from_secs(1),
         ..engine.config.flow
     };
@@ -295,7 +295,7 @@ fn a_sender_that_is_started_again_goes_on() {
     {
         let mut engine = sender(None);
         let flow = rackweave_group::orca::flow::FlowConfig {
-            max_rate: Some(rackweave_core::Rate(400_000_000)),
+            max_rate: Some(Rate(400_000_000)),
             ..engine.config.flow
         };
         let host = engine.add_peer(receiver.address);
