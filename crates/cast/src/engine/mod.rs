@@ -19,7 +19,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use rackweave_core::{HostId, Node as _, Span, Time};
+use rackweave_core::{HostId, Node as _, Rate, Span, Time};
 use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_linux::Clock;
@@ -41,6 +41,13 @@ use crate::wake::Waker;
 
 /// Sessions of which an agent can hold labels.
 const LABELS: u32 = 1 << 16;
+
+/// From this rate of arrival on, packets are looked at together: ...
+const FAST: Rate = Rate::from_gbps(2);
+/// ... those of so long, which is less than the sender takes for the length of the path (`FlowConfig::path`), ...
+const TOGETHER: Span = Span::from_us(300);
+/// ... if the socket's buffer holds so much.
+const ROOMY: usize = 4 << 20;
 
 /// A host of Orca over UDP. Nothing blocks but [`Engine::wait`], and nothing happens by itself: call [`Engine::turn`], take
 /// what [`Engine::poll_event`] has, wait until the time that the turn returned.
@@ -74,7 +81,30 @@ pub struct Engine {
     waker: Waker,
     probes: Probes,
     asking: Option<group::Asking>,
+    arrivals: Arrivals,
     stats: Stats,
+}
+
+/// How fast packets arrive.
+#[derive(Debug)]
+struct Arrivals {
+    since: Time,
+    bytes: u64,
+    fast: bool,
+    /// Sockets can hold what comes while nobody looks.
+    roomy: bool,
+}
+
+impl Arrivals {
+    /// Whether packets come so fast that to be woken for each train of them costs more than to look now and then.
+    fn are_fast(&mut self, now: Time) -> bool {
+        let span = now.since(self.since);
+        if span >= Span::from_ms(1) {
+            self.fast = self.roomy && FAST.span_of(self.bytes) > span;
+            (self.since, self.bytes) = (now, 0);
+        }
+        self.fast
+    }
 }
 
 /// What was asked of whom, and who has answered.
@@ -170,6 +200,8 @@ impl Engine {
         let controller = fabric.and_then(control::controller);
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
+        let sockets = std::iter::once(&socket).chain(&group);
+        let roomy = sockets.map(UdpSocket::receive_buffer).all(|bytes| bytes >= ROOMY);
         Ok(Self {
             clock: Clock::start(),
             told: Time::ZERO,
@@ -196,6 +228,7 @@ impl Engine {
             waker,
             probes: Probes::default(),
             asking: None,
+            arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy },
             stats: Stats::default(),
             config,
         })
@@ -296,6 +329,14 @@ impl Engine {
             }
             None => None,
         };
+        if self.arrivals.are_fast(now) && !self.is_blocked() {
+            let left = until.map_or(TOGETHER, |until| until.since(now).min(TOGETHER));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left.0.div_ceil(1000) as i64 };
+            return match poll(&mut [], Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+        }
         let mut flags = PollFlags::IN;
         if self.is_blocked() {
             flags |= PollFlags::OUT;

@@ -59,6 +59,7 @@ impl Engine {
         let mut known: Option<(SocketAddr, HostId)> = None;
         for datagram in batch.datagrams() {
             self.stats.received += 1;
+            self.arrivals.bytes += datagram.bytes.len() as u64;
             let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
             let admitted = from.is_some() || self.peers.admits(datagram.from);
             // Who answers a question of ours has not been known before.

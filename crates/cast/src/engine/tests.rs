@@ -255,7 +255,7 @@ fn a_receiver_that_is_started_again_goes_on() {
     let mut engine = sender(None);
     let flow = rackweave_group::orca::flow::FlowConfig {
         // So slow that the crash is in the middle.
-        max_rate: Some(rackweave_core::Rate(400_000_000)),
+        max_rate: Some(Rate(400_000_000)),
         patience: Span::from_secs(1),
         ..engine.config.flow
     };
@@ -295,7 +295,7 @@ fn a_sender_that_is_started_again_goes_on() {
     {
         let mut engine = sender(None);
         let flow = rackweave_group::orca::flow::FlowConfig {
-            max_rate: Some(rackweave_core::Rate(400_000_000)),
+            max_rate: Some(Rate(400_000_000)),
             ..engine.config.flow
         };
         let host = engine.add_peer(receiver.address);
@@ -506,4 +506,22 @@ fn members_of_a_group_are_found() {
     assert!(asker.members("green", None, Span::from_ms(50), &|| false).unwrap().is_empty());
     // Nobody has become a peer by it, nothing grows.
     assert!(asker.asking.is_none() && !asker.peers.admits(all[0].address));
+}
+
+#[test]
+fn packets_are_gathered_only_while_they_come_fast() {
+    let mut arrivals = Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy: true };
+    let at = |ms: u64| Time::ZERO + Span::from_ms(ms);
+    let per_ms = FAST.bytes_in(Span::from_ms(1));
+    arrivals.bytes = per_ms * 3;
+    assert!(!arrivals.are_fast(Time::ZERO + Span::from_us(999)));
+    assert!(arrivals.are_fast(at(1)));
+    arrivals.bytes = per_ms;
+    assert!(!arrivals.are_fast(at(2)), "not faster than the bound");
+    arrivals.bytes = per_ms * 2;
+    assert!(arrivals.are_fast(at(3)));
+    assert!(!arrivals.are_fast(at(4)), "nothing comes any more");
+    // What does not fit into the socket's buffer would be lost.
+    (arrivals.bytes, arrivals.roomy) = (per_ms * 9, false);
+    assert!(!arrivals.are_fast(at(5)));
 }

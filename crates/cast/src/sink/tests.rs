@@ -103,6 +103,42 @@ fn an_interrupted_transfer_goes_on_at_the_last_good_chunk() {
 }
 
 #[test]
+fn a_damaged_chunk_is_not_kept_and_does_not_get_into_a_pipe() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, big(3 * CHUNK)).unwrap();
+    let mut source = Files::new(&[path]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut damaged = bytes.clone();
+    damaged[CHUNK + 5000] ^= 1;
+    let is_damage = |result: Result<(), SinkError>| result.is_err_and(|error| error.is_damage());
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    assert!(is_damage(sink.put(&damaged)));
+    drop(sink);
+    assert!(!to.path().join("x").exists());
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    let at = sink.begins_at() as usize;
+    assert!(at > CHUNK && at < CHUNK + 5000, "{at}");
+    assert_eq!(to.path().join("x.part").metadata().unwrap().len(), CHUNK as u64);
+    sink.put(&bytes[at..]).unwrap();
+    assert!(sink.is_complete());
+    assert_eq!(std::fs::read(to.path().join("x")).unwrap(), big(3 * CHUNK));
+    // Pieces that are copied, and pieces that are kept.
+    for piece in [1424, 100_000] {
+        let mut out = Vec::new();
+        let mut sink = PipeSink::new(&mut out);
+        let pieces: Vec<_> = damaged.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let first = pieces.iter().position(|piece| is_damage(sink.put_shared(piece))).unwrap();
+        assert_eq!(
+            first,
+            (at + crate::format::CHUNK_FRONT + CHUNK + crate::format::HASH - 1) / piece
+        );
+        drop(sink);
+        assert_eq!(out, big(3 * CHUNK)[..CHUNK]);
+    }
+}
+
+#[test]
 fn a_state_that_is_cut_off_anywhere_does_no_harm() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = from.path().join("x");

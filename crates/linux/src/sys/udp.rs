@@ -186,6 +186,12 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Bytes of its receive buffer, as far as the system says; it counts what packets take of its memory.
+    #[must_use]
+    pub fn receive_buffer(&self) -> usize {
+        self.socket.recv_buffer_size().unwrap_or(0)
+    }
+
     /// Takes what is sent to a multicast group, on the interface with this address (unspecified: the system's choice).
     ///
     /// # Errors
@@ -349,7 +355,6 @@ impl UdpSocket {
         }
         Ok(batch.filled)
     }
-
 }
 
 impl AsFd for UdpSocket {
