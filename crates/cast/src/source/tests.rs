@@ -109,3 +109,34 @@ fn a_pipe_is_spooled() {
     assert_eq!(got, [("pipe".into(), false, bytes)]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Records that an application has made pass as they are; fewer or more of them than it said are no stream.
+#[test]
+fn records_are_passed_on_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let records: Vec<u8> = (0..3 * CHUNK + 7).map(|i| (i / 5) as u8).collect();
+    let length = records.len() as u64;
+    for (said, good) in [(length, true), (length + 1, false), (length - 1, false)] {
+        let input = Box::new(io::Cursor::new(records.clone()));
+        let sizes = (said, 5);
+        let mut pipe = Pipe::records(input, folder.path(), (7, 8), sizes, CHUNK / 3, None).unwrap();
+        assert_eq!((pipe.stream(), pipe.content()), (7, 5));
+        let waker = Waker::new().unwrap();
+        pipe.start(waker.clone());
+        let error = loop {
+            if let Some(error) = pipe.error() {
+                break Some(error);
+            }
+            if pipe.end().is_some() {
+                break None;
+            }
+            waker.wait_in_tests();
+        };
+        assert_eq!(error.is_none(), good, "{error:?}");
+        if good {
+            let mut payload = Payload::new();
+            pipe.read(0, records.len(), &mut payload).unwrap();
+            assert!(payload.concat() == records);
+        }
+    }
+}

@@ -147,7 +147,10 @@ impl Controller {
         rack.live |= 1 << place.port;
         let none = rack.active == NO_AGENT;
         self.event(ControllerEvent::Live { host });
-        if none {
+        let active = self.active(place.rack);
+        let busy = active.is_some_and(|active| self.agents[active.0 as usize].sends > 0);
+        // A sender's link has enough to carry.
+        if none || busy && self.agents[host.0 as usize].sends == 0 {
             self.promote(now, place.rack);
         }
         none

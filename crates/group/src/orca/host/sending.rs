@@ -14,6 +14,9 @@ use crate::orca::label::Layout;
 /// Longest wait of a stream's start for labels.
 const HOLD: Span = Span::from_ms(10);
 
+/// A sender that was its rack's active agent, and got none of so many packets back, is it no longer.
+const ELSEWHERE: u32 = 1 << 14;
+
 /// Where a copy of what is for everyone goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
@@ -34,6 +37,10 @@ pub(super) struct Sending {
     /// Copies of each piece; computed anew when it is not up to date.
     copies: Vec<Copy>,
     stale: bool,
+    /// This host is the active agent of its rack: what is to come back to the rack comes to the one host that has it.
+    is_active: bool,
+    /// Packets with a pilot label since one has come back.
+    gone: u32,
     /// Since when data has been under way.
     busy: Option<Time>,
     offered: u64,
@@ -60,6 +67,8 @@ impl Sending {
             tree: Tree::default(),
             copies: Vec::new(),
             stale: true,
+            is_active: false,
+            gone: 0,
             busy: None,
             offered: 0,
             hold_until: None,
@@ -103,6 +112,21 @@ impl Sending {
     pub(super) fn handle_controller(&mut self, now: Time, body: &Body) {
         if let Some(client) = &mut self.client {
             self.stale |= client.handle(now, body);
+        }
+    }
+
+    /// The sender's own data has come to it as to its rack's active agent. Ours: it labels for its rack by its own table then, lest the driver have
+    /// to relay what it sends.
+    pub(super) fn comes_back(&mut self) {
+        self.stale |= !self.is_active;
+        (self.is_active, self.gone) = (true, 0);
+    }
+
+    /// So many packets go with a pilot label.
+    pub(super) fn goes(&mut self, packets: u32) {
+        self.gone = self.gone.saturating_add(packets);
+        if self.is_active && self.gone >= ELSEWHERE {
+            (self.is_active, self.stale) = (false, true);
         }
     }
 
@@ -216,10 +240,10 @@ impl Sending {
                 let (pilot, own) = client.labels();
                 let (covered, own_rack) = (client.covered(), layout.place(me).rack);
                 let at_home = |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
-                // Where the pilot label can't lead back, or doesn't lead anywhere, the sender's rack gets a copy labelled
+                // Where the pilot label can't lead back, or only to this host, or doesn't lead anywhere, the sender's rack gets a copy labelled
                 // by the sender's own table ("application flow"), for which it needs no agent.
                 let any_home = self.attached.iter().any(|it| covered.contains(it) && at_home(it));
-                let label_home = any_home && (pilot.0 == 0 || !layout.returns());
+                let label_home = any_home && (pilot.0 == 0 || !layout.returns() || self.is_active);
                 let by_table = |it: &HostId| covered.contains(it) && label_home && at_home(it);
                 let by_agent = |it: &HostId| {
                     let is_dark = || client.is_dark(layout.place(*it).rack);

@@ -1,5 +1,6 @@
 //! What a host does with packets, time and links.
 
+use super::sending::Copy;
 use super::*;
 use crate::orca::switch::newer;
 
@@ -33,7 +34,11 @@ impl Host {
             None => None,
         };
         let mut relays = 0;
-        if data.labelled == Labelled::Pilot && !self.sending.contains_key(&session) {
+        if data.labelled == Labelled::Pilot
+            && let Some(sending) = self.sending.get_mut(&session)
+        {
+            sending.comes_back();
+        } else if data.labelled == Labelled::Pilot {
             let relay = self.agent.external(now, session, src);
             if relay.ports != 0 {
                 relays = self.relay(port, data, relay.ports);
@@ -386,6 +391,12 @@ impl Host {
             return false;
         }
         let copies = sending.copies(now, me, &self.config.layout, self.config.ports).to_vec();
+        let is_pilot = |copy: &Copy| copy.to.is_none() && copy.labelled == Labelled::Pilot;
+        if copies.iter().any(is_pilot)
+            && let Some(sending) = self.sending.get_mut(&session)
+        {
+            sending.goes(run.len() as u32);
+        }
         for copy in copies {
             for piece in &run {
                 let data =

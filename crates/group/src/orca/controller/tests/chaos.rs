@@ -88,6 +88,20 @@ fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
     net.run_for(Span::from_secs(MOST), |net| net.controller().sessions().count() == 0);
 }
 
+/// The controller forgets, and makes the sender the active agent of its rack before it knows that it sends.
+#[test]
+fn the_sender_becomes_the_active_agent() {
+    use Step::{Crash, Forget, Leave};
+    let steps = [
+        (3811, Forget(3908)),
+        (7133, Crash(4, 10494)),
+        (7143, Crash(6, 12252)),
+        (3822, Leave(10)),
+        (6602, Crash(7, 14864)),
+    ];
+    play(1_038_413, &steps, SlowPolicy::Wait, false);
+}
+
 fn slow() -> impl Strategy<Value = SlowPolicy> {
     prop_oneof![Just(FlowConfig::default().slow), Just(SlowPolicy::Wait)]
 }

@@ -88,10 +88,39 @@ fn the_senders_rack_needs_no_agent() {
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
 }
 
+/// A sender that is its rack's active agent: what comes back for the rack comes to itself.
+#[test]
+fn a_sender_that_is_the_active_agent_of_its_rack() {
+    let mut net = Net::with_agents(leaf_spine(3, 4, 2), 1, T, |host| host == 1 || host > 2);
+    for host in [3, 2] {
+        net.crash(host, true);
+    }
+    net.run_for(Span::from_secs(1), |net| {
+        (0..3).all(|rack| net.controller().active(rack).is_some())
+    });
+    net.crash(2, false);
+    assert_eq!(net.controller().active(0), Some(HostId(1)));
+    net.open(1, 9, &[2, 5, 8], Spread::Labels, FlowConfig::default(), 36 * LENGTH);
+    net.run_until(net.now + Span::from_ms(15));
+    assert_eq!(copies(&mut net), 2, "one by its own label {}", net.state());
+    // Another one lives again, and is made active: it sends nothing.
+    net.crash(3, false);
+    net.run_for(T * 5, |net| net.controller().active(0) == Some(HostId(3)));
+    net.run_until(net.now + Span::from_ms(40));
+    assert_eq!(copies(&mut net), 1, "{}", net.state());
+    net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
+    for host in [2, 5, 8] {
+        assert!(net.has_whole(host, 9, 36 * LENGTH), "h{host} {}", net.state());
+    }
+    let repaired = net.at(1, |_, host| host.summary(Session(9)));
+    println!("{repaired:?}");
+}
+
 /// A sender that is no agent crashes: its session is forgotten, by the controller and by all agents. A live one's is not.
 #[test]
 fn the_sessions_of_a_crashed_sender_are_forgotten() {
-    let mut net = Net::with_agents(leaf_spine(3, 4, 2), 1, T, |host| host > 2);
+    let timeout = Span::from_ms(40);
+    let mut net = Net::with_agents(leaf_spine(3, 4, 2), 1, timeout, |host| host > 2);
     net.run_for(Span::from_secs(1), |net| {
         (0..3).all(|rack| net.controller().active(rack).is_some())
     });

@@ -249,7 +249,6 @@ impl Sender {
                 });
             }
             let peer = &mut self.peers.list[number as usize];
-            peer.lost += u64::from(again) * payload;
             peer.alone.as_deref_mut().unwrap_or(&mut self.group).lost_again(again);
         }
     }
