@@ -73,6 +73,51 @@ fn groups() {
     }
 }
 
+/// What becomes of seeds when they are cut, joined, damaged and grown: the same bytes each time.
+fn mutants(target: &str, count: usize, mut check: impl FnMut(&[u8])) {
+    let seeds = seeds(target);
+    let mut random = 1_u64;
+    let mut next = || {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize
+    };
+    for _ in 0..count {
+        let mut bytes = seeds[next() % seeds.len()].1.clone();
+        for _ in 0..=next() % 4 {
+            let at = next() % (bytes.len() + 1);
+            match next() % 6 {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at, next() as u8),
+                2 => {
+                    let other = &seeds[next() % seeds.len()].1;
+                    bytes.truncate(at);
+                    bytes.extend_from_slice(&other[next() % (other.len() + 1)..]);
+                }
+                3 => bytes.iter_mut().skip(at).take(1 + next() % 8).for_each(|byte| *byte = 255),
+                4 => bytes.iter_mut().skip(at).take(8).for_each(|byte| *byte = 0),
+                _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << (at & 7)),
+            }
+        }
+        check(&bytes);
+    }
+}
+
+#[test]
+fn streams_that_are_nearly_right() {
+    let mut whole = 0;
+    mutants("decode_cast", 300_000, |bytes| whole += u32::from(checks::stream(bytes)));
+    // Some changes are to names and times, or none at all.
+    assert!(whole > 0);
+}
+
+#[test]
+fn messages_about_groups_that_are_nearly_right() {
+    mutants("decode_group", 300_000, |bytes| {
+        checks::group(bytes);
+    });
+}
+
 /// Else: `SEEDS=write cargo test -p rackweave-cast --test corpus`.
 #[test]
 fn seeds_are_up_to_date() {

@@ -1,63 +1,12 @@
 //! `rackweave cast` as users run it, on loopback.
 
+mod casts;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::Stdio;
 
-use serde_json::Value;
-
-fn rackweave(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
-    command.arg("cast").args(args).stdin(Stdio::null());
-    command
-}
-
-/// A receiver, and the address that it has told.
-struct Receiver {
-    child: Child,
-    address: String,
-    stderr: BufReader<ChildStderr>,
-}
-
-impl Receiver {
-    fn start(args: &[&str]) -> Self {
-        let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0"]);
-        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut this = Self { child, address: String::new(), stderr };
-        while this.address.is_empty() {
-            let mut line = String::new();
-            assert!(this.stderr.read_line(&mut line).unwrap() > 0, "it has ended");
-            if let Some(address) = line.trim().strip_prefix("receiving at ") {
-                this.address = address.to_owned();
-            }
-        }
-        this
-    }
-
-    fn into(folder: &Path, args: &[&str]) -> Self {
-        let mut all = vec!["--dir", folder.to_str().unwrap()];
-        all.extend(args);
-        Self::start(&all)
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        // Those that have ended have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
-
-fn content(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 11) as u8 ^ (i / 90_000) as u8).collect()
-}
+use casts::{Receiver, content, json, rackweave};
 
 #[test]
 fn files_reach_two_receivers_and_one_document_tells_it() {

@@ -308,7 +308,22 @@ fn lists_are_tables_and_documents() {
         let items = document[topic].as_array().unwrap();
         items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names("transports"), ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "datagram"]);
+    assert_eq!(
+        names("transports"),
+        [
+            "homa",
+            "dctcp",
+            "tcp",
+            "ndp",
+            "phost",
+            "polo",
+            "datagram",
+            "orca",
+            "cast-unicast",
+            "cast-tcp",
+            "cast-chain"
+        ]
+    );
     assert_eq!(names("fabrics"), ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
     assert!(names("workloads").contains(&"W4".to_owned()));
     let scenarios = names("scenarios");

@@ -101,7 +101,21 @@ fn transports() -> Vec<Item> {
             "what UDP does: line rate, one way, lost is lost; for background load",
             &json!({ "profiles": [], "sources": ["RFC 768"] }),
         ),
+        cast(
+            "orca",
+            "one to many: switches copy by labels that servers keep, receivers' statuses are merged",
+            "NSDI 2022",
+        ),
+        cast("cast-unicast", "one to many: a copy to each over UDP, lost is lost", "RFC 768"),
+        cast("cast-tcp", "one to many: a TCP connection to each", "RFC 9293"),
+        cast("cast-chain", "one to many: over TCP from each to the next", "RFC 9293"),
     ]
+}
+
+/// A scheme that carries files to many, and nothing else.
+fn cast(name: &str, description: &str, source: &str) -> Item {
+    let facts = json!({ "profiles": [], "sources": [source], "workload": "cast" });
+    Item::new(name, description, &facts)
 }
 
 fn fabrics() -> Vec<Item> {
@@ -214,6 +228,9 @@ fn details(topic: Topic, item: &Item) -> Vec<String> {
             ),
             words("source"),
         ],
+        Topic::Transports if !words("workload").is_empty() => {
+            vec![format!("{}; for [workload.{}]", words("sources"), words("workload"))]
+        }
         Topic::Transports if words("profiles").is_empty() => vec![words("sources")],
         Topic::Transports => {
             vec![format!("{}; profiles: {}", words("sources"), words("profiles"))]
@@ -235,27 +252,42 @@ mod tests {
 
     #[test]
     fn every_listed_transport_and_fabric_can_be_run() {
-        let scenario = |transport: &str, fabric: &str| {
+        let scenario = |transport: &Item, fabric: &str| {
             let keys = match fabric {
                 "single-switch" => "hosts = 4",
                 "dumbbell" => "left = 2\nright = 2",
                 "leaf-spine" => "leaves = 2\nhosts_per_leaf = 2\nspines = 2",
                 _ => "k = 4",
             };
+            let workload = match transport.facts.get("workload").and_then(Value::as_str) {
+                Some("cast") => "[workload.cast]\nsender = 0\nreceivers = [1, 2]\nfiles = ['1 KB']",
+                _ => "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
+            };
+            let name = &transport.name;
             let text = format!(
-                "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{transport}'\n\
-                 [fabric.switch]\ntrim = {}\n\
-                 [workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
-                transport == "ndp"
+                "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{name}'\n\
+                 [fabric.switch]\ntrim = {}\n{workload}",
+                name == "ndp"
             );
             Scenario::parse("test.toml", &text, Path::new("."), &[], None).map(drop)
         };
         for transport in items(Topic::Transports) {
             for fabric in items(Topic::Fabrics) {
-                let result = scenario(&transport.name, &fabric.name);
+                let result = scenario(&transport, &fabric.name);
                 assert!(result.is_ok(), "{} on {}: {result:?}", transport.name, fabric.name);
             }
         }
+    }
+
+    #[test]
+    fn every_scheme_for_casts_is_listed() {
+        let listed: Vec<String> =
+            items(Topic::Transports).into_iter().map(|item| item.name).collect();
+        for scheme in crate::scenario::cast::Name::ALL {
+            assert!(listed.iter().any(|name| name == scheme.as_str()), "{}", scheme.as_str());
+        }
+        let text = to_text(Topic::Transports, &items(Topic::Transports));
+        assert!(text.contains("NSDI 2022; for [workload.cast]"), "{text}");
     }
 
     #[test]

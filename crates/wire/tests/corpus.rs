@@ -67,6 +67,43 @@ fn orca() {
     replay("decode_orca", checks::orca);
 }
 
+/// Seeds of Orca's packets, cut, joined, damaged and grown: the same bytes each time.
+#[test]
+fn orca_packets_that_are_nearly_right() {
+    let mut seeds: Vec<_> = fs::read_dir(corpus("decode_orca"))
+        .expect("the corpus is there")
+        .map(|entry| entry.expect("the folder can be read").path())
+        .collect();
+    seeds.sort();
+    let seeds: Vec<Vec<u8>> =
+        seeds.iter().map(|path| fs::read(path).expect("the seed can be read")).collect();
+    let mut random = 1_u64;
+    let mut next = || {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize
+    };
+    for _ in 0..100_000 {
+        let mut bytes = seeds[next() % seeds.len()].clone();
+        for _ in 0..=next() % 4 {
+            let at = next() % (bytes.len() + 1);
+            match next() % 6 {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at, next() as u8),
+                2 => {
+                    let other = &seeds[next() % seeds.len()];
+                    bytes.truncate(at);
+                    bytes.extend_from_slice(&other[next() % (other.len() + 1)..]);
+                }
+                3 => bytes.iter_mut().skip(at).take(1 + next() % 8).for_each(|byte| *byte = 255),
+                4 => bytes.iter_mut().skip(at).take(8).for_each(|byte| *byte = 0),
+                _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << (at & 7)),
+            }
+        }
+        checks::orca(&bytes);
+    }
+}
+
 /// Else: `cargo run -p rackweave-wire --example fuzz_seeds`.
 #[test]
 fn seeds_are_up_to_date() {

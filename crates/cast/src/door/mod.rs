@@ -186,7 +186,46 @@ fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::format::check_path;
+
+    proptest! {
+        #[test]
+        fn any_first_line_is_understood_or_refused(
+            at in any::<prop::sample::Index>(),
+            letters in "[\\[\\]{}\"':,./0-9a-z\\\\ \\x00]{0,12}",
+            name in ".{0,300}",
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let good = serde_json::json!({ "send": { "to": ["127.0.0.1:5"], "name": name } });
+            let mut line = good.to_string().into_bytes();
+            if let Ok(Wanted::Send(wish)) = parse(&line) {
+                prop_assert!(wish.to.len() == 1 && wish.name == name);
+                prop_assert!(check_path(wish.name.as_bytes()).is_ok());
+            }
+            let at = at.index(line.len());
+            line.splice(at..at, letters.into_bytes());
+            if let Ok(Wanted::Send(wish)) = parse(&line) {
+                prop_assert!(!wish.to.is_empty() && check_path(wish.name.as_bytes()).is_ok());
+            }
+            let _ = parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_first_line_that_does_not_end_is_not_kept() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            // Until it is hung up.
+            while theirs.write_all(&[b'{'; 4096]).is_ok() {}
+        });
+        let error = first_line(&mut ours).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+        drop(ours);
+        writer.join().unwrap();
+    }
 
     #[test]
     fn a_door_is_one_agents_and_says_what_is_wrong() {

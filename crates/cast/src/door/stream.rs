@@ -218,7 +218,7 @@ mod tests {
         fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
             self.bytes.extend_from_slice(bytes);
             match self.bytes.len() > self.bad {
-                true => Err(SinkError::Full("here".into())),
+                true => Err(SinkError::Full { path: "here".into(), needs: None, free: None }),
                 false => Ok(()),
             }
         }

@@ -93,8 +93,14 @@ impl Engine {
                 incoming.drain.close();
                 before.push(incoming.drain);
             }
-            self.host.leave(now, old, Reason::Left);
+            // Not for good: was the new invitation an old one that somebody has replayed, the sender invites again.
+            self.host.leave(now, old, Reason::Unknown);
         }
+        // Nor may one that has been given up still write when the next one begins.
+        let (same, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
+        self.closing = others;
+        before.extend(same.into_iter().map(|(_, drain)| drain));
         let full = self.incoming.len() >= self.config.max_sessions as usize;
         let decision = match &mut self.accept {
             Some(_) if full => Decision::Refuse(Reason::Busy),
@@ -103,7 +109,7 @@ impl Engine {
         };
         let make = match decision {
             Decision::Refuse(reason) => {
-                self.closing.append(&mut before);
+                self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
                 return self.host.refuse(now, session, reason);
             }
             Decision::Take(make) => make,
@@ -190,7 +196,7 @@ impl Engine {
                     return self.fail(session, Reason::Left);
                 }
                 incoming.drain.close();
-                self.closing.push(incoming.drain);
+                self.closing.push((incoming.stream, incoming.drain));
             }
             _ => {}
         }
@@ -206,7 +212,7 @@ impl Engine {
             self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
         }
         incoming.drain.close();
-        self.closing.push(incoming.drain);
+        self.closing.push((incoming.stream, incoming.drain));
     }
 
     /// Hands on what is in order, and tells the machines what the sinks have taken. When to do so again.
@@ -278,7 +284,7 @@ impl Engine {
         for session in failed {
             if let Some(mut incoming) = self.incoming.remove(&session) {
                 incoming.drain.close();
-                self.closing.push(incoming.drain);
+                self.closing.push((incoming.stream, incoming.drain));
             }
         }
         again
@@ -286,7 +292,7 @@ impl Engine {
 
     /// Forgets sinks that have ended.
     pub(super) fn reap(&mut self) {
-        self.closing.retain(|drain| !drain.has_ended());
+        self.closing.retain(|(_, drain)| !drain.has_ended());
     }
 
     /// Waits for sinks that still write what they were given, but no longer than `limit`: one may wait for who reads a pipe.

@@ -74,8 +74,8 @@ pub struct Engine {
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
     incoming: BTreeMap<Session, Incoming>,
-    /// Sinks of sessions that are over, which still write.
-    closing: Vec<Drain>,
+    /// Sinks of sessions that are over, which still write, and the streams that they are of.
+    closing: Vec<(u128, Drain)>,
     accept: Option<Accept>,
     events: VecDeque<EngineEvent>,
     waker: Waker,

@@ -4,6 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+mod forged;
+
 use super::*;
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
@@ -32,14 +34,17 @@ impl Receiving {
         limit: Option<u64>,
         bind: SocketAddr,
     ) -> Self {
-        let config = EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
+        let mut config =
+            EngineConfig { secret: secret.map(<[u8]>::to_vec), ..EngineConfig::new(bind) };
+        // What waits for it is not waited for in tests.
+        config.flow.patience = Span::from_secs(3600);
         Self::start_with(folder, limit, config).unwrap()
     }
 
     fn start_with(
         folder: tempfile::TempDir,
         limit: Option<u64>,
-        mut engine: EngineConfig,
+        engine: EngineConfig,
     ) -> Result<Self, EngineError> {
         let config =
             FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
@@ -49,8 +54,6 @@ impl Receiving {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
-        // What waits for it is not waited for in tests.
-        engine.flow.patience = Span::from_secs(3600);
         let mut engine = Engine::new(engine, Some(accept))?;
         let (address, waker) = (engine.local_addr(), engine.waker());
         let stop = Arc::new(AtomicBool::new(false));

@@ -1,21 +1,19 @@
 //! Files into a folder.
 
 use std::ffi::OsStr;
-use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::fs::{File, FileTimes, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::FileType;
 
+use super::place::{Held, Spot, failed};
 use super::state::{self, State};
 use super::{FileDone, Sink, SinkError};
-use crate::format::{DecodeError, Decoder, FileHeader, Hash, Take};
-
-/// What a file is called until it is complete.
-const PART: &str = ".part";
+use crate::format::{CHUNK, DecodeError, Decoder, FileHeader, Hash, Resume, Take};
 
 /// Where files go, and how.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +42,13 @@ pub struct Folder {
 #[derive(Debug)]
 struct Writer {
     config: FolderConfig,
+    root: Held,
+    /// The folder that was entered last, and its path in the stream.
+    entered: (Vec<u8>, Held),
     stream: u128,
     state: Option<State>,
+    /// The path of the file that an earlier attempt at this stream was about.
+    mine: Option<Vec<u8>>,
     current: Option<Current>,
     files: u64,
     bytes: u64,
@@ -53,14 +56,13 @@ struct Writer {
     ended: bool,
     done: Vec<FileDone>,
     /// Directories get their times and modes when nothing is put into them any more.
-    directories: Vec<(PathBuf, FileHeader)>,
+    directories: Vec<FileHeader>,
 }
 
 #[derive(Debug)]
 struct Current {
     file: File,
-    part: PathBuf,
-    path: PathBuf,
+    spot: Spot,
     header: FileHeader,
     bytes: u64,
 }
@@ -71,11 +73,14 @@ impl Folder {
     /// # Errors
     /// If the folder can't be written.
     pub fn new(config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
-        std::fs::create_dir_all(&config.folder).map_err(|error| failed(&config.folder, error))?;
+        let root = Held::open(&config.folder)?;
         let mut writer = Writer {
             config,
+            entered: (Vec::new(), root.clone()),
+            root: root.clone(),
             stream,
             state: None,
+            mine: None,
             current: None,
             files: 0,
             bytes: 0,
@@ -84,14 +89,13 @@ impl Folder {
             done: Vec::new(),
             directories: Vec::new(),
         };
-        let path = |header: &FileHeader| writer.place(header).ok();
-        let Some(found) = state::load(&writer.config.folder, stream, path, with_part) else {
+        let Some(found) = state::load(&root, stream, |header| writer.place(header).ok()) else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
         let resume = found.resume;
-        let folder = &writer.config.folder;
-        let state =
-            State::recreate(folder, stream, &resume).map_err(|error| failed(folder, error))?;
+        (writer.directories, writer.mine) = (found.directories, found.under_way);
+        let state = State::recreate(&root, stream, &resume, writer.directories.iter())
+            .map_err(|error| failed(root.path(), error))?;
         writer.state = Some(state);
         (writer.files, writer.bytes) = (resume.files, resume.bytes);
         if let Some((header, _)) = &resume.file {
@@ -102,104 +106,124 @@ impl Folder {
     }
 }
 
-fn with_part(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(PART);
-    name.into()
-}
-
-fn failed(path: &Path, source: io::Error) -> SinkError {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            SinkError::Full(path.to_owned())
-        }
-        _ => SinkError::Write { path: path.to_owned(), source },
-    }
-}
-
 impl Writer {
-    /// Where a file goes. Folders between are made; nothing is followed that leads out of them.
-    fn place(&self, header: &FileHeader) -> Result<PathBuf, SinkError> {
-        if let Some(only) = &self.config.only {
-            return Ok(only.clone());
-        }
-        let mut path = self.config.folder.clone();
-        let mut names = header.path.split(|byte| *byte == b'/').peekable();
-        while let Some(name) = names.next() {
-            path.push(OsStr::from_bytes(name));
-            if names.peek().is_some() {
-                make_folder(&path)?;
+    /// The folder that this is a path of in the stream; those that are missing are made.
+    fn enter(&mut self, path: &[u8]) -> Result<Held, SinkError> {
+        if self.entered.0 != path {
+            let mut folder = self.root.clone();
+            for name in path.split(|byte| *byte == b'/') {
+                folder = folder.enter(OsStr::from_bytes(name))?;
             }
+            self.entered = (path.to_vec(), folder);
         }
-        Ok(path)
+        Ok(self.entered.1.clone())
+    }
+
+    /// Where a file goes. Folders between are made; nothing is followed that leads out of them.
+    fn place(&mut self, header: &FileHeader) -> Result<Spot, SinkError> {
+        if let Some(only) = &self.config.only {
+            let folder = only.parent().map(PathBuf::from).unwrap_or_default();
+            return Ok(self.root.called(folder).at(only.file_name().unwrap_or_default()));
+        }
+        let slash = header.path.iter().rposition(|byte| *byte == b'/');
+        Ok(match slash {
+            Some(slash) => {
+                let name = OsStr::from_bytes(&header.path[slash + 1..]);
+                self.enter(&header.path[..slash])?.at(name)
+            }
+            None => self.root.at(OsStr::from_bytes(&header.path)),
+        })
     }
 
     fn open(&mut self, header: &FileHeader, keep: u64) -> Result<(), SinkError> {
-        let path = self.place(header)?;
-        if !self.config.overwrite && path.symlink_metadata().is_ok() {
-            return Err(SinkError::Exists(path));
+        let spot = self.place(header)?;
+        match spot.kind() {
+            Some(FileType::Directory) => return Err(SinkError::IsFolder(spot.path())),
+            Some(_) if !self.config.overwrite => return Err(SinkError::Exists(spot.path())),
+            _ => {}
         }
-        let part = with_part(&path);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(keep == 0).mode(0o600);
-        // No link, and no waiting for who reads a pipe.
-        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let open = || -> io::Result<File> {
-            let mut file = options.open(&part)?;
-            if !file.metadata()?.is_file() {
-                return Err(io::Error::other("it is not a file"));
-            }
-            file.set_len(keep)?;
-            file.seek(SeekFrom::Start(keep))?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| failed(&part, error))?;
-        self.current = Some(Current { file, part, path, header: header.clone(), bytes: keep });
+        let part = spot.part();
+        let mine = self.config.overwrite || self.mine.take().is_some_and(|it| it == header.path);
+        let mut file = part.write(mine)?;
+        file.set_len(keep)
+            .and_then(|()| file.seek(SeekFrom::Start(keep)))
+            .map_err(|error| failed(&part.path(), error))?;
+        self.current = Some(Current { file, spot, header: header.clone(), bytes: keep });
         Ok(())
     }
 
-    fn finish(&mut self, current: Current, hash: &Hash, at: u64) -> Result<(), SinkError> {
-        let Current { file, part, path, header, bytes } = current;
-        let wrap = |error| failed(&part, error);
-        file.set_permissions(Permissions::from_mode(u32::from(header.mode))).map_err(wrap)?;
-        // A pipe has no time of its own.
-        if header.length.is_some() {
+    fn finish(&mut self, hash: &Hash, at: u64) -> Result<(), SinkError> {
+        let place = match &self.current {
+            // What comes from a pipe comes only once, and has no time of its own.
+            Some(current) if current.header.length.is_some() => {
+                let bytes = self.bytes + current.bytes;
+                Some((current.header.clone(), [at, self.files + 1, bytes]))
+            }
+            _ => None,
+        };
+        if let Some((header, place)) = &place {
+            self.note(|state| state.naming(header, hash, *place))?;
+        }
+        let Some(current) = self.current.take() else { return Ok(()) };
+        let Current { file, spot, header, bytes } = current;
+        let part = spot.part();
+        let wrap = |error| failed(&part.path(), error);
+        if place.is_some() {
             file.set_times(times(&header)).map_err(wrap)?;
         }
+        file.set_permissions(Permissions::from_mode(u32::from(header.mode))).map_err(wrap)?;
         if self.config.sync {
             file.sync_all().map_err(wrap)?;
         }
-        drop(file);
-        // What comes from a pipe comes only once.
-        if header.length.is_some() {
-            let place = [at, self.files + 1, self.bytes + bytes];
-            self.note(|state| state.naming(&header, hash, place))?;
+        let named = if self.config.overwrite { part.rename(&spot) } else { part.rename_new(&spot) };
+        if let Err(error) = named {
+            // Another attempt is to be able to write it.
+            let _ = file.set_permissions(Permissions::from_mode(0o600));
+            return Err(match error.kind() {
+                io::ErrorKind::AlreadyExists => SinkError::Exists(spot.path()),
+                _ => failed(&spot.path(), error),
+            });
         }
-        rename(&part, &path, self.config.overwrite)?;
-        if self.config.sync
-            && let Some(folder) = path.parent()
-        {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            File::open(folder)
+        if self.config.sync {
+            let folder = spot.folder();
+            folder
+                .file()
                 .and_then(|it| it.sync_all())
-                .map_err(|error| failed(folder, error))?;
+                .map_err(|error| failed(folder.path(), error))?;
         }
-        self.done.push(FileDone { path, bytes, hash: *hash });
+        self.done.push(FileDone { path: spot.path(), bytes, hash: *hash });
         Ok(())
     }
 
     /// Notes something in the state; a disk that has no room for it has none for files either.
     fn note(&mut self, note: impl FnOnce(&mut State) -> io::Result<()>) -> Result<(), SinkError> {
-        let folder = &self.config.folder;
-        if self.state.is_none() {
-            let state =
-                State::create(folder, self.stream).map_err(|error| failed(folder, error))?;
-            self.state = Some(state);
+        let noted = match &mut self.state {
+            Some(state) => note(state),
+            None => State::create(&self.root, self.stream).and_then(|mut state| {
+                let result = note(&mut state);
+                self.state = Some(state);
+                result
+            }),
+        };
+        noted.map_err(|error| self.failed(error))
+    }
+
+    /// What failed, for the file under way: what it lacks is what people want to know.
+    fn failed(&self, error: io::Error) -> SinkError {
+        let Some(current) = &self.current else { return failed(self.root.path(), error) };
+        match failed(&current.spot.part().path(), error) {
+            SinkError::Full { path, .. } => self.full(current, path),
+            other => other,
         }
-        match &mut self.state {
-            Some(state) => note(state).map_err(|error| failed(folder, error)),
-            None => Ok(()),
-        }
+    }
+
+    fn full(&self, current: &Current, path: PathBuf) -> SinkError {
+        let needs = current.header.length.map(|length| length.saturating_sub(current.bytes));
+        let free = match self.config.limit {
+            Some(limit) => Some(limit.saturating_sub(self.written)),
+            None => current.spot.folder().free(),
+        };
+        SinkError::Full { path, needs, free }
     }
 }
 
@@ -215,30 +239,6 @@ fn times(header: &FileHeader) -> FileTimes {
         .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
 }
 
-fn rename(from: &Path, to: &Path, overwrite: bool) -> Result<(), SinkError> {
-    if !overwrite {
-        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::EXIST) => return Err(SinkError::Exists(to.to_owned())),
-            // File systems that can't: it was looked before.
-            Err(_) => {}
-        }
-    }
-    std::fs::rename(from, to).map_err(|error| failed(to, error))
-}
-
-/// A folder below the one that was asked for: made, or there already, but no link.
-fn make_folder(path: &Path) -> Result<(), SinkError> {
-    match std::fs::create_dir(path) {
-        Ok(()) => Ok(()),
-        Err(error) => match path.symlink_metadata() {
-            Ok(meta) if meta.is_dir() => Ok(()),
-            Ok(_) => Err(SinkError::NotFolder(path.to_owned())),
-            Err(_) => Err(failed(path, error)),
-        },
-    }
-}
-
 impl Take for Writer {
     type Error = SinkError;
 
@@ -247,15 +247,15 @@ impl Take for Writer {
             return Err(SinkError::Several);
         }
         if header.directory {
-            let path = self.place(header)?;
-            make_folder(&path)?;
-            self.directories.push((path, header.clone()));
+            self.enter(&header.path)?;
+            self.note(|state| state.directory(header))?;
+            self.directories.push(header.clone());
             self.files += 1;
             return Ok(());
         }
         self.open(header, 0)?;
         // What comes from a pipe comes only once, and a short file soon again.
-        if header.length.is_some_and(|length| length >= crate::format::CHUNK as u64) {
+        if header.length.is_some_and(|length| length >= CHUNK as u64) {
             let (files, bytes) = (self.files, self.bytes);
             self.note(|state| state.begin(header, at, files, bytes))?;
         }
@@ -265,43 +265,58 @@ impl Take for Writer {
     /// Into the part at once, while they are in the cache. What turns out to be wrong is never noted, so that it is cut off
     /// when the transfer goes on.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        let limit = self.config.limit.unwrap_or(u64::MAX);
         let Some(current) = &mut self.current else { return Ok(()) };
-        self.written += bytes.len() as u64;
-        if self.config.limit.is_some_and(|limit| self.written > limit) {
-            return Err(SinkError::Full(current.part.clone()));
+        let written = match self.written + bytes.len() as u64 > limit {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => current.file.write_all(bytes),
+        };
+        if let Err(error) = written {
+            return Err(self.failed(error));
         }
-        current.file.write_all(bytes).map_err(|error| failed(&current.part, error))?;
+        self.written += bytes.len() as u64;
         current.bytes += bytes.len() as u64;
         Ok(())
     }
 
     fn chunk(&mut self, hash: &Hash, _: u64) -> Result<(), SinkError> {
         let Some(current) = &self.current else { return Ok(()) };
-        if current.header.length.is_some_and(|length| length >= crate::format::CHUNK as u64) {
+        if current.header.length.is_some_and(|length| length >= CHUNK as u64) {
             self.note(|state| state.chunk(hash))?;
         }
         Ok(())
     }
 
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), SinkError> {
-        let Some(current) = self.current.take() else { return Ok(()) };
+        let Some(current) = &self.current else { return Ok(()) };
         let known = current.header.length.is_some();
-        self.finish(current, hash, at)?;
+        self.finish(hash, at)?;
         self.files += 1;
         self.bytes += length;
         let (files, bytes) = (self.files, self.bytes);
         if known {
             self.note(|state| state.done(at, files, bytes))?;
+            if self.state.as_ref().is_some_and(State::is_long) {
+                let done = Resume { files, bytes, file: None, single: None, at };
+                let directories = self.directories.iter();
+                let state = State::recreate(&self.root, self.stream, &done, directories)
+                    .map_err(|error| failed(self.root.path(), error))?;
+                self.state = Some(state);
+            }
         }
         Ok(())
     }
 
     fn end(&mut self, _: u64, _: u64) -> Result<(), SinkError> {
-        for (path, header) in self.directories.drain(..).rev() {
+        for header in std::mem::take(&mut self.directories).iter().rev() {
             let mode = u32::from(header.mode) | 0o700;
             // The files are right: a folder's time is not worth an error.
-            let _ = std::fs::set_permissions(&path, Permissions::from_mode(mode));
-            let _ = File::open(&path).and_then(|it| it.set_times(times(&header)));
+            if let Ok(folder) = self.enter(&header.path).map(|folder| folder.file())
+                && let Ok(folder) = folder
+            {
+                let _ = folder.set_permissions(Permissions::from_mode(mode));
+                let _ = folder.set_times(times(header));
+            }
         }
         if let Some(state) = self.state.take() {
             state.remove();
@@ -318,10 +333,18 @@ impl Sink for Folder {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let result = self.decoder.push(bytes, &mut self.writer);
-        // The file was another one when its first chunks came (of the same length and time): the next attempt begins anew.
-        if matches!(result, Err(SinkError::Stream(DecodeError::FileHash)))
-            && let Some(state) = self.writer.state.take()
-        {
+        if result.is_err() {
+            // Another attempt may write it.
+            self.writer.current = None;
+        }
+        // The file was another one when its first chunks came (of the same length and time), or the state is not what was
+        // noted: the next attempt begins anew.
+        let stale = match &result {
+            Err(SinkError::Stream(DecodeError::FileHash)) => true,
+            Err(SinkError::Stream(_)) => self.begins_at > 0,
+            _ => false,
+        };
+        if stale && let Some(state) = self.writer.state.take() {
             state.remove();
         }
         result

@@ -2,6 +2,7 @@
 
 mod drain;
 mod folder;
+mod place;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -25,8 +26,24 @@ pub enum SinkError {
     #[error("{0} exists already: --overwrite replaces it")]
     Exists(PathBuf),
     /// The disk.
-    #[error("the disk is full: cannot write {0}")]
-    Full(PathBuf),
+    #[error("the disk is full: cannot write {}{}", path.display(), room(*needs, *free))]
+    Full {
+        /// What can't be written.
+        path: PathBuf,
+        /// Bytes of it that are missing, where that is known, ...
+        needs: Option<u64>,
+        /// ... and bytes that are free.
+        free: Option<u64>,
+    },
+    /// A limit of the process or of the file system.
+    #[error("{0} would be larger than the file system or `ulimit -f` allows")]
+    TooLarge(PathBuf),
+    /// Two streams with the same file.
+    #[error("another transfer writes {0}")]
+    Busy(PathBuf),
+    /// A folder can't be replaced by a file.
+    #[error("{0} is a folder: no file can take its place")]
+    IsFolder(PathBuf),
     /// A link or a file where a folder must be.
     #[error("{0} is not a folder: nothing is written through it")]
     NotFolder(PathBuf),
@@ -54,6 +71,15 @@ impl SinkError {
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Stream(_))
+    }
+}
+
+fn room(needs: Option<u64>, free: Option<u64>) -> String {
+    match (needs, free) {
+        (Some(needs), Some(free)) => {
+            format!(", which needs {needs} bytes more, where {free} are free")
+        }
+        _ => String::new(),
     }
 }
 

@@ -148,7 +148,7 @@ fn a_state_that_is_cut_off_anywhere_does_no_harm() {
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     sink.put(&bytes[..2 * CHUNK + 130]).unwrap();
     drop(sink);
-    let place = state::place(to.path(), source.stream());
+    let place = to.path().join(state::name(source.stream()));
     let (whole, part) =
         (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
     let mut begins = std::collections::BTreeSet::new();
@@ -170,7 +170,7 @@ fn links_are_not_followed_and_a_full_disk_is_said() {
     let bytes = bytes_of(&mut source, 0);
     let limit = FolderConfig { limit: Some(2 * CHUNK as u64), ..config(to.path()) };
     let mut sink = Folder::new(limit, source.stream()).unwrap();
-    assert!(matches!(sink.put(&bytes), Err(SinkError::Full(_))));
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Full { .. })));
     assert!(to.path().join("d/x.part").exists() && !to.path().join("d/x").exists());
 
     let other = tempfile::tempdir().unwrap();
@@ -284,7 +284,7 @@ fn whoever_is_killed_while_a_file_gets_its_name_goes_on_behind_it() {
             }
             drop(sink);
             // As if it had been killed before it noted that the file is done, or just before the file got its name.
-            let state = state::place(to.path(), source.stream());
+            let state = to.path().join(state::name(source.stream()));
             let noted = std::fs::read(&state).unwrap();
             std::fs::write(&state, &noted[..noted.len() - 25]).unwrap();
             let name = to.path().join(format!("f{}", files - 1));
@@ -338,7 +338,7 @@ fn a_state_is_not_written_through_a_link_and_a_pipe_is_not_waited_for() {
     std::fs::write(&path, big(CHUNK + 1)).unwrap();
     let mut source = Files::new(&[path]).unwrap();
     let bytes = bytes_of(&mut source, 0);
-    let (victim, state) = (from.path().join("v"), state::place(to.path(), source.stream()));
+    let (victim, state) = (from.path().join("v"), to.path().join(state::name(source.stream())));
     std::fs::write(&victim, b"precious").unwrap();
     for place in [state.clone(), state.with_extension("new")] {
         std::os::unix::fs::symlink(&victim, place).unwrap();
@@ -399,4 +399,163 @@ fn a_sink_that_panics_has_failed() {
     }
     drain.stop();
     assert!(drain.has_ended());
+}
+
+#[test]
+fn a_folder_that_becomes_a_link_leads_nowhere() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(from.path().join("d/e")).unwrap();
+    for name in ["d/a", "d/b", "d/e/c"] {
+        std::fs::write(from.path().join(name), big(CHUNK)).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    // While each of its files is under way.
+    for chunks in 1..=3 {
+        let folder = to.path().join(chunks.to_string());
+        let mut sink = Folder::new(config(&folder), source.stream()).unwrap();
+        let cut = chunks * CHUNK;
+        sink.put(&bytes[..cut]).unwrap();
+        std::fs::rename(folder.join("d"), folder.join("away")).unwrap();
+        std::os::unix::fs::symlink(victim.path(), folder.join("d")).unwrap();
+        let result = sink.put(&bytes[cut..]);
+        // What goes on goes on in the folder that was meant.
+        match result {
+            Ok(()) => assert!(folder.join("away/e/c").exists()),
+            Err(error) => assert!(matches!(error, SinkError::NotFolder(_)), "{error}"),
+        }
+        assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 0);
+        assert!(Folder::new(config(&folder), source.stream()).is_ok_and(|mut sink| {
+            let at = sink.begins_at() as usize;
+            sink.put(&bytes[at..]).is_err()
+        }));
+        assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn folders_get_their_modes_and_times_after_an_interruption() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir_all(from.path().join("d/empty")).unwrap();
+    std::fs::write(from.path().join("d/x"), big(2 * CHUNK + 5)).unwrap();
+    for name in ["d/empty", "d"] {
+        let path = from.path().join(name);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o710)).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+        std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    // Again and again, a chunk at a time.
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    while !sink.is_complete() {
+        let at = sink.begins_at() as usize;
+        sink.put(&bytes[at..bytes.len().min(at + CHUNK + 300)]).unwrap();
+        if !sink.is_complete() {
+            drop(sink);
+            sink = Folder::new(config(to.path()), source.stream()).unwrap();
+            assert!(sink.begins_at() as usize > at);
+        }
+    }
+    for name in ["d", "d/empty", "d/x"] {
+        let meta = |folder: &Path| folder.join(name).metadata().unwrap();
+        let (was, is) = (meta(from.path()), meta(to.path()));
+        assert_eq!(was.modified().unwrap(), is.modified().unwrap(), "{name}");
+        assert_eq!(was.permissions(), is.permissions(), "{name}");
+    }
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_state_of_many_files_stays_short_and_says_the_same() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let name = |i: usize| format!("{i:04}{}", "n".repeat(246));
+    for i in 0..1000 {
+        std::fs::write(from.path().join(name(i)), [i as u8]).unwrap();
+    }
+    let mut source = Files::new(&[from.path().to_owned()]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!(sink.files().len(), 1000);
+    drop(sink);
+    // Not the 400 bytes that each file has cost.
+    let state = to.path().join(state::name(source.stream()));
+    assert!(state.metadata().unwrap().len() < 300_000);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    assert!(sink.begins_at() as usize > bytes.len() - 1000);
+    sink.put(&bytes[sink.begins_at() as usize..]).unwrap();
+    assert!(sink.is_complete() && !state.exists());
+}
+
+#[test]
+fn a_file_that_does_not_get_its_name_can_be_written_again() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("x");
+    std::fs::write(&path, b"content").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o444)).unwrap();
+    let mut source = Files::new(&[path]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[..bytes.len() - 60]).unwrap();
+    // Somebody else was faster.
+    std::fs::write(to.path().join("x"), b"other").unwrap();
+    let result = sink.put(&bytes[bytes.len() - 60..]);
+    assert!(matches!(result, Err(SinkError::Exists(_))), "{result:?}");
+    assert_eq!(std::fs::read(to.path().join("x")).unwrap(), b"other");
+    let mode = to.path().join("x.part").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    std::fs::remove_file(to.path().join("x")).unwrap();
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[sink.begins_at() as usize..]).unwrap();
+    assert_eq!(std::fs::read(to.path().join("x")).unwrap(), b"content");
+}
+
+#[test]
+fn a_state_of_any_bytes_costs_at_most_one_attempt() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    std::fs::write(from.path().join("d/a"), b"a").unwrap();
+    std::fs::write(from.path().join("d/x"), big(2 * CHUNK + 5)).unwrap();
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
+    sink.put(&bytes[..CHUNK + 600]).unwrap();
+    drop(sink);
+    let place = to.path().join(state::name(source.stream()));
+    let (whole, part) =
+        (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("d/x.part")).unwrap());
+    let mut random = 7_u64;
+    for _ in 0..150 {
+        let mut state = whole.clone();
+        for _ in 0..=random >> 62 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (random >> 33) as usize % state.len();
+            match random >> 61 {
+                0 => drop(state.drain(at..)),
+                1 => state.insert(at, (random >> 20) as u8),
+                2 => state[at] = 255,
+                _ => state[at] ^= 1 << (random >> 58 & 7),
+            }
+        }
+        let fresh = tempfile::tempdir().unwrap();
+        std::fs::create_dir(fresh.path().join("d")).unwrap();
+        std::fs::write(fresh.path().join(place.file_name().unwrap()), &state).unwrap();
+        std::fs::write(fresh.path().join("d/x.part"), &part).unwrap();
+        let config = FolderConfig { overwrite: true, ..config(fresh.path()) };
+        let attempt = || {
+            let mut sink = Folder::new(config.clone(), source.stream())?;
+            let rest = bytes.get(sink.begins_at() as usize..).unwrap_or(b"beyond the end");
+            sink.put(rest)?;
+            Ok::<bool, SinkError>(sink.is_complete())
+        };
+        if !attempt().is_ok_and(|complete| complete) {
+            assert!(attempt().unwrap(), "{state:?}");
+        }
+        // The name is the state's, whose check would be worth no more than the disk's.
+        let there = |name: &str| std::fs::read(fresh.path().join(name)).ok();
+        assert!(there("d/x").is_none_or(|there| there == big(2 * CHUNK + 5)));
+        assert!(there("d/a").is_none_or(|there| there == b"a"));
+    }
 }

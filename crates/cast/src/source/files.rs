@@ -1,10 +1,10 @@
 //! Files and directories as a stream.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
@@ -93,7 +93,7 @@ impl Files {
     pub fn new(paths: &[PathBuf]) -> Result<Self, SourceError> {
         let mut found = Vec::new();
         let mut skipped = Vec::new();
-        for path in paths {
+        for path in in_order(paths) {
             let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
             if !meta.is_file() && !meta.is_dir() {
                 return Err(SourceError::Kind { path: path.clone() });
@@ -205,7 +205,11 @@ impl Files {
         let entry = &self.entries[index];
         let path = &entry.local;
         if self.open.as_ref().is_none_or(|open| open.0 != index) {
-            let file = File::open(path).map_err(|error| read_error(path, error))?;
+            let file = open(path).map_err(|error| read_error(path, error))?;
+            // What took the file's place: a pipe would be waited for.
+            if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+                return Err(SourceError::Changed { path: path.clone() });
+            }
             self.open = Some((index, file));
         }
         let Some((_, file)) = &self.open else { return Ok(()) };
@@ -281,6 +285,47 @@ impl Files {
     }
 }
 
+/// As they are given, but `x` before `x.part`, which is what receivers call the former until it is complete.
+fn in_order(paths: &[PathBuf]) -> Vec<&PathBuf> {
+    let family = |path: &PathBuf| {
+        let (mut name, mut parts) = (path.file_name().unwrap_or_default().as_bytes(), 0);
+        while let Some(shorter) = name.strip_suffix(b".part") {
+            (name, parts) = (shorter, parts + 1);
+        }
+        (name.to_vec(), parts)
+    };
+    let mut first = BTreeMap::new();
+    for (index, path) in paths.iter().enumerate() {
+        first.entry(family(path).0).or_insert(index);
+    }
+    let mut sorted: Vec<&PathBuf> = paths.iter().collect();
+    sorted.sort_by_cached_key(|path| {
+        let (name, parts) = family(path);
+        (first.get(&name).copied(), parts)
+    });
+    sorted
+}
+
+/// Opens what was a file when it was looked at; no link, and nothing that is waited for.
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// Says what can't be sent before anything is.
+fn check(path: &Path, meta: &Metadata) -> Result<(), SourceError> {
+    let wrong = |error| read_error(path, error);
+    if meta.len() > 0 {
+        return rustix::fs::access(path, rustix::fs::Access::READ_OK)
+            .map_err(|error| wrong(error.into()));
+    }
+    // As in /proc: content is made up when it is read.
+    match open(path).and_then(|mut file| file.read(&mut [0])) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(SourceError::NoLength { path: path.to_owned() }),
+        Err(error) => Err(wrong(error)),
+    }
+}
+
 fn walk(
     local: &Path,
     name: &[u8],
@@ -291,7 +336,7 @@ fn walk(
     format::check_path(name).map_err(|_| SourceError::NoName { path: local.to_owned() })?;
     found.push((local.to_owned(), header_of(name, meta)));
     if !meta.is_dir() {
-        return Ok(());
+        return check(local, meta);
     }
     let read = std::fs::read_dir(local).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let mut inside = read.map_err(|error| read_error(local, error))?;

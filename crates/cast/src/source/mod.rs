@@ -41,6 +41,12 @@ pub enum SourceError {
         /// Which.
         path: PathBuf,
     },
+    /// Its bytes can't be counted before they are read.
+    #[error("{path} holds something, though its length is 0: send it by standard input")]
+    NoLength {
+        /// Which.
+        path: PathBuf,
+    },
     /// Nothing names it.
     #[error("{path} has no name that a receiver could give it")]
     NoName {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::miette;
@@ -137,7 +136,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             serving.hear(&engine, event);
         }
         // After the turn, which forgets that it was woken: whoever knocks from here on wakes the wait.
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted.is_set() {
             break;
         }
         let mut asked = false;

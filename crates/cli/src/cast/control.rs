@@ -2,7 +2,6 @@
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use miette::miette;
 use rackweave_cast::door::{Door, Request, answer};
@@ -76,7 +75,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
             say("Ctrl-C ends it.\n");
         }
     }
-    while !interrupted.load(Ordering::Relaxed) {
+    while !interrupted.is_set() {
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {

@@ -16,10 +16,10 @@ use super::address;
 /// What agents of racks with label switches need to know.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RackArgs {
-    /// Be an agent of a rack whose switch follows labels: the controller's address, one of --fabric.
+    /// Be an agent of a rack whose switch follows labels: the controller's address, one of --fabric (default: no agent).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// Tell the controller so often that this agent lives.
+    /// Tell the controller so often, as "40 ms", that this agent lives.
     #[arg(long, value_name = "TIME", default_value = "40 ms", requires = "controller")]
     heartbeat: Span,
 }

@@ -4,11 +4,8 @@
 //! receiver costs a copy, and how many threads make copies.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use miette::miette;
-use rackweave_cast::Waker;
 use rackweave_cast::engine::{Engine, EngineConfig, EngineEvent, SendView};
 use rackweave_cast::source::{Files, Source as _};
 use rackweave_core::{HostId, Span};
@@ -17,7 +14,7 @@ use rackweave_group::orca::host::Spread;
 use serde_json::json;
 
 use super::send::{SendArgs, is_complete, state};
-use super::{interrupted, rate, say, size};
+use super::{Interrupted, rate, say, size};
 use crate::{exit, print};
 
 /// A share that has nothing to do looks whether it was interrupted so often.
@@ -45,7 +42,7 @@ fn share(
     config: EngineConfig,
     flow: FlowConfig,
     to: &[SocketAddr],
-    stop: &AtomicBool,
+    stop: &Interrupted,
 ) -> Result<Share, String> {
     let source = Files::new(&args.files).map_err(|error| error.to_string())?;
     let mut engine = Engine::new(config, None).map_err(|error| error.to_string())?;
@@ -68,7 +65,7 @@ fn share(
                 _ => {}
             }
         }
-        if stop.load(Ordering::Relaxed) && !stopped {
+        if stop.is_set() && !stopped {
             stopped = true;
             engine.abort(session);
             continue;
@@ -84,9 +81,9 @@ pub(super) fn send(
     args: &SendArgs,
     mut config: EngineConfig,
     flow: FlowConfig,
+    stop: &Interrupted,
 ) -> miette::Result<u8> {
     let bytes = Files::new(&args.files).map_err(|error| miette!("{error}"))?.content();
-    let stop = interrupted(Waker::new().map_err(|error| miette!("{error}"))?)?;
     config.retry = Span(0);
     config.flow = flow;
     let clock = rackweave_linux::Clock::start();
@@ -96,8 +93,8 @@ pub(super) fn send(
         let threads: Vec<_> = shares
             .iter()
             .map(|to| {
-                let (config, stop) = (config.clone(), Arc::clone(&stop));
-                scope.spawn(move || share(args, config, flow, to, &stop))
+                let config = config.clone();
+                scope.spawn(move || share(args, config, flow, to, stop))
             })
             .collect();
         let join = |it: std::thread::ScopedJoinHandle<'_, _>| {
@@ -153,7 +150,7 @@ pub(super) fn send(
     } else if !args.common.quiet {
         print(&text)?;
     }
-    Ok(if stop.load(Ordering::Relaxed) { exit::INTERRUPTED } else { code })
+    Ok(if stop.is_set() { exit::INTERRUPTED } else { code })
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ mod sessions;
 use std::io::{Read as _, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Subcommand;
 use miette::miette;
@@ -41,13 +41,15 @@ pub(crate) enum CastCommand {
 /// What both ends need to know.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
-    /// A file that both ends have: packets made without it are refused. Nothing is encrypted.
+    /// A file that both ends have, of 16 bytes or more: packets made without it are refused. Nothing is encrypted (default:
+    /// no key).
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// The interface of multicast, by its name or address (default: the system's choice).
     #[arg(long, value_name = "IF", value_parser = interface)]
     interface: Option<Ipv4Addr>,
-    /// All hosts, for labels and relays, the same file for all: an address a line, or TOML with `hosts` and `[fabric]`.
+    /// All hosts, for labels and relays, the same file for all: an address a line, or TOML with `hosts` and `[fabric]`
+    /// (default: hosts know only whom they are told).
     #[arg(long, visible_alias = "hosts", value_name = "FILE")]
     fabric: Option<PathBuf>,
     /// Which of its hosts this one is, from 0 (default: the one with an address of this machine).
@@ -62,6 +64,8 @@ pub(crate) struct CommonArgs {
 }
 
 pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
+    // A system that refuses ends this process when a file becomes too large: no harm is done.
+    let _ = rackweave_linux::sys::outlive_file_limit();
     match command {
         CastCommand::Send(args) => send::send(*args),
         CastCommand::Receive(args) => receive::receive(&args),
@@ -142,18 +146,45 @@ impl CommonArgs {
     }
 }
 
-/// Set by Ctrl-C, which also wakes who waits; the second time the process ends.
-fn interrupted(waker: Waker) -> miette::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-        waker.wake();
-    })
-    .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
-    Ok(flag)
+/// Set by Ctrl-C or SIGTERM, which also wake who waits; the second time the process ends.
+#[derive(Clone, Default)]
+struct Interrupted {
+    flag: Arc<AtomicBool>,
+    waker: Arc<Mutex<Option<Waker>>>,
+}
+
+impl Interrupted {
+    /// From now on it is noted. Once in a process.
+    fn watch() -> miette::Result<Self> {
+        let this = Self::default();
+        let (flag, waker) = (Arc::clone(&this.flag), Arc::clone(&this.waker));
+        ctrlc::set_handler(move || {
+            if flag.swap(true, Ordering::Relaxed) {
+                std::process::exit(i32::from(exit::INTERRUPTED));
+            }
+            if let Some(waker) = &*waker.lock().unwrap_or_else(PoisonError::into_inner) {
+                waker.wake();
+            }
+        })
+        .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+        Ok(this)
+    }
+
+    /// Who waits from now on.
+    fn wakes(&self, waker: Waker) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+
+    fn is_set(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+/// As [`Interrupted::watch`], for one that waits.
+fn interrupted(waker: Waker) -> miette::Result<Interrupted> {
+    let this = Interrupted::watch()?;
+    this.wakes(waker);
+    Ok(this)
 }
 
 /// "12.3 MB".

@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -17,7 +16,9 @@ use rackweave_wire::orca::{PORT, Reason};
 use serde_json::json;
 
 use super::fabric::RackArgs;
-use super::{CommonArgs, door, group, hex, host, interrupted, rate, say, size};
+use super::{
+    CommonArgs, Interrupted, door, group, hex, host, interrupted, rate, say, size,
+};
 use crate::{exit, print};
 
 /// Take files that are sent.
@@ -38,19 +39,19 @@ pub(crate) struct ReceiveArgs {
     /// Where files go.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Take one file, and write it here; `-`: to standard output.
+    /// Take one file, and write it here; `-`: to standard output (default: files go to --dir).
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     out: Option<PathBuf>,
     /// End after one stream.
     #[arg(long)]
     pub(super) once: bool,
-    /// Take streams from this host; may be repeated.
+    /// Take streams from this host; may be repeated (default: from this machine only, or from all who have the key).
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     from: Vec<Vec<IpAddr>>,
-    /// Be a member of this group: `send --group` finds it, if it is let in; may be repeated.
+    /// Be a member of this group: `send --group` finds it, if it is let in; may be repeated (default: of none).
     #[arg(long, value_name = "NAME", value_parser = group, conflicts_with = "tcp")]
     pub(super) group: Vec<String>,
-    /// Where to listen.
+    /// Where to listen: address and UDP port, 0 for any.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
     /// Replace files that exist.
@@ -218,7 +219,11 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             linger(engine, &interrupted);
             return Ok(code);
         }
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted.is_set() {
+            if !engine.incoming().is_empty() {
+                show.clear();
+                say("interrupted: what is there stays, and the same `cast send` goes on with it\n");
+            }
             engine.leave_all();
             let _ = engine.turn();
             engine.settle(SETTLE);
@@ -237,14 +242,14 @@ const LINGER: Span = Span::from_secs(1);
 const SETTLE: Span = Span::from_secs(10);
 
 /// The files are there and the user knows: the sender should, too.
-fn linger(engine: &mut Engine, interrupted: &AtomicBool) {
+fn linger(engine: &mut Engine, interrupted: &Interrupted) {
     let limit = engine.clock().now() + LINGER;
     engine.accept_no_more();
     // A socket that fails now has nothing more to say.
     while let Ok(until) = engine.turn() {
         while engine.poll_event().is_some() {}
         let now = engine.clock().now();
-        if !engine.is_lingering() || now >= limit || interrupted.load(Ordering::Relaxed) {
+        if !engine.is_lingering() || now >= limit || interrupted.is_set() {
             break;
         }
         if engine.wait(Some(until.unwrap_or(limit).min(limit))).is_err() {

@@ -3,7 +3,6 @@
 use std::io::{IsTerminal as _, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -22,7 +21,7 @@ use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Reason, 
 use serde_json::json;
 
 use super::{
-    CommonArgs, address, diagnose, door, fabric, group, interrupted, many, random, rate, say, size,
+    CommonArgs, Interrupted, address, diagnose, door, fabric, group, many, random, rate, say, size,
 };
 use crate::{exit, print};
 
@@ -54,7 +53,7 @@ pub(crate) struct SendArgs {
     /// To all members of this group (`receive --group`), which are asked for by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     group: Option<String>,
-    /// Wait until so many members have answered.
+    /// Wait until so many members have answered, for at most 30 s (default: send to those that answer within 80 ms).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     expect: Option<u32>,
     /// How packets reach all (default: multicast if a probe shows that it reaches all receivers, else unicast).
@@ -66,13 +65,13 @@ pub(crate) struct SendArgs {
     /// How many threads send copies, each to its share of the receivers (with --method unicast).
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) processes: u32,
-    /// Never send faster.
+    /// Never send faster, in bits per second, as "500 Mbps" (default: as fast as receivers and links allow).
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// The largest IP packet (default: what the ways to the receivers allow).
+    /// The largest IP packet in bytes, headers included (default: what the ways to the receivers allow).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_000))]
     mtu: Option<u32>,
-    /// Where to send from.
+    /// Where to send from: address and UDP port, 0 for any.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
     bind: SocketAddr,
     /// Packets of a block of which parity is sent where that costs less than what is missed of it; or "off".
@@ -84,19 +83,19 @@ pub(crate) struct SendArgs {
     /// Where standard input is kept, in a file without a name.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     spool: PathBuf,
-    /// Keep no more of it than this; input waits when a receiver lacks more.
+    /// Keep no more of it than this, as "1 GB", but at least 2 MiB; input waits when a receiver lacks more (default: no limit).
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
     /// The controller of label switches, one of --fabric (default, with --spread labels: this process is it).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     controller: Option<SocketAddr>,
-    /// If this process is the controller: an agent that is silent for so long is dead.
+    /// If this process is the controller: an agent that is silent for so long, as "200 ms", is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
     timeout: Span,
     /// Hand the files to the agent of this host, at its socket (default, if the port of --fabric is taken: the agent's default).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Invite a receiver that fell silent again for so many seconds.
+    /// Invite a receiver that fell silent again for so many seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     retry: u32,
 }
@@ -143,7 +142,11 @@ const ASK: Span = Span::from_ms(80);
 const EXPECT: Span = Span::from_secs(30);
 
 /// Who is in the group; `None`: not enough, which has been said.
-fn members(args: &SendArgs, name: &str) -> miette::Result<Option<Vec<SocketAddr>>> {
+fn members(
+    args: &SendArgs,
+    name: &str,
+    interrupted: &Interrupted,
+) -> miette::Result<Option<Vec<SocketAddr>>> {
     let mut config = args.common.engine(SocketAddr::from(([0, 0, 0, 0], 0)), Vec::new())?;
     let keyed = config.secret.is_some();
     (config.fabric, config.group_loops) = (None, true);
@@ -153,7 +156,9 @@ fn members(args: &SendArgs, name: &str) -> miette::Result<Option<Vec<SocketAddr>
     let wait = if expect.is_some() { EXPECT } else { ASK };
     let asked =
         Engine::new(config, None).map_err(|error| error.to_string()).and_then(|mut engine| {
-            engine.members(name, expect, wait, &|| false).map_err(|error| error.to_string())
+            interrupted.wakes(engine.waker());
+            let stop = || interrupted.is_set();
+            engine.members(name, expect, wait, &stop).map_err(|error| error.to_string())
         });
     let found = match asked {
         Ok(found) => found,
@@ -162,6 +167,9 @@ fn members(args: &SendArgs, name: &str) -> miette::Result<Option<Vec<SocketAddr>
             return Ok(None);
         }
     };
+    if interrupted.is_set() {
+        return Ok(None);
+    }
     if found.is_empty() {
         say(&format!("error: {}\n", diagnose::nobody(name, keyed)));
         return Ok(None);
@@ -187,13 +195,19 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     if args.expect.is_some() && args.group.is_none() {
         return Err(miette!("--expect goes with --group"));
     }
+    // In calls of the kernel's TCP nobody can be woken: there, signals end the process.
+    let interrupted = match args.method {
+        MethodArg::Tcp | MethodArg::Chain => Interrupted::default(),
+        _ => Interrupted::watch()?,
+    };
     if let Some(name) = &args.group {
-        match members(&args, name)? {
+        match members(&args, name, &interrupted)? {
             Some(found) => args.to = found,
+            None if interrupted.is_set() => return Ok(exit::INTERRUPTED),
             None => return Ok(exit::FAILED),
         }
     }
-    send_to(&args)
+    send_to(&args, &interrupted)
 }
 
 /// What does not go together.
@@ -239,7 +253,7 @@ fn check(args: &SendArgs) -> miette::Result<()> {
     Ok(())
 }
 
-fn send_to(args: &SendArgs) -> miette::Result<u8> {
+fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     check(args)?;
     let unicast = args.method == MethodArg::Unicast;
     if matches!(args.method, MethodArg::Tcp | MethodArg::Chain) {
@@ -286,21 +300,26 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         config.interface = from;
     }
     if unicast {
-        return many::send(args, config, flow);
+        return many::send(args, config, flow, interrupted);
     }
-    let keyed = config.secret.is_some();
+    // What can't be read is said before anybody is asked for anything.
+    let files = files_of(args)?;
     config.flow = flow;
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = door::instead(&error, None) {
-                return door::send(args, &path, wish, files_of(args)?);
+                return door::send(args, &path, wish, files);
             }
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
-    let source = source(args)?;
+    let source = match files {
+        Some(files) => files,
+        None => source(args)?,
+    };
+    interrupted.wakes(engine.waker());
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket does not work any more: {error}");
     let spread = match args.spread {
@@ -312,7 +331,7 @@ fn send_to(args: &SendArgs) -> miette::Result<u8> {
         Ok(session) => session,
         Err(error) => return Err(miette!("{error}")),
     };
-    run(args, &mut engine, session, spread, keyed)
+    run(args, &mut engine, session, spread, interrupted)
 }
 
 /// What this host is in its fabric.
@@ -438,9 +457,9 @@ fn run(
     engine: &mut Engine,
     mut session: Session,
     spread: Spread,
-    keyed: bool,
+    interrupted: &Interrupted,
 ) -> miette::Result<u8> {
-    let interrupted = interrupted(engine.waker())?;
+    let keyed = args.common.key.is_some();
     let shown = !args.common.quiet && !args.common.json && std::io::stderr().is_terminal();
     let mut show = Show::new(shown, args);
     let began = engine.clock().now();
@@ -468,7 +487,7 @@ fn run(
         if let Some(end) = end {
             break end;
         }
-        if interrupted.load(Ordering::Relaxed) && !stopped {
+        if interrupted.is_set() && !stopped {
             stopped = true;
             engine.abort(session);
             continue;
@@ -498,6 +517,7 @@ fn run(
         return Ok(exit::FAILED);
     }
     if stopped {
+        say(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
     let mut code = exit::DONE;
@@ -517,6 +537,17 @@ fn run(
         say(&format!("error: {text}\n"));
     }
     Ok(code)
+}
+
+/// What an interrupted transfer leaves.
+fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
+    match args.files[0].as_os_str() == "-" {
+        _ if view.receivers.iter().all(is_complete) => "interrupted: all have everything\n",
+        true => "interrupted: standard input can't be sent again from the middle\n",
+        false => {
+            "interrupted: what receivers have stays there, and the same `cast send` goes on with it\n"
+        }
+    }
 }
 
 pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {

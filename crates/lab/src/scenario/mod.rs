@@ -5,7 +5,7 @@
 //! So an error in a swept value points at that value, wherever it was written.
 
 mod application;
-mod cast;
+pub(crate) mod cast;
 mod datagram;
 mod de;
 mod fabric;

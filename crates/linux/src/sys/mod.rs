@@ -7,11 +7,13 @@
 
 mod control;
 pub mod ethtool;
+mod limits;
 mod packet;
 mod tcp;
 mod timers;
 mod udp;
 
+pub use limits::outlive_file_limit;
 pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use tcp::{bind_late, unanswered_for};
 pub use timers::{go_first, tighten_timers};
