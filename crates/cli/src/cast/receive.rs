@@ -16,9 +16,7 @@ use rackweave_wire::orca::{PORT, Reason};
 use serde_json::json;
 
 use super::fabric::RackArgs;
-use super::{
-    CommonArgs, Interrupted, door, group, hex, host, interrupted, rate, say, size,
-};
+use super::{CommonArgs, Interrupted, door, group, hex, host, interrupted, rate, say, size};
 use crate::{exit, print};
 
 /// Take files that are sent.

@@ -216,7 +216,12 @@ impl Report {
         let mut gaps = [Gap::default(); GAPS];
         let edge = self.ripe.min(limit);
         let hidden = parities.hidden(ranges);
-        let open = ranges.gaps(self.horizon).flat_map(|gap| without(gap, &hidden));
+        // What came last may have been forgotten: there, the gap ends nowhere.
+        let (horizon, ripe) = (self.horizon, self.ripe);
+        let clip =
+            move |(from, to): (u64, u64)| (from, if to == horizon { to.min(ripe) } else { to });
+        let gaps_here = ranges.gaps(horizon).map(clip).filter(|(from, to)| from < to);
+        let open = gaps_here.flat_map(|gap| without(gap, &hidden));
         let mut ripe = open.filter(|gap| gap.1 <= self.ripe).skip(skip);
         let mut count = 0;
         for gap in &mut gaps {

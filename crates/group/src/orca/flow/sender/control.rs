@@ -249,7 +249,12 @@ impl Sender {
                 });
             }
             let peer = &mut self.peers.list[number as usize];
-            peer.alone.as_deref_mut().unwrap_or(&mut self.group).lost_again(again);
+            let course = peer.alone.as_deref_mut().unwrap_or(&mut self.group);
+            course.lost_again(again);
+            // Of repetitions, as much is lost by chance as of anything else: that is counted already.
+            if course.is_strained() {
+                peer.lost += u64::from(again) * payload;
+            }
         }
     }
 

@@ -100,6 +100,11 @@ impl Course {
         self.round.1 = self.round.1.saturating_add(packets);
     }
 
+    /// Most repetitions of the last rounds were lost.
+    pub(super) const fn is_strained(&self) -> bool {
+        self.strain > 0
+    }
+
     /// Looks what became of the repetitions of the last round.
     fn look(&mut self, now: Time, hold: Span) {
         let (repeated, lost) = self.round;

@@ -206,6 +206,15 @@ proptest! {
             receiver.consume(now, small(c));
             sender.handle_timeout(now);
             receiver.handle_timeout(now);
+            while sender.poll_event().is_some() {}
+            while let Some(event) = receiver.poll_event() {
+                if let ReceiverEvent::Recover(recovery) = event {
+                    prop_assert!(recovery.missing.count_ones() <= recovery.parities.count_ones());
+                    receiver.recovered(now, recovery.block, d % 2 == 0);
+                }
+            }
+            // Nobody has asked for it.
+            receiver.recovered(now, offset, true);
             let mut polls = 0;
             while sender.poll(now).is_some() {
                 polls += 1;
@@ -216,15 +225,6 @@ proptest! {
                 polls += 1;
                 prop_assert!(polls < 20);
             }
-            while sender.poll_event().is_some() {}
-            while let Some(event) = receiver.poll_event() {
-                if let ReceiverEvent::Recover(recovery) = event {
-                    prop_assert!(recovery.missing.count_ones() <= recovery.parities.count_ones());
-                    receiver.recovered(now, recovery.block, d % 2 == 0);
-                }
-            }
-            // Nobody has asked for it.
-            receiver.recovered(now, offset, true);
             sender.check_bounds();
             receiver.check_bounds();
             prop_assert!(sender.poll_timeout().is_none_or(|at| at > now));
