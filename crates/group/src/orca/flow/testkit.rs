@@ -91,6 +91,8 @@ pub(super) enum Wish {
     Join(usize),
     Remove(usize),
     SetRate(usize, Rate),
+    /// Its host does nothing for so long.
+    Sleep(usize, Span),
 }
 
 struct Event {
@@ -363,6 +365,7 @@ impl Net {
                 self.after_source(of);
             }
             Wish::SetRate(end, rate) => self.ends[end].link.rate = rate,
+            Wish::Sleep(end, span) => self.ends[end].wakes_at = now + span,
         }
     }
 
@@ -572,13 +575,11 @@ impl Net {
             if end.rng.chance(link.late as f64 / 1e6) {
                 *copy += Span(end.rng.below(link.late_by.0 + 1));
             }
-            if link.noise > Span::ZERO {
-                if *copy >= end.wakes_at {
-                    let sleeps = end.rng.below(link.noise.0 + 1);
-                    end.wakes_at = *copy + Span(sleeps);
-                }
-                *copy = end.wakes_at;
+            if *copy >= end.wakes_at && link.noise > Span::ZERO {
+                let sleeps = end.rng.below(link.noise.0 + 1);
+                end.wakes_at = *copy + Span(sleeps);
             }
+            *copy = (*copy).max(end.wakes_at);
         }
         copies.into_iter().flatten()
     }

@@ -25,7 +25,7 @@ struct Miss {
     open: u64,
     /// Cells that were decided on, and what has been sent is under way.
     answered: u64,
-    /// Cells that were decided on the last time: who misses them still has lost what was sent.
+    /// Cells for which parity was sent the last time: who misses them still has lost some of it.
     before: u64,
     /// Packets for it alone that are under way, or cells.
     given: u8,
@@ -54,6 +54,8 @@ struct Block {
     rounds: u8,
     /// Parities for everyone that are under way, or about to be sent.
     all: u8,
+    /// The last decision was for parity.
+    by_parity: bool,
     /// Parities that are about to be sent.
     owed: u32,
     /// Then what is under way has come, or is told to be missed again.
@@ -100,7 +102,9 @@ impl Blocks {
         if block.owed == 0 && block.until.is_some_and(|until| now >= until) {
             (block.until, block.all) = (None, 0);
             block.misses.retain_mut(|miss| {
-                (miss.before, miss.answered, miss.given) = (miss.answered, 0, 0);
+                // Cells may not have left yet: those that were lost are counted where they are.
+                miss.before = if block.by_parity { miss.answered } else { 0 };
+                (miss.answered, miss.given) = (0, 0);
                 miss.open | miss.before != 0
             });
         }
@@ -268,6 +272,7 @@ impl Sender {
         }
         let common = if usable { block.common(self.copies) } else { 0 };
         let (all, next) = (block.all, block.next);
+        block.by_parity = common > 0;
         if common > 0 {
             block.owed += u32::from(common);
             blocks.owed.push_back(Owed { block: number, next, left: common, to: None });
@@ -291,7 +296,8 @@ impl Sender {
             for _ in 0..alone {
                 let cell = first + u64::from(open.trailing_zeros());
                 open &= open - 1;
-                let _ = group.cells.missing(now, now, cell, miss.peer, most);
+                let again = group.cells.missing(now, now, cell, miss.peer, most);
+                group.lost_again(again.into());
             }
         }
         if common > 0 {

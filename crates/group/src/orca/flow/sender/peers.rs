@@ -35,6 +35,8 @@ pub(super) struct Holds {
     pub(super) from: u64,
     /// Looks that found it so, less those that did not.
     pub(super) looks: u64,
+    /// It had all bytes below: what it is catching up with counts, too.
+    pub(super) had: u64,
 }
 
 /// One receiver.

@@ -266,11 +266,13 @@ impl Sender {
 
     /// A piece for one of those that are alone, in turn.
     fn poll_alone(&mut self, now: Time) -> Option<Outgoing> {
+        if self.run >= RUN {
+            self.run = 0;
+            self.turn.rotate_left(1);
+        }
         for _ in 0..self.turn.len() {
             let number = *self.turn.front()?;
-            if self.run < RUN
-                && let Some((host, piece)) = self.piece_for(now, number)
-            {
+            if let Some((host, piece)) = self.piece_for(now, number) {
                 self.run += 1;
                 self.credit = self.credit.saturating_sub(u64::from(piece.len));
                 self.counters.alone += u64::from(piece.len);

@@ -112,13 +112,19 @@ impl Sender {
         }
         // Near enough to the others, with room for what they were sent, and unless all is sent already.
         let lead = self.group.head.saturating_sub(course.head);
-        let near = lead <= self.group.control.window() / 4
-            && peer.limit >= self.group.head
-            && self.group.head.saturating_sub(peer.have) <= self.config.window / 4;
-        let least = match hold_after {
+        let behind = self.group.head.saturating_sub(peer.have);
+        let mut near = lead <= self.group.control.window() / 4 && behind <= self.config.window / 4;
+        let mut least = match hold_after {
             0 => Span::ZERO,
             times => Span(ALONE_LEAST.0 << times.min(8)),
         };
+        // One that was silent and is heard again was not slow: its host had something else to do. Once, the others wait until
+        // it has what it missed; alone it would never catch up with them, and all the rest would be sent twice.
+        if hold_after == 1 && peer.slow == Some(Slow::Silent) && peer.heard > peer.since {
+            near = behind <= self.config.window / 8 * 7;
+            least = Span::ZERO;
+        }
+        near &= peer.limit >= self.group.head;
         if near && self.length != Some(self.group.head) && now.since(peer.since) >= least {
             peer.at_best = peer.progress;
             self.attach(now, number);
@@ -212,7 +218,8 @@ impl Sender {
                 Some(holds) if holds.looks > 0 => holds.looks -= 1,
                 Some(_) => peer.holds = None,
                 None if slow => {
-                    peer.holds = Some(Holds { since: now, from: peer.at_best, looks: 0 });
+                    let (from, had) = (peer.at_best, peer.have);
+                    peer.holds = Some(Holds { since: now, from, had, looks: 0 });
                 }
                 None => {}
             }
@@ -232,12 +239,14 @@ impl Sender {
         let mut parted = false;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &mut self.peers.list[number as usize];
-            let Some(Holds { since, from, .. }) = peer.holds.filter(|holds| holds.looks > enough)
+            let Some(Holds { since, from, had, .. }) =
+                peer.holds.filter(|holds| holds.looks > enough)
             else {
                 continue;
             };
             let span = now.since(since).0.max(1);
-            let took = u128::from(peer.at_best - from.min(peer.at_best)) * 1_000_000_000_000;
+            let took = peer.at_best.saturating_sub(from).max(peer.have.saturating_sub(had));
+            let took = u128::from(took) * 1_000_000_000_000;
             let rate = took / u128::from(span);
             peer.holds = None;
             if rate * 100 >= could * u128::from(below) {

@@ -125,6 +125,40 @@ fn a_slow_receiver_does_not_hold_the_others_up() {
     assert!(slow < 1.5, "{slow}");
 }
 
+/// One that is alone, and everyone else has finished: it gets its own link's rate.
+#[test]
+fn the_last_one_alone_gets_its_links_rate() {
+    let (bytes, mbps) = (64 << 20, 1000);
+    let mut net = network(mbps, 3, Link::new(mbps));
+    net.ends[2].link.rate = Rate(50_000_000);
+    net.at(Time::ZERO + Span::from_ms(600), Wish::SetRate(2, Rate(mbps * 1_000_000)));
+    send(&mut net, bytes);
+    let others = net.ends[0].ended.expect("ended");
+    let alone = net.ends[2].ended.expect("ended").since(others);
+    let most = link_time(bytes, mbps).as_us_f64() * 1.1;
+    assert!(alone.as_us_f64() < most, "{alone} after the others");
+}
+
+/// A receiver whose host does nothing for a while is left behind, and taken back when it is heard again.
+#[test]
+fn a_sleeper_is_taken_back() {
+    for mbps in [200, 1000] {
+        let mut net = network(mbps, 4, Link::new(mbps));
+        net.at(Time::ZERO + Span::from_ms(100), Wish::Sleep(2, Span::from_ms(100)));
+        send(&mut net, 64 << 20);
+        let ratio = ratio(&net, 64 << 20, mbps);
+        let slept = net.sources[0]
+            .events
+            .iter()
+            .any(|event| matches!(event.1, SenderEvent::Detached { .. }));
+        assert!(slept, "it was left behind");
+        let again = net.sources[0].machine.summary().alone;
+        assert!(again < 1 << 20, "{again} bytes to it alone");
+        let most = 1.02 + 0.1 / link_time(64 << 20, mbps).as_secs_f64();
+        assert!(ratio < most, "{ratio} of {most}");
+    }
+}
+
 #[test]
 fn summaries_keep_reports_few() {
     let mut net = Net::new(1, 200, FlowConfig::default());
