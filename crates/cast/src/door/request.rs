@@ -41,7 +41,7 @@ pub struct Records {
 /// What an application wants to receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveWish {
-    /// Whole streams, as [`take`](super::take) takes them, not the bytes of one file.
+    /// Whole streams, as [`take`](super::stream::take) takes them, not the bytes of one file.
     pub records: bool,
     /// From these hosts only; none: from all that the agent listens to.
     pub from: Vec<IpAddr>,

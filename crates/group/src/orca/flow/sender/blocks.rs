@@ -195,10 +195,11 @@ impl Sender {
         most: usize,
     ) -> bool {
         // Parity pays only if one packet is cheaper than one for each.
-        if self.blocks.cells > 0 && self.lows.attached > self.copies {
-            if let Some(again) = self.blocks.missing(now, due, cell, number) {
-                return again;
-            }
+        if self.blocks.cells > 0
+            && self.lows.attached > self.copies
+            && let Some(again) = self.blocks.missing(now, due, cell, number)
+        {
+            return again;
         }
         self.group.cells.missing(now, due, cell, number, most)
     }
