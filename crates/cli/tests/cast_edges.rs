@@ -510,6 +510,9 @@ fn two_transfers_of_the_same_name_are_never_mixed() {
     let mine = file(folder.path(), "x", 5_000_000);
     let theirs = other.join("x");
     std::fs::write(&theirs, vec![9; 5_000_000]).unwrap();
+    // A stream is known by names, sizes and times: files that are written within one tick of the clock have the same.
+    let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::options().write(true).open(&theirs).unwrap().set_modified(time).unwrap();
     let place = folder.path().join("to");
     let mut receiver = Receiver::into(&place, &[]);
     let first = send(&[&mine], &receiver.address, &["--rate", "100 Mbps"]).spawn().unwrap();
