@@ -6,7 +6,7 @@ use std::sync::Arc;
 use miette::IntoDiagnostic;
 use rackweave_lab::Results;
 use rackweave_lab::results::files::OutputFolder;
-use rackweave_lab::testbed::{PartCommand, Testbed, part_main};
+use rackweave_lab::testbed::{WorkerCommand, Testbed, worker_main};
 
 use crate::args::{PartArgs, TestbedArgs};
 use crate::print;
@@ -67,14 +67,14 @@ fn tell(args: &TestbedArgs, testbed: &Testbed, results: &Results) {
 }
 
 /// How the processes of a run are begun: this program, as [`part`].
-pub(crate) fn part_command() -> miette::Result<PartCommand> {
+pub(crate) fn part_command() -> miette::Result<WorkerCommand> {
     let program = std::env::current_exe().into_diagnostic()?;
-    Ok(PartCommand { program, arguments: vec!["testbed-part".into()] })
+    Ok(WorkerCommand { program, arguments: vec!["testbed-part".into()] })
 }
 
 /// A process of a run: only the testbed itself starts it.
 pub(crate) fn part(_: &PartArgs) -> u8 {
-    part_main()
+    worker_main()
 }
 
 /// What does the same again; other numbers come out, as it is no simulation.

@@ -9,8 +9,8 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
 use super::TestbedError;
-use super::doors::{Doors, kernel_has};
-use super::part::longest;
+use super::endpoints::{EndpointSpecs, kernel_has};
+use super::worker::longest;
 use crate::cast::{CastConfig, Scheme, SpreadBy};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
@@ -43,7 +43,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(cast) = &point.cast {
         files(point, cast, overlay)?;
     }
-    doors(point, overlay)?;
+    endpoints(point, overlay)?;
     let hosts = u64::from(fabric.hosts());
     if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
         return Err(refused(
@@ -147,9 +147,9 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     }
 }
 
-fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
-    let doors = Doors::of(point, overlay);
-    if overlay && doors.doors.len() > 1 {
+fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
+    let endpoints = EndpointSpecs::of(point, overlay);
+    if overlay && endpoints.endpoints.len() > 1 {
         return Err(refused(
             "in the overlay all streams must use the same transport, and answer requests alike: a host has one \
              port of the switch",
@@ -163,8 +163,8 @@ fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
         }
     }
-    for door in &doors.doors {
-        if let Some(congestion) = door.kernel.filter(|name| !kernel_has(name)) {
+    for endpoint in &endpoints.endpoints {
+        if let Some(congestion) = endpoint.kernel.filter(|name| !kernel_has(name)) {
             return Err(refused(
                 format!("this kernel has no congestion control `{congestion}`"),
                 "`testbed.tcp = \"machine\"` takes Rackweave's TCP, the same as in the simulator",

@@ -1,11 +1,12 @@
 //! What goes wrong: links that lose, damage, repeat and delay packets, links and hosts that fail.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 
 use rackweave_core::{DropReason, HostId, Packet, PacketRef, Span, Time, Transport};
 
 use super::World;
-use super::host::{HostState, Waiting};
+use super::host::HostState;
 use crate::config::{FaultKind, FaultPlace};
 
 /// The faults that are on one link now.
@@ -186,47 +187,37 @@ impl<T: Transport> World<'_, T> {
         match (fault, &mut *state) {
             (Some(FaultKind::Pause), HostState::Up) => {
                 self.settle(number);
-                self.hosts[number as usize].state = HostState::Paused(Waiting::new());
+                self.hosts[number as usize].state = HostState::Paused(VecDeque::new());
+                self.pause_app(host);
             }
             (Some(FaultKind::Crash), HostState::Up | HostState::Paused(_)) => {
                 self.settle(number);
                 let host_state = &mut self.hosts[number as usize];
-                host_state.crashes += 1;
-                let before = std::mem::replace(&mut host_state.state, HostState::Down(Vec::new()));
-                if let HostState::Paused(waiting) = before {
-                    let lost = waiting.packets.len() as u64;
+                let before = std::mem::replace(&mut host_state.state, HostState::Down);
+                if let HostState::Paused(ring) = before {
+                    let lost = ring.len() as u64;
                     self.counters.drops[DropReason::HostDown as usize] += lost;
                 }
-                self.fail_messages_of(host);
-                self.forget_arriving(host);
-                self.crash_threads(host);
-                self.crash_channels(host);
-                self.do_todo();
+                self.crash_app(host);
             }
-            (None, HostState::Paused(waiting)) => {
-                let waiting = std::mem::replace(waiting, Waiting::new());
+            (None, HostState::Paused(ring)) => {
+                let ring = std::mem::take(ring);
                 *state = HostState::Up;
                 self.resume(number);
-                for packet in waiting.packets {
+                for packet in ring {
                     self.handle_packet(number, &packet);
                 }
-                for (instance, message) in waiting.messages {
-                    self.submit(host, instance, message);
-                }
-                self.resume_threads(host);
+                self.resume_app(host);
             }
-            (None | Some(FaultKind::Pause), HostState::Down(starts)) => {
-                let starts = std::mem::take(starts);
+            (None | Some(FaultKind::Pause), HostState::Down) => {
                 let transports = (self.factory.0)(host);
                 self.hosts[number as usize].restart(transports);
                 if fault.is_some() {
-                    self.hosts[number as usize].state = HostState::Paused(Waiting::new());
+                    self.hosts[number as usize].state = HostState::Paused(VecDeque::new());
                 } else {
                     self.resume(number);
                 }
-                for (stream, arrival) in starts {
-                    self.start_next(stream, host, arrival);
-                }
+                self.restart_app(host, fault.is_some());
             }
             _ => {}
         }
@@ -270,7 +261,8 @@ impl<T: Transport> World<'_, T> {
 
     fn delay(&mut self, link: u32, packet: PacketRef, late: Span) {
         let at = self.now + late;
-        let order = self.tally.next_order();
+        self.stray_order += 1;
+        let order = self.stray_order;
         self.strays.push(Stray { at, order, packet, link });
         self.events.push_timer(at, self.components.stray);
     }

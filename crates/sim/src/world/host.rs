@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    DropReason, Event, HostId, Packet, PacketRef, Placement, Submit, Time, Transport,
+    DropReason, HostId, Packet, PacketRef, Placement, Time, Transport,
 };
-
-use rackweave_workload::Arrival;
 
 use super::World;
 
@@ -19,8 +17,6 @@ pub(super) struct Host<T: Transport> {
     pub(super) transports: Vec<T>,
     /// The transport that is asked first for the next packet.
     turn: usize,
-    /// How often it has crashed: a new life remembers nothing of the one before.
-    pub(super) crashes: u32,
     /// The transports had nothing to send when they were asked last, and nothing has happened since.
     idle: bool,
     /// When the last thing happened: nothing is sent before.
@@ -34,24 +30,10 @@ pub(super) struct Host<T: Transport> {
 #[derive(Debug)]
 pub(super) enum HostState<H> {
     Up,
-    /// Does nothing; what arrives, and what its application submits, waits here.
-    Paused(Waiting<H>),
-    /// Has lost everything; the messages of closed loops that start when it is back.
-    Down(Vec<(u16, Arrival)>),
-}
-
-/// What waits for a paused host to go on.
-#[derive(Debug)]
-pub(super) struct Waiting<H> {
-    pub(super) packets: VecDeque<Packet<H>>,
-    /// Messages, with the number of their transport.
-    pub(super) messages: Vec<(u8, Submit)>,
-}
-
-impl<H> Waiting<H> {
-    pub(super) const fn new() -> Self {
-        Self { packets: VecDeque::new(), messages: Vec::new() }
-    }
+    /// Does nothing; what arrives waits in its NIC's receive ring.
+    Paused(VecDeque<Packet<H>>),
+    /// Has lost everything.
+    Down,
 }
 
 impl<T: Transport> Host<T> {
@@ -59,7 +41,6 @@ impl<T: Transport> Host<T> {
         Self {
             transports,
             turn: 0,
-            crashes: 0,
             idle: true,
             woken: Time::ZERO,
             armed: Time::MAX,
@@ -111,11 +92,11 @@ impl<T: Transport> World<'_, T> {
                 let packet = self.pool.remove(packet);
                 self.handle_packet(host, &packet);
             }
-            HostState::Paused(waiting) if waiting.packets.len() < RECEIVE_RING => {
-                waiting.packets.push_back(self.pool.remove(packet));
+            HostState::Paused(ring) if ring.len() < RECEIVE_RING => {
+                ring.push_back(self.pool.remove(packet));
             }
             HostState::Paused(_) => self.discard(packet, DropReason::HostPaused),
-            HostState::Down(_) => self.discard(packet, DropReason::HostDown),
+            HostState::Down => self.discard(packet, DropReason::HostDown),
         }
     }
 
@@ -130,7 +111,7 @@ impl<T: Transport> World<'_, T> {
         };
         let placement = transport.handle_packet(now, 0, packet);
         if let Placement::Store(slice) = placement {
-            self.store(packet.src, HostId(host), slice);
+            self.store(instance as u8, packet.src, HostId(host), slice);
         }
         self.changed(host);
     }
@@ -170,8 +151,8 @@ impl<T: Transport> World<'_, T> {
             state.woken = self.now;
         }
         self.pull(host, self.now);
-        if !self.todo.is_empty() && !self.doing {
-            self.do_todo();
+        if self.has_deferred() {
+            self.do_deferred();
         }
     }
 
@@ -179,14 +160,7 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn drain_events(&mut self, host: u32) {
         for index in 0..self.hosts[host as usize].transports.len() {
             while let Some(event) = self.hosts[host as usize].transports[index].poll_event() {
-                match event {
-                    Event::Delivered { peer, id, bytes, kind } => {
-                        self.delivered(HostId(host), peer, id, bytes, kind);
-                    }
-                    Event::Stream(event) => self.on_stream_event(HostId(host), event),
-                    Event::Sent { .. } => {}
-                    Event::Failed { id, reason, .. } => self.failed(id, reason),
-                }
+                self.on_event(HostId(host), index as u8, event);
             }
         }
     }

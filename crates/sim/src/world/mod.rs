@@ -10,7 +10,6 @@
 //! `poll_transmit` in place of the queue.
 
 mod app;
-mod channel;
 mod faults;
 mod host;
 mod probe;
@@ -18,9 +17,8 @@ mod probe;
 mod stream_tests;
 #[cfg(test)]
 mod tests;
-mod thread;
 
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,12 +33,10 @@ use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node, serialisation};
 use crate::result::{Counters, End, RunResult};
 
-use app::{Messages, StreamState};
-use channel::Channels;
+use app::Apps;
 use faults::{LinkFaults, Stray};
 use host::Host;
 use probe::{LinkStats, Probe};
-use thread::Threads;
 
 /// What a run tells others while it runs, and is told.
 #[derive(Debug, Default)]
@@ -152,17 +148,15 @@ impl Switch {
 /// Numbers of components in the event queue.
 #[derive(Clone, Copy, Debug)]
 struct Components {
-    /// Links come first: component = link.
+    /// Links come first: component = link; then the applications and transports of hosts.
     apps: u32,
     timers: u32,
-    /// Sampling, faults, delayed starts, late packets, statistics, application threads.
+    /// Sampling, faults, late packets, statistics.
     sample: u32,
     fault: u32,
-    later: u32,
     stray: u32,
     measure: u32,
     ports: u32,
-    work: u32,
     end: u32,
 }
 
@@ -178,15 +172,7 @@ pub struct World<'a, T: Transport> {
     switches: Vec<Switch>,
     hosts: Vec<Host<T>>,
     factory: Hosts<'a, T>,
-    streams: Vec<StreamState<'a>>,
-    messages: Messages,
-    /// Submissions that follow from events: done once the host at hand has settled.
-    todo: VecDeque<app::Todo>,
-    /// Somebody further up the stack is doing what is to do.
-    doing: bool,
-    later: BinaryHeap<app::Later>,
-    threads: Threads,
-    channels: Channels,
+    apps: Apps<'a>,
     faults: &'a [Fault],
     link_faults: Vec<LinkFaults>,
     strays: BinaryHeap<Stray>,
@@ -194,7 +180,8 @@ pub struct World<'a, T: Transport> {
     measure: &'a MeasureConfig,
     probe: Probe<T::Header>,
     counters: Counters,
-    tally: app::Tally,
+    /// Numbers late packets that arrive at the same time.
+    stray_order: u64,
     fabric: Fabric,
     shares_buffers: bool,
     reads_ahead: bool,
@@ -207,19 +194,17 @@ impl<'a, T: Transport> World<'a, T> {
         let Setup { seed, run, fabric, streams, mut hosts, faults, measure } = setup;
         let (n_hosts, n_links) = (fabric.hosts(), fabric.links().len() as u32);
         let apps = n_links;
-        let timers = apps + streams.len() as u32 * n_hosts;
+        let timers = apps + n_hosts;
         let sample = timers + n_hosts;
         let components = Components {
             apps,
             timers,
             sample,
             fault: sample + 1,
-            later: sample + 2,
-            stray: sample + 3,
-            measure: sample + 4,
-            ports: sample + 5,
-            work: sample + 6,
-            end: sample + 7,
+            stray: sample + 2,
+            measure: sample + 3,
+            ports: sample + 4,
+            end: sample + 5,
         };
         let horizon = fabric.longest_hop().0 * 4;
         let mut kinds = Vec::new();
@@ -252,9 +237,6 @@ impl<'a, T: Transport> World<'a, T> {
         });
         let switches = switches.collect();
         let all_hosts = (0..n_hosts).map(|host| Host::new((hosts.0)(HostId(host)))).collect();
-        let applications = streams.iter().map(|(config, ..)| &config.workload.application);
-        let threads = Threads::new(applications, streams.len() * n_hosts as usize);
-        let has_channels = streams.iter().any(|(config, ..)| config.workload.streaming.is_some());
         let mut world = Self {
             now: Time::ZERO,
             events: EventQueue::new(components.end as usize, horizon),
@@ -266,13 +248,7 @@ impl<'a, T: Transport> World<'a, T> {
             switches,
             hosts: all_hosts,
             factory: hosts,
-            streams: streams.into_iter().map(StreamState::new).collect(),
-            messages: Messages::default(),
-            todo: VecDeque::new(),
-            doing: false,
-            later: BinaryHeap::new(),
-            threads,
-            channels: Channels::new(has_channels),
+            apps: Apps::new(n_hosts, streams, measure),
             faults,
             link_faults: vec![
                 LinkFaults::default();
@@ -283,7 +259,7 @@ impl<'a, T: Transport> World<'a, T> {
             measure,
             probe: Probe::default(),
             counters: Counters::default(),
-            tally: app::Tally::default(),
+            stray_order: 0,
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
             reads_ahead: components.end as usize >= crate::events::LARGE,
             fabric,
@@ -295,21 +271,21 @@ impl<'a, T: Transport> World<'a, T> {
     /// The first events.
     fn begin(&mut self) {
         self.start_probes();
-        self.start_streams();
+        self.start_apps();
         self.start_faults();
     }
 
     /// Runs to the end and reports.
     #[must_use]
     pub fn run(mut self, control: &Control) -> RunResult<T::Header> {
-        control.wanted.store(self.tally.wanted, Ordering::Relaxed);
+        control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
         let end = self.run_until_end(control);
         self.publish(control);
         self.report(end)
     }
 
     fn publish(&self, control: &Control) {
-        control.finished.store(self.tally.measured_ended, Ordering::Relaxed);
+        control.finished.store(self.apps.progress().1, Ordering::Relaxed);
         control.sim_time_ps.store(self.now.0, Ordering::Relaxed);
         control.events.store(self.counters.events, Ordering::Relaxed);
     }
@@ -317,17 +293,17 @@ impl<'a, T: Transport> World<'a, T> {
     fn run_until_end(&mut self, control: &Control) -> End {
         let limit = Time(self.measure.time_limit.0);
         loop {
-            if self.is_done() {
+            if self.apps.is_done() {
                 return End::AllDone;
             }
             // Looked at rarely: an atomic on every event would be felt.
             for _ in 0..1024 {
                 let Some((at, component)) = self.events.pop() else {
-                    return if self.is_done() { End::AllDone } else { End::Stalled };
+                    return if self.apps.is_done() { End::AllDone } else { End::Stalled };
                 };
                 if at > limit {
                     self.now = limit;
-                    return if self.is_done() { End::AllDone } else { End::TimeLimit };
+                    return if self.apps.is_done() { End::AllDone } else { End::TimeLimit };
                 }
                 self.now = at;
                 self.counters.events += 1;
@@ -335,11 +311,11 @@ impl<'a, T: Transport> World<'a, T> {
                     self.read_ahead();
                 }
                 self.dispatch(component);
-                if self.tally.maybe_done {
+                if self.apps.maybe_done {
                     break;
                 }
             }
-            self.tally.maybe_done = false;
+            self.apps.maybe_done = false;
             self.publish(control);
             if control.cancel.load(Ordering::Relaxed) {
                 return End::Cancelled;
@@ -386,23 +362,19 @@ impl<'a, T: Transport> World<'a, T> {
         if component < c.apps {
             self.on_link(component);
         } else if component < c.timers {
-            self.on_arrival(component - c.apps);
+            self.on_app(HostId(component - c.apps));
         } else if component < c.sample {
             self.on_timer(component - c.timers);
         } else if component == c.sample {
             self.on_sample();
         } else if component == c.fault {
             self.on_fault();
-        } else if component == c.later {
-            self.on_later();
         } else if component == c.stray {
             self.on_stray();
         } else if component == c.measure {
             self.on_measure();
-        } else if component == c.ports {
-            self.on_ports();
         } else {
-            self.on_work();
+            self.on_ports();
         }
     }
 

@@ -62,7 +62,6 @@ impl<T: Transport> World<'_, T> {
                 self.links[link as usize].special = true;
             }
         }
-        self.tally.since = Time(self.measure.warmup.0);
         self.events.push(Time(self.measure.warmup.0), self.components.measure);
         if let Some(from) = self.measure.ports_from {
             self.events.push(Time(from.0), self.components.ports);
@@ -92,7 +91,6 @@ impl<T: Transport> World<'_, T> {
         if self.measure.ports_from.is_none() {
             self.on_ports();
         }
-        self.begin_measuring();
     }
 
     /// Statistics of ports begin.
@@ -151,8 +149,8 @@ impl<T: Transport> World<'_, T> {
                 link.busy = link.busy_until.since(now);
             }
         }
-        let since = self.tally.since.min(now);
-        let until = if end == End::AllDone { self.tally.last_end.max(since) } else { now };
+        let since = Time(self.measure.warmup.0).min(now);
+        let until = if end == End::AllDone { self.apps.last_end().unwrap_or(since).max(since) } else { now };
         let observed = now.since(self.probe.ports_since.unwrap_or(now)).0.max(1);
         let n_hosts = self.hosts.len();
         let mut links = Vec::with_capacity(self.links.len());
@@ -178,8 +176,8 @@ impl<T: Transport> World<'_, T> {
             ended_at: now,
             measured: until.since(since),
             messages: self.records(),
-            delivered_bytes: self.delivered_bytes(),
-            delivered_by_sender: self.delivered_by_sender(),
+            delivered_bytes: self.apps.delivered_bytes(),
+            delivered_by_sender: self.apps.delivered_by_sender(),
             round_trips: self.round_trips(),
             mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
                 / ports.len().max(1) as f64,
@@ -190,7 +188,7 @@ impl<T: Transport> World<'_, T> {
             capture_names: self.probe.names,
             capture,
             peak_packets: self.pool.capacity_used() as u64,
-            verified_messages: self.tally.verified,
+            verified_messages: self.apps.verified(),
         }
     }
 }
