@@ -6,8 +6,9 @@
 //! - [`run`]: the runs on all cores.
 //! - [`testbed`]: the runs on real hosts.
 //! - [`cast`]: files from one to many.
-//! - [`results`]: what they found out, as numbers and as files.
+//! - [`results`]: what they found out, as numbers.
 //! - [`report`]: the same as a table and as a page.
+//! - [`output`]: both as files.
 //! - [`paper`]: what papers claim, and whether it holds here.
 
 pub mod builtin;
@@ -15,6 +16,7 @@ pub mod cast;
 pub mod error;
 pub mod explain;
 pub mod list;
+pub mod output;
 pub mod paper;
 mod path;
 pub mod report;
@@ -22,7 +24,6 @@ pub mod results;
 pub mod run;
 pub mod scenario;
 pub mod testbed;
-mod view;
 
 pub use error::{OutputError, ScenarioError};
 pub use results::Results;

@@ -11,8 +11,8 @@ use super::figure;
 use super::plan::{Plan, Planned, Real, Request, Run};
 use super::rule::{self, Points, Ruling, Trouble};
 use crate::error::{OutputError, ScenarioError};
+use crate::output::OutputDir;
 use crate::report::svg::Chart;
-use crate::results::files::OutputFolder;
 use crate::results::{PointFailure, PointResult, Results};
 use crate::run::{Batch, PointEnd, Progress, RunError};
 use crate::scenario::World;
@@ -180,7 +180,7 @@ impl Session {
     pub fn run(
         &self,
         jobs: Option<usize>,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<ClaimResults, PaperError> {
         let began = Instant::now();
@@ -206,7 +206,7 @@ impl Session {
     fn simulate(
         &self,
         jobs: Option<usize>,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<Vec<Results>, PaperError> {
         let needed = |run: usize| {
@@ -319,16 +319,12 @@ impl Session {
         &self,
         run: usize,
         results: &Results,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<(), PaperError> {
         if !results.points.is_empty() {
             let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
-            OutputFolder::prepare(&folder)?.write(
-                &self.plan.runs[run].scenario,
-                results,
-                command,
-            )?;
+            OutputDir::prepare(&folder)?.write(&self.plan.runs[run].scenario, results, command)?;
         }
         Ok(())
     }
