@@ -136,7 +136,7 @@ impl ClaimResults {
         }
         let _ = write!(
             page,
-            "<section><h2>The same again</h2><pre><code>{}</code></pre></section></main>\n\
+            "<section><h2>Reproduce these results</h2><pre><code>{}</code></pre></section></main>\n\
              <footer>Written by Rackweave {}.</footer>\n</body></html>\n",
             escape(command),
             escape(self.version),

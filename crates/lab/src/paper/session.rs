@@ -424,11 +424,11 @@ fn points(run: &Run, results: &Results) -> Points {
 fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let say = |rule: &Ruling| {
         let turned_out = match (rule.decides, rule.holds) {
-            (_, None) => "not known: ",
+            (_, None) => "unknown: ",
             (true, Some(true)) => "",
-            (true, Some(false)) => "NOT SO: ",
-            (false, Some(true)) => "yes: ",
-            (false, Some(false)) => "no: ",
+            (true, Some(false)) => "FAILS: ",
+            (false, Some(true)) => "holds: ",
+            (false, Some(false)) => "does not hold: ",
         };
         format!("{turned_out}{}: {}", rule.rule, rule.here)
     };
@@ -445,10 +445,10 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
         .collect();
     let of = format!("of {} rules", deciding().count());
     if !unknown.is_empty() {
-        return (None, here, format!("could not be found out: {}", unknown.join("; ")));
+        return (None, here, format!("could not be decided: {}", unknown.join("; ")));
     }
     if only_reports {
-        return (Some(true), here, format!("{} rules tell how it turned out", rules.len()));
+        return (Some(true), here, format!("reports {} rules, none of which decides", rules.len()));
     }
     if failed.is_empty() {
         return (Some(true), here, format!("{} {of} hold", deciding().count()));
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(of(&[(true, None), (false, yes)]).0, None);
         assert_eq!(of(&[(true, no), (true, yes)]), (no, "1 of 2 rules fail: so".into()));
         // Nothing but reports: it holds once they are there, however they turned out.
-        assert_eq!(of(&[(false, no)]), (yes, "1 rules tell how it turned out".into()));
+        assert_eq!(of(&[(false, no)]), (yes, "reports 1 rules, none of which decides".into()));
         assert_eq!(of(&[(false, None), (false, yes)]).0, None);
     }
 }
