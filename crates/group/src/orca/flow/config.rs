@@ -114,6 +114,17 @@ impl Default for FlowConfig {
 }
 
 impl FlowConfig {
+    /// Full packets of a window, and one more at either end for packets that are cut by its edges.
+    pub(super) const fn window_packets(&self) -> usize {
+        (self.window / self.payload as u64 + 2) as usize
+    }
+
+    /// How long a report may wait before it is sent: at the receiver for an interval and what precedes it, and with
+    /// `via_agent` for another interval at the agent.
+    pub(super) fn report_delay(&self, via_agent: bool) -> Span {
+        self.status_interval * if via_agent { 3 } else { 2 }
+    }
+
     /// The same, with what makes no sense brought into range: so that no setting can stop a session.
     #[must_use]
     pub fn sane(mut self) -> Self {

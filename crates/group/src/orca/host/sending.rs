@@ -216,7 +216,7 @@ impl Sending {
         };
         let unreached = self.attached.iter().filter(|host| !is_reached(host));
         self.is_holding = now < until && unreached.take(2).count() == 2;
-        self.flow.hold(now, self.is_holding);
+        self.flow.pause(now, self.is_holding);
     }
 
     fn fill_copies(&mut self, me: HostId, layout: &Layout, ports: u8) {
