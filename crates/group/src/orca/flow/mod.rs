@@ -25,7 +25,6 @@
 
 mod config;
 mod congestion;
-mod ranges;
 mod receiver;
 mod sender;
 mod summary;

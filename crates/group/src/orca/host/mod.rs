@@ -530,7 +530,17 @@ impl Node for Host {
     type Placement = Handled;
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
-        self.handle(now, port, packet)
+        match &packet.header {
+            Header::Data(data) => self.handle_data(now, port, packet.src, data),
+            Header::Control(control) => {
+                if control.from == packet.src {
+                    self.handle_control(now, port, control);
+                } else {
+                    self.counters.ignored += 1;
+                }
+                Handled::default()
+            }
+        }
     }
 
     fn handle_timeout(&mut self, now: Time) {

@@ -5,22 +5,7 @@ use super::*;
 use crate::orca::switch::newer;
 
 impl Host {
-    /// Takes a packet that has come in at a port.
-    pub fn handle(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
-        match &packet.header {
-            Header::Data(data) => self.handle_data(now, port, packet.src, data),
-            Header::Control(control) => {
-                if control.from == packet.src {
-                    self.handle_control(now, port, control);
-                } else {
-                    self.counters.ignored += 1;
-                }
-                Handled::default()
-            }
-        }
-    }
-
-    fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
+    pub(super) fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
         let session = data.session;
         let store = match self.receiving.get_mut(&session) {
             Some(receiving) => {
@@ -83,7 +68,7 @@ impl Host {
         relays
     }
 
-    fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
+    pub(super) fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
         let Control { from, to, session, ref body } = *control;
         if self.links.len() > 1 && self.heard_at.len() < 1 << 16 {
             self.heard_at.insert(from, port);

@@ -5,12 +5,13 @@
 mod parity;
 mod report;
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
+use rackweave_core::ranges::Assembler;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Place, Reason, Session, TO_AGENT};
 
-use super::ranges::Ranges;
 use super::{FlowConfig, Placement, ReceiverEvent};
 use parity::Parities;
 use report::Report;
@@ -47,7 +48,7 @@ pub struct Receiver {
 
     stage: Stage,
     detached: bool,
-    ranges: Ranges,
+    ranges: Assembler,
     consumed: u64,
     room: u64,
     length: Option<u64>,
@@ -89,7 +90,7 @@ impl Receiver {
             via_agent,
             stage: Stage::Joining,
             detached: false,
-            ranges: Ranges::starting(at),
+            ranges: Assembler::starting_at(at),
             consumed: at,
             room,
             length: None,
@@ -151,8 +152,8 @@ impl Receiver {
         let limit = self.limit();
         let before = self.ranges.prefix();
         let max_gaps = usize::from(self.config.max_gaps);
-        let new = self.ranges.insert(data.offset, end.min(limit), max_gaps);
         let taken = end.min(limit);
+        let new = self.ranges.insert_evicting(data.offset..taken, max_gaps);
         let known = new.is_some() || taken <= before || data.offset < taken;
         if known && data.offset < limit {
             let (bytes, new) = ((taken, u64::from(data.len)), new.is_some());
@@ -165,7 +166,7 @@ impl Receiver {
         if data.end {
             self.on_end(now);
         }
-        let (from, to) = new?;
+        let Range { start: from, end: to } = new?;
         self.check_recovery(from);
         let skip = (from - data.offset) as u16;
         let len = (to - from) as u16;
@@ -367,7 +368,7 @@ impl Receiver {
     /// All state that can grow is within the bounds that the configuration sets.
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
-        assert!(self.ranges.len() <= usize::from(self.config.max_gaps));
+        assert!(self.ranges.above().len() <= usize::from(self.config.max_gaps));
         self.parities.check_bounds();
         assert!(self.events.is_empty(), "events are taken after each call");
     }

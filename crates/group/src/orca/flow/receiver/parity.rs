@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::Time;
+use rackweave_core::ranges::Assembler;
 use rackweave_wire::orca::{Data, Parity};
 use smallvec::SmallVec;
 
-use super::super::ranges::Ranges;
 use super::super::{Placement, ReceiverEvent, Recovery};
 use super::{Receiver, Stage};
 use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
@@ -58,11 +58,11 @@ impl Parities {
     }
 
     /// The cells of a block of which any byte is missing, a bit for each.
-    fn missing(&self, ranges: &Ranges, block: u64, end: u64) -> u64 {
+    fn missing(&self, ranges: &Assembler, block: u64, end: u64) -> u64 {
         let mut missing = 0;
         for cell in 0..u64::from(MAX_CELLS) {
             let from = block + cell * self.payload;
-            if from < end && ranges.lacks(from, (from + self.payload).min(end)) {
+            if from < end && !ranges.contains_range(from..(from + self.payload).min(end)) {
                 missing |= 1 << cell;
             }
         }
@@ -96,7 +96,7 @@ impl Parities {
 
     /// Ranges that need not be reported as missing, since kept parities will recover them: the last missing cells of each
     /// block. Sorted.
-    pub(super) fn recoverable(&self, ranges: &Ranges) -> SmallVec<[(u64, u64); 4]> {
+    pub(super) fn recoverable(&self, ranges: &Assembler) -> SmallVec<[(u64, u64); 4]> {
         let range = |(block, kept): (&u64, &Kept)| {
             let mut missing = self.missing(ranges, *block, kept.end);
             let needed = missing.count_ones().saturating_sub(kept.held.count_ones());
@@ -193,8 +193,8 @@ impl Receiver {
         }
         let before = self.ranges.prefix();
         let max_gaps = usize::from(self.config.max_gaps);
-        if let Some((from, to)) = self.ranges.insert(block, kept.end, max_gaps) {
-            self.report.on_recovered(now, to - from);
+        if let Some(new) = self.ranges.insert_evicting(block..kept.end, max_gaps) {
+            self.report.on_recovered(now, new.end - new.start);
         }
         let prefix = self.ranges.prefix();
         if prefix > before {

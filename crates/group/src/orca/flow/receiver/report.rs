@@ -3,11 +3,13 @@
 //! The intervals are ours. They play the role of TCP's delayed acknowledgements (RFC 9293, section 3.8.6.3), with fewer packets,
 //! since the reports of all receivers meet at one sender.
 
+use core::ops::Range;
+
+use rackweave_core::ranges::Assembler;
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{GAPS, Gap, Place, Status};
 
 use super::super::FlowConfig;
-use super::super::ranges::Ranges;
 use super::parity::Parities;
 
 /// Packets of one report at most. Further gaps wait for the next report.
@@ -112,7 +114,7 @@ impl Report {
         (end, len): (u64, u64),
         new: bool,
         repair: bool,
-        ranges: &Ranges,
+        ranges: &Assembler,
     ) {
         self.unreported = self.unreported.saturating_add(len);
         self.backoff = 0;
@@ -142,10 +144,11 @@ impl Report {
         }
     }
 
-    fn check_gaps(&mut self, now: Time, ranges: &Ranges) {
+    fn check_gaps(&mut self, now: Time, ranges: &Assembler) {
         // Only the highest gaps are new: most of the time this is one step.
         let mut undecided = false;
-        for end in ranges.gap_ends().take_while(|end| *end > self.reported_gaps) {
+        let gap_ends = ranges.above().iter().rev().map(|range| range.start);
+        for end in gap_ends.take_while(|end| *end > self.reported_gaps) {
             if end <= self.lost_below {
                 self.request_by(now);
                 break;
@@ -168,7 +171,7 @@ impl Report {
     }
 
     /// A parity of a block that ends at `end` arrived: all data of the block was sent before.
-    pub(super) fn on_parity(&mut self, now: Time, end: u64, ranges: &Ranges) {
+    pub(super) fn on_parity(&mut self, now: Time, end: u64, ranges: &Assembler) {
         self.horizon = self.horizon.max(end);
         self.lost_below = self.lost_below.max(end);
         self.check_gaps(now, ranges);
@@ -184,7 +187,7 @@ impl Report {
     }
 
     /// The application consumed bytes: reports the window if it opened by a quarter, or was nearly closed.
-    pub(super) fn on_window(&mut self, now: Time, limit: u64, room: u64, ranges: &Ranges) {
+    pub(super) fn on_window(&mut self, now: Time, limit: u64, room: u64, ranges: &Assembler) {
         let grown = limit.saturating_sub(self.reported_limit);
         let left = self.reported_limit.saturating_sub(ranges.prefix());
         if grown >= room / 4 || (grown > 0 && left < room / 8) {
@@ -193,7 +196,7 @@ impl Report {
         }
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time, ranges: &Ranges) {
+    pub(super) fn handle_timeout(&mut self, now: Time, ranges: &Assembler) {
         if let Some((at, edge)) = self.reorder_timer
             && now >= at
         {
@@ -206,7 +209,7 @@ impl Report {
     pub(super) fn poll(
         &mut self,
         now: Time,
-        ranges: &Ranges,
+        ranges: &Assembler,
         parities: &Parities,
         limit: u64,
         place: Place,
@@ -222,8 +225,8 @@ impl Report {
         let recoverable = parities.recoverable(ranges);
         // The range that arrived last may have been evicted: then the gap before it ends at `horizon`.
         let (horizon, lost_below) = (self.horizon, self.lost_below);
-        let clip = move |(from, to): (u64, u64)| {
-            (from, if to == horizon { to.min(lost_below) } else { to })
+        let clip = move |gap: Range<u64>| {
+            (gap.start, if gap.end == horizon { gap.end.min(lost_below) } else { gap.end })
         };
         let gaps_here = ranges.gaps(horizon).map(clip).filter(|(from, to)| from < to);
         let open = gaps_here.flat_map(|gap| without(gap, &recoverable));
