@@ -13,14 +13,14 @@ use crate::orca::label::Layout;
 /// Changes under way at a time.
 const WINDOW: u32 = 32;
 /// First repetition; each later one waits twice as long, up to the longest.
-const REPEAT: Span = Span::from_ms(5);
-const REPEAT_MOST: Span = Span::from_ms(200);
+const RETRY: Span = Span::from_ms(5);
+const RETRY_MAX: Span = Span::from_ms(200);
 /// A member that was denied is asked for again so much later, and later each time.
-const DENIED: Span = Span::from_ms(20);
+const DENIED_RETRY: Span = Span::from_ms(20);
 /// A session is renewed so often: many times before the controller forgets it.
-const RENEW: Span = Span::from_secs(2);
+const RENEW_INTERVAL: Span = Span::from_secs(2);
 /// `Destroy` is told so often at most.
-const FAREWELLS: u8 = 6;
+const MAX_DESTROYS: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -42,17 +42,17 @@ struct Change {
 pub(super) struct Client {
     stage: Stage,
     /// Number of the last change that was made, of the last that was sent, and of the last that holds.
-    made: u32,
-    sent: u32,
-    acked: u32,
+    last_made: u32,
+    last_sent: u32,
+    last_acked: u32,
     queue: VecDeque<Change>,
-    repeat_at: Time,
-    repeats: u8,
+    retry_at: Time,
+    attempts: u8,
     wanted: BTreeSet<HostId>,
     covered: BTreeSet<HostId>,
     denied: BTreeMap<HostId, (Time, u8)>,
     /// Racks that have no agent at present.
-    dark: BTreeSet<u16>,
+    unserved: BTreeSet<u16>,
     renew_at: Time,
     pilot: Label,
     ports: u64,
@@ -62,16 +62,16 @@ impl Client {
     pub(super) const fn new(now: Time) -> Self {
         Self {
             stage: Stage::Creating,
-            made: 0,
-            sent: 0,
-            acked: 0,
+            last_made: 0,
+            last_sent: 0,
+            last_acked: 0,
             queue: VecDeque::new(),
-            repeat_at: now,
-            repeats: 0,
+            retry_at: now,
+            attempts: 0,
             wanted: BTreeSet::new(),
             covered: BTreeSet::new(),
             denied: BTreeMap::new(),
-            dark: BTreeSet::new(),
+            unserved: BTreeSet::new(),
             renew_at: Time::MAX,
             pilot: Label(0),
             ports: 0,
@@ -79,26 +79,32 @@ impl Client {
     }
 
     /// What goes to everyone is to reach this host, or need not any more.
-    pub(super) fn want(&mut self, now: Time, host: HostId, wants: bool) {
+    pub(super) fn set_member(&mut self, now: Time, host: HostId, wants: bool) {
         let changed = if wants { self.wanted.insert(host) } else { self.wanted.remove(&host) };
         if changed {
             self.denied.remove(&host);
-            self.change(now, host, wants);
+            self.queue_change(now, host, wants);
         }
     }
 
-    fn change(&mut self, now: Time, host: HostId, joins: bool) {
-        if self.sent == self.acked {
-            (self.repeat_at, self.repeats) = (now, 0);
+    fn queue_change(&mut self, now: Time, host: HostId, joins: bool) {
+        if self.last_sent == self.last_acked {
+            (self.retry_at, self.attempts) = (now, 0);
         }
-        self.made = self.made.wrapping_add(1);
-        self.queue.push_back(Change { number: self.made, host, joins });
+        self.last_made = self.last_made.wrapping_add(1);
+        self.queue.push_back(Change { number: self.last_made, host, joins });
     }
 
     /// A rack has lost its last agent, or has one again; says whether that changes anything.
-    pub(super) fn served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) -> bool {
+    pub(super) fn set_rack_served(
+        &mut self,
+        now: Time,
+        rack: u16,
+        agent: bool,
+        layout: &Layout,
+    ) -> bool {
         if !agent {
-            return self.dark.insert(rack);
+            return self.unserved.insert(rack);
         }
         // Whoever was denied for want of it need not wait.
         for (host, (at, times)) in &mut self.denied {
@@ -106,12 +112,12 @@ impl Client {
                 (*at, *times) = (now, 0);
             }
         }
-        self.dark.remove(&rack)
+        self.unserved.remove(&rack)
     }
 
     /// Whether a rack has no agent that could label what comes for it.
-    pub(super) fn is_dark(&self, rack: u16) -> bool {
-        self.dark.contains(&rack)
+    pub(super) fn is_unserved(&self, rack: u16) -> bool {
+        self.unserved.contains(&rack)
     }
 
     /// Hosts that the labels reach, if their racks are not dark.
@@ -127,7 +133,7 @@ impl Client {
     /// The session is over.
     pub(super) fn close(&mut self, now: Time) {
         if !matches!(self.stage, Stage::Closing | Stage::Closed) {
-            (self.stage, self.repeat_at, self.repeats) = (Stage::Closing, now, 0);
+            (self.stage, self.retry_at, self.attempts) = (Stage::Closing, now, 0);
         }
     }
 
@@ -148,20 +154,21 @@ impl Client {
         match self.stage {
             Stage::Creating => {
                 self.stage = Stage::Ready;
-                self.renew_at = now.saturating_add(RENEW);
+                self.renew_at = now.saturating_add(RENEW_INTERVAL);
                 self.number_from(change);
             }
             Stage::Ready
-                if change.wrapping_sub(self.acked) > self.made.wrapping_sub(self.acked) =>
+                if change.wrapping_sub(self.last_acked)
+                    > self.last_made.wrapping_sub(self.last_acked) =>
             {
                 return false; // Late, or of changes that we have not made.
             }
             Stage::Ready => {}
             Stage::Closing | Stage::Closed => return false,
         }
-        if change != self.acked {
+        if change != self.last_acked {
             // What is still under way is not repeated at once.
-            (self.repeat_at, self.repeats) = (now.saturating_add(REPEAT), 0);
+            (self.retry_at, self.attempts) = (now.saturating_add(RETRY), 0);
         }
         while self.queue.front().is_some_and(|first| change.wrapping_sub(first.number) < 1 << 31) {
             let Some(Change { host, joins, .. }) = self.queue.pop_front() else { break };
@@ -172,9 +179,9 @@ impl Client {
                 self.covered.remove(&host);
             }
         }
-        self.acked = change;
-        if change.wrapping_sub(self.sent) < 1 << 31 {
-            self.sent = change;
+        self.last_acked = change;
+        if change.wrapping_sub(self.last_sent) < 1 << 31 {
+            self.last_sent = change;
         }
         (self.pilot, self.ports) = (pilot, ports);
         true
@@ -189,20 +196,20 @@ impl Client {
             (Stage::Closed, _) => false,
             (_, Reason::Unknown) if self.stage == Stage::Ready => {
                 // The controller has lost its memory: everything from the beginning.
-                (self.stage, self.repeat_at, self.repeats) = (Stage::Creating, now, 0);
+                (self.stage, self.retry_at, self.attempts) = (Stage::Creating, now, 0);
                 self.covered.clear();
-                self.dark.clear();
+                self.unserved.clear();
                 self.denied.clear();
                 self.queue.clear();
                 (self.pilot, self.ports) = (Label(0), 0);
                 self.number_from(0);
                 for host in self.wanted.clone() {
-                    self.change(now, host, true);
+                    self.queue_change(now, host, true);
                 }
                 true
             }
             (Stage::Creating, _) => {
-                (self.repeat_at, self.repeats) = (now.saturating_add(REPEAT_MOST), 6);
+                (self.retry_at, self.attempts) = (now.saturating_add(RETRY_MAX), 6);
                 false
             }
             (Stage::Ready, _) => {
@@ -212,10 +219,10 @@ impl Client {
                 // The number is used for a change that nobody denies: out of the session, where it is not.
                 self.queue[at].joins = false;
                 let host = self.queue[at].host;
-                self.sent = self.acked;
-                self.repeat_at = now;
+                self.last_sent = self.last_acked;
+                self.retry_at = now;
                 let times = self.denied.get(&host).map_or(0, |(_, times)| *times);
-                let wait = Span(DENIED.0 << times.min(6));
+                let wait = Span(DENIED_RETRY.0 << times.min(6));
                 self.denied.insert(host, (now.saturating_add(wait), times.saturating_add(1)));
                 false
             }
@@ -224,19 +231,19 @@ impl Client {
 
     /// The changes that are not known to the controller get numbers after this one.
     fn number_from(&mut self, number: u32) {
-        (self.made, self.sent, self.acked) = (number, number, number);
+        (self.last_made, self.last_sent, self.last_acked) = (number, number, number);
         for change in &mut self.queue {
-            self.made = self.made.wrapping_add(1);
-            change.number = self.made;
+            self.last_made = self.last_made.wrapping_add(1);
+            change.number = self.last_made;
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let denied = self.denied.values().map(|(at, _)| *at).min();
         match self.stage {
-            Stage::Creating | Stage::Closing => Some(self.repeat_at),
+            Stage::Creating | Stage::Closing => Some(self.retry_at),
             Stage::Ready => {
-                let repeat = (!self.queue.is_empty()).then_some(self.repeat_at);
+                let repeat = (!self.queue.is_empty()).then_some(self.retry_at);
                 [Some(self.renew_at), repeat, denied].into_iter().flatten().min()
             }
             Stage::Closed => None,
@@ -247,19 +254,19 @@ impl Client {
     pub(super) fn poll(&mut self, now: Time) -> Option<Body> {
         match self.stage {
             Stage::Closed => None,
-            Stage::Closing if self.repeats >= FAREWELLS && now >= self.repeat_at => {
+            Stage::Closing if self.attempts >= MAX_DESTROYS && now >= self.retry_at => {
                 self.stage = Stage::Closed;
                 None
             }
             Stage::Creating | Stage::Closing => {
-                if now < self.repeat_at {
+                if now < self.retry_at {
                     return None;
                 }
-                self.repeat(now);
+                self.schedule_retry(now);
                 Some(if self.stage == Stage::Creating { Body::Create } else { Body::Destroy })
             }
             Stage::Ready if now >= self.renew_at => {
-                self.renew_at = now.saturating_add(RENEW);
+                self.renew_at = now.saturating_add(RENEW_INTERVAL);
                 Some(Body::Renew)
             }
             Stage::Ready => self.poll_changes(now),
@@ -273,27 +280,27 @@ impl Client {
                 *at = Time::MAX;
             }
             if self.wanted.contains(&host) && !self.covered.contains(&host) {
-                self.change(now, host, true);
+                self.queue_change(now, host, true);
             }
         }
-        if self.sent != self.acked && now >= self.repeat_at {
-            self.sent = self.acked;
+        if self.last_sent != self.last_acked && now >= self.retry_at {
+            self.last_sent = self.last_acked;
         }
-        let under_way = self.sent.wrapping_sub(self.acked);
+        let under_way = self.last_sent.wrapping_sub(self.last_acked);
         let Change { number, host, joins } = *self.queue.get(under_way as usize)?;
         if under_way >= WINDOW {
             return None;
         }
         if under_way == 0 {
-            self.repeat(now);
+            self.schedule_retry(now);
         }
-        self.sent = number;
+        self.last_sent = number;
         Some(Body::Member { host, joins, change: number })
     }
 
-    fn repeat(&mut self, now: Time) {
-        let wait = Span(REPEAT.0 << self.repeats.min(10)).min(REPEAT_MOST);
-        self.repeat_at = now.saturating_add(wait);
-        self.repeats = self.repeats.saturating_add(1);
+    fn schedule_retry(&mut self, now: Time) {
+        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        self.retry_at = now.saturating_add(wait);
+        self.attempts = self.attempts.saturating_add(1);
     }
 }

@@ -43,21 +43,21 @@ pub(super) use work::packet;
 /// Packets that an agent holds for sending on.
 pub const OUTBOX: usize = 1024;
 /// Control packets that wait for a link; of more, the new ones are dropped (all are repeated).
-const MOST_CONTROLS: usize = 8192;
+const MAX_CONTROLS: usize = 8192;
 /// Invitations that the application has not answered.
-const MOST_INVITATIONS: usize = 1024;
+const MAX_INVITATIONS: usize = 1024;
 /// Sessions whose end is remembered, so that late invitations are not new ones.
-const REMEMBERED: usize = 256;
+const MAX_ENDED: usize = 256;
 /// Pieces sent to one host in a row when each needs several copies.
-const RUN: usize = 16;
+const BURST: usize = 16;
 /// A port that is so many packets behind the other stops the sender.
-const BEHIND: usize = 64;
+const MAX_PORT_LAG: usize = 64;
 /// After so long without data by labels reports go to the sender itself: the agent may not know it.
-const DIRECT_AFTER: Span = Span::from_ms(10);
+const AGENT_TIMEOUT: Span = Span::from_ms(10);
 /// Control packets overtake data where switches have priorities.
-const PRIORITY: u8 = 7;
+const CONTROL_PRIORITY: u8 = 7;
 /// Most receivers whose reports need no agent.
-const FEW: usize = 16;
+const DIRECT_RECEIVERS: usize = 16;
 
 /// Whether the rack's switch follows labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -222,7 +222,7 @@ pub struct Host {
     /// The pilot label that was split last, and what it is at each port.
     split: Option<(Session, Label, Vec<Label>)>,
     /// By which port a host was last heard, if there are several.
-    heard_at: BTreeMap<HostId, u8>,
+    last_port: BTreeMap<HostId, u8>,
     events: VecDeque<Event>,
     /// What the controller last said of each rack's agents.
     served: BTreeMap<u16, u32>,
@@ -254,7 +254,7 @@ impl Host {
             outbox: VecDeque::new(),
             places: Vec::new(),
             split: None,
-            heard_at: BTreeMap::new(),
+            last_port: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeMap::new(),
             counters: HostCounters::default(),
@@ -329,7 +329,7 @@ impl Host {
         let layout = &self.config.layout;
         let elsewhere = |host: &HostId| layout.place(*host).rack != self.place.rack;
         let via_agent = spread == Spread::Labels
-            && receivers.len() > FEW
+            && receivers.len() > DIRECT_RECEIVERS
             && receivers.iter().any(elsewhere)
             && (layout.reaches_own_rack() || receivers.iter().all(elsewhere));
         let sender = flow::Sender::new(now, session, stream, via_agent, flow);
@@ -338,7 +338,7 @@ impl Host {
             sending.flow.invite(now, host, layout.place(host));
         }
         self.sending.insert(session, sending);
-        self.touch(now, Key::Send(session));
+        self.mark_ready(now, Key::Send(session));
         Ok(())
     }
 
@@ -405,7 +405,7 @@ impl Host {
     ) {
         if let Some(sending) = self.sending.get_mut(&session) {
             work(sending, &self.config.layout);
-            self.touch(now, Key::Send(session));
+            self.mark_ready(now, Key::Send(session));
         }
     }
 
@@ -452,7 +452,7 @@ impl Host {
             return;
         }
         if self.receiving.len() >= self.config.max_sessions as usize {
-            self.say(Some(sender), session, Body::Bye { reason: Reason::Busy });
+            self.send_control(Some(sender), session, Body::Bye { reason: Reason::Busy });
             let event = ReceiverEvent::Failed { reason: Reason::Busy };
             self.events.push_back(Event::Receiver(session, event));
             return;
@@ -461,14 +461,14 @@ impl Host {
         let flow =
             flow::Receiver::new(now, session, stream, sender, place, at, room, via_agent, config);
         self.receiving.insert(session, Receiving { flow, data_at: now });
-        self.touch(now, Key::Receive(session));
+        self.mark_ready(now, Key::Receive(session));
     }
 
     /// Does not take part in a session to which this host is invited.
     pub fn refuse(&mut self, now: Time, session: Session, reason: Reason) {
         let _ = now;
         if let Some(invitation) = self.invitations.remove(&session) {
-            self.say(Some(invitation.from), session, Body::Bye { reason });
+            self.send_control(Some(invitation.from), session, Body::Bye { reason });
         }
     }
 
@@ -500,7 +500,7 @@ impl Host {
     ) {
         if let Some(receiving) = self.receiving.get_mut(&session) {
             work(&mut receiving.flow);
-            self.touch(now, Key::Receive(session));
+            self.mark_ready(now, Key::Receive(session));
         }
     }
 
@@ -562,7 +562,7 @@ impl Node for Host {
                     }
                 }
             }
-            self.touch(now, key);
+            self.mark_ready(now, key);
         }
     }
 

@@ -15,22 +15,22 @@ use crate::orca::agent::ANY_RACK;
 /// Copies that a relay sends. One makes a chain: each link carries the stream once.
 const FANOUT: usize = 1;
 /// First repetition of a `Sync`; each later one waits twice as long.
-const REPEAT: Span = Span::from_ms(5);
-const REPEAT_MOST: Span = Span::from_ms(500);
+const RETRY: Span = Span::from_ms(5);
+const RETRY_MAX: Span = Span::from_ms(500);
 /// A relay of which nothing is heard for so long while data is under way does not relay until it is heard again.
-const SUSPECT: Span = Span::from_ms(250);
+const SUSPECT_AFTER: Span = Span::from_ms(250);
 
 #[derive(Clone, Debug)]
 struct Node {
     place: Place,
-    heard: Time,
+    last_heard: Time,
     suspect: bool,
     /// What its label is to be, and the number of the message that says so.
     ports: u64,
     version: u32,
     acked: bool,
-    repeat_at: Time,
-    repeats: u8,
+    retry_at: Time,
+    attempts: u8,
     /// Out of the tree; forgotten once it knows.
     leaving: bool,
 }
@@ -48,52 +48,52 @@ impl Tree {
         if takes_part {
             let node = self.nodes.entry(host).or_insert(Node {
                 place,
-                heard: now,
+                last_heard: now,
                 suspect: false,
                 ports: 0,
                 version: 0,
                 // A host that was never told anything relays nothing.
                 acked: true,
-                repeat_at: now,
-                repeats: 0,
+                retry_at: now,
+                attempts: 0,
                 leaving: false,
             });
-            (node.leaving, node.heard) = (false, now);
+            (node.leaving, node.last_heard) = (false, now);
         } else if let Some(node) = self.nodes.get_mut(&host) {
             node.leaving = true;
         }
-        self.plan(now);
+        self.assign_labels(now);
     }
 
     /// The host lives; says whether that changes anything.
-    pub(super) fn hear(&mut self, now: Time, host: HostId) -> bool {
+    pub(super) fn mark_alive(&mut self, now: Time, host: HostId) -> bool {
         let Some(node) = self.nodes.get_mut(&host) else { return false };
-        node.heard = now;
+        node.last_heard = now;
         if !node.suspect {
             return false;
         }
         node.suspect = false;
-        self.plan(now);
+        self.assign_labels(now);
         true
     }
 
     /// Data has been under way since `busy`: relays that say nothing are passed over. Says whether that changes anything.
-    pub(super) fn check(&mut self, now: Time, busy: Time) -> bool {
+    pub(super) fn suspect_silent(&mut self, now: Time, busy: Time) -> bool {
         let mut changed = false;
         for node in self.nodes.values_mut().filter(|node| !node.suspect && node.ports != 0) {
-            node.suspect = now.since(node.heard.max(busy)) >= SUSPECT;
+            node.suspect = now.since(node.last_heard.max(busy)) >= SUSPECT_AFTER;
             changed |= node.suspect;
         }
         if changed {
-            self.plan(now);
+            self.assign_labels(now);
         }
         changed
     }
 
     /// When [`Tree::check`] could find something.
-    pub(super) fn check_at(&self, busy: Time) -> Option<Time> {
+    pub(super) fn next_suspicion(&self, busy: Time) -> Option<Time> {
         let relays = self.nodes.values().filter(|node| !node.suspect && node.ports != 0);
-        relays.map(|node| node.heard.max(busy).saturating_add(SUSPECT)).min()
+        relays.map(|node| node.last_heard.max(busy).saturating_add(SUSPECT_AFTER)).min()
     }
 
     /// A relay has confirmed its label.
@@ -109,7 +109,7 @@ impl Tree {
     }
 
     /// Sets everyone's label.
-    fn plan(&mut self, now: Time) {
+    fn assign_labels(&mut self, now: Time) {
         let mut racks: BTreeMap<u16, Vec<(u8, HostId)>> = BTreeMap::new();
         for (host, node) in self.nodes.iter().filter(|(_, node)| !node.leaving) {
             racks.entry(node.place.rack).or_default().push((node.place.port, *host));
@@ -130,10 +130,10 @@ impl Tree {
             if ports != node.ports {
                 self.version += 1;
                 (node.ports, node.version, node.acked) = (ports, self.version, false);
-                (node.repeat_at, node.repeats) = (now, 0);
+                (node.retry_at, node.attempts) = (now, 0);
             }
         }
-        self.nodes.retain(|_, node| !node.leaving || !node.acked && node.repeats < 6);
+        self.nodes.retain(|_, node| !node.leaving || !node.acked && node.attempts < 6);
     }
 
     /// Who needs a copy from the sender.
@@ -157,17 +157,17 @@ impl Tree {
 
     /// The next `Sync` to send.
     pub(super) fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
-        self.nodes.retain(|_, node| !(node.leaving && node.repeats >= 6));
-        let due = |node: &Node| !node.acked && node.repeat_at <= now;
+        self.nodes.retain(|_, node| !(node.leaving && node.attempts >= 6));
+        let due = |node: &Node| !node.acked && node.retry_at <= now;
         let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(n))?;
-        let wait = Span(REPEAT.0 << node.repeats.min(10)).min(REPEAT_MOST);
-        node.repeat_at = now.saturating_add(wait);
-        node.repeats = node.repeats.saturating_add(1);
+        let wait = Span(RETRY.0 << node.attempts.min(10)).min(RETRY_MAX);
+        node.retry_at = now.saturating_add(wait);
+        node.attempts = node.attempts.saturating_add(1);
         Some((host, Body::Sync { rack: ANY_RACK, ports: node.ports, version: node.version }))
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.nodes.values().filter(|node| !node.acked).map(|node| node.repeat_at).min()
+        self.nodes.values().filter(|node| !node.acked).map(|node| node.retry_at).min()
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         Place { rack: (host / 64) as u16, port: (host % 64) as u8 }
     }
 
-    fn settle(tree: &mut Tree, now: Time) -> usize {
+    fn confirm_all(tree: &mut Tree, now: Time) -> usize {
         let mut syncs = 0;
         while let Some((host, Body::Sync { version, .. })) = tree.poll(now) {
             tree.confirm(host, version);
@@ -197,12 +197,12 @@ mod tests {
         }
         let all: Vec<_> = [1, 2, 3, 66, 70, 200].map(HostId).into();
         assert_eq!(tree.roots(), all, "nobody has confirmed");
-        assert_eq!(settle(&mut tree, Time::ZERO), 3);
+        assert_eq!(confirm_all(&mut tree, Time::ZERO), 3);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
         // A relay leaves: who was behind it gets copies until the new relay has confirmed.
         tree.set(Time::ZERO, HostId(2), place(2), false);
         assert_eq!(tree.roots(), [1, 3, 66, 200].map(HostId));
-        assert_eq!(settle(&mut tree, Time::ZERO), 2);
+        assert_eq!(confirm_all(&mut tree, Time::ZERO), 2);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
     }
 
@@ -212,16 +212,16 @@ mod tests {
         for host in 1..4 {
             tree.set(Time::ZERO, HostId(host), place(host), true);
         }
-        settle(&mut tree, Time::ZERO);
-        assert_eq!(tree.check_at(Time::ZERO), Some(Time::ZERO + SUSPECT));
-        let late = Time::ZERO + SUSPECT;
-        tree.hear(late, HostId(2));
-        assert!(tree.check(late, Time::ZERO));
-        settle(&mut tree, late);
+        confirm_all(&mut tree, Time::ZERO);
+        assert_eq!(tree.next_suspicion(Time::ZERO), Some(Time::ZERO + SUSPECT_AFTER));
+        let late = Time::ZERO + SUSPECT_AFTER;
+        tree.mark_alive(late, HostId(2));
+        assert!(tree.suspect_silent(late, Time::ZERO));
+        confirm_all(&mut tree, late);
         assert_eq!(tree.roots(), [1, 2].map(HostId), "3 is behind 2");
-        assert!(tree.hear(late, HostId(1)));
-        settle(&mut tree, late);
+        assert!(tree.mark_alive(late, HostId(1)));
+        confirm_all(&mut tree, late);
         assert_eq!(tree.roots(), [1].map(HostId));
-        assert!(!tree.check(late, late));
+        assert!(!tree.suspect_silent(late, late));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::sending::Copy;
 use super::*;
-use crate::orca::switch::newer;
+use crate::orca::switch::is_newer;
 
 impl Host {
     pub(super) fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
@@ -13,7 +13,7 @@ impl Host {
                     receiving.data_at = now;
                 }
                 let store = receiving.flow.handle_data(now, data);
-                self.touch(now, Key::Receive(session));
+                self.mark_ready(now, Key::Receive(session));
                 store
             }
             None => None,
@@ -22,9 +22,9 @@ impl Host {
         if data.labelled == Labelled::Pilot
             && let Some(sending) = self.sending.get_mut(&session)
         {
-            sending.comes_back();
+            sending.on_own_data();
         } else if data.labelled == Labelled::Pilot {
-            let relay = self.agent.external(now, session, src);
+            let relay = self.agent.handle_unlabelled(now, session, src);
             if relay.ports != 0 {
                 relays = self.relay(port, data, relay.ports);
             }
@@ -70,20 +70,20 @@ impl Host {
 
     pub(super) fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
         let Control { from, to, session, ref body } = *control;
-        if self.links.len() > 1 && self.heard_at.len() < 1 << 16 {
-            self.heard_at.insert(from, port);
+        if self.links.len() > 1 && self.last_port.len() < 1 << 16 {
+            self.last_port.insert(from, port);
         }
         let from_controller = self.config.controller == Some(from);
         if from_controller {
-            self.agent.wake(now);
+            self.agent.on_controller(now);
         }
         match *body {
             Body::Status(ref status) if to == TO_AGENT => {
-                if !self.agent.report(now, session, status) {
+                if !self.agent.handle_status(now, session, status) {
                     self.counters.ignored += 1;
                 }
             }
-            Body::Pong { number } if from_controller => self.agent.pong(number),
+            Body::Pong { number } if from_controller => self.agent.handle_pong(number),
             Body::Sync { rack, ports, version } => {
                 self.handle_sync(from, session, rack, ports, version);
             }
@@ -91,24 +91,24 @@ impl Host {
                 self.with_sending(now, session, |sending, _| sending.handle_controller(now, body));
             }
             Body::Served { rack, agent, epoch } if from_controller => {
-                self.handle_served(now, rack, agent, epoch);
+                self.handle_rack_status(now, rack, agent, epoch);
             }
             Body::Invite { stream, place, payload, via_agent } => {
                 let invitation = Invitation { from, stream, place, payload, via_agent };
                 self.handle_invitation(now, session, invitation, body);
             }
             Body::End { .. } | Body::Mode { .. } => {
-                let known = self.give_receiver(now, session, from, body);
+                let known = self.deliver_to_receiver(now, session, from, body);
                 // We were in it before we lost our memory.
                 if !known
                     && !self.ended.contains(&session)
                     && !self.invitations.contains_key(&session)
                 {
-                    self.say(Some(from), session, Body::Bye { reason: Reason::Unknown });
+                    self.send_control(Some(from), session, Body::Bye { reason: Reason::Unknown });
                 }
             }
             Body::Bye { .. } => {
-                if !self.give_receiver(now, session, from, body) {
+                if !self.deliver_to_receiver(now, session, from, body) {
                     self.invitations
                         .retain(|s, invitation| *s != session || invitation.from != from);
                     self.with_sending(now, session, |sending, _| {
@@ -117,14 +117,14 @@ impl Host {
                 }
             }
             Body::Join { .. } | Body::Status(_) | Body::Complete { .. } | Body::SyncDone { .. } => {
-                self.handle_answer(now, from, session, body);
+                self.handle_receiver_packet(now, from, session, body);
             }
             _ => self.counters.ignored += 1,
         }
     }
 
     /// From a receiver of a session that this host sends, or once sent.
-    fn handle_answer(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
+    fn handle_receiver_packet(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
         if self.sending.contains_key(&session) {
             self.with_sending(now, session, |sending, _| sending.handle_control(now, from, body));
             return;
@@ -134,7 +134,7 @@ impl Host {
             Body::SyncDone { .. } => return,
             _ => Reason::Unknown,
         };
-        self.say(Some(from), session, Body::Bye { reason });
+        self.send_control(Some(from), session, Body::Bye { reason });
     }
 
     fn handle_sync(&mut self, from: HostId, session: Session, rack: u16, ports: u64, version: u32) {
@@ -150,30 +150,30 @@ impl Host {
             self.counters.ignored += 1;
             return;
         }
-        if let Some(done) = self.agent.sync(session, ports, version) {
-            self.say(Some(from), session, done);
+        if let Some(done) = self.agent.handle_sync(session, ports, version) {
+            self.send_control(Some(from), session, done);
         }
     }
 
     /// A rack has lost its last agent, or has one again.
-    fn handle_served(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
+    fn handle_rack_status(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
         if rack >= self.config.layout.racks() {
             self.counters.ignored += 1;
             return;
         }
         let known = self.served.get(&rack);
-        if known.is_none_or(|known| newer(epoch, *known)) {
+        if known.is_none_or(|known| is_newer(epoch, *known)) {
             self.served.insert(rack, epoch);
             for sending in self.sending.values_mut() {
-                sending.served(now, rack, agent, &self.config.layout);
+                sending.set_rack_served(now, rack, agent, &self.config.layout);
             }
             let sessions: Vec<_> = self.sending.keys().copied().collect();
             for session in sessions {
-                self.touch(now, Key::Send(session));
+                self.mark_ready(now, Key::Send(session));
             }
         }
         // Also to what is old: it must not be repeated for ever.
-        self.say(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
+        self.send_control(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
     }
 
     fn handle_invitation(
@@ -184,18 +184,18 @@ impl Host {
         body: &Body,
     ) {
         let Invitation { from, stream, payload, .. } = invitation;
-        if self.give_receiver(now, session, from, body) || self.ended.contains(&session) {
+        if self.deliver_to_receiver(now, session, from, body) || self.ended.contains(&session) {
             return;
         }
         if self.receiving.contains_key(&session) || self.sending.contains_key(&session) {
-            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+            self.send_control(Some(from), session, Body::Bye { reason: Reason::Busy });
             return;
         }
         if self.invitations.contains_key(&session) {
             return;
         }
-        if self.invitations.len() >= MOST_INVITATIONS {
-            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+        if self.invitations.len() >= MAX_INVITATIONS {
+            self.send_control(Some(from), session, Body::Bye { reason: Reason::Busy });
             return;
         }
         self.invitations.insert(session, invitation);
@@ -203,11 +203,17 @@ impl Host {
     }
 
     /// Gives a control packet to the session's receiver, if it comes from its sender.
-    fn give_receiver(&mut self, now: Time, session: Session, from: HostId, body: &Body) -> bool {
+    fn deliver_to_receiver(
+        &mut self,
+        now: Time,
+        session: Session,
+        from: HostId,
+        body: &Body,
+    ) -> bool {
         match self.receiving.get_mut(&session) {
             Some(receiving) if receiving.flow.sender() == from => {
                 receiving.flow.handle_control(now, body);
-                self.touch(now, Key::Receive(session));
+                self.mark_ready(now, Key::Receive(session));
                 true
             }
             _ => false,
@@ -215,7 +221,7 @@ impl Host {
     }
 
     /// Something has happened to a session: takes its events, and lets it be asked for packets.
-    pub(super) fn touch(&mut self, now: Time, key: Key) {
+    pub(super) fn mark_ready(&mut self, now: Time, key: Key) {
         match key {
             Key::Send(session) => self.take_sender_events(now, session),
             Key::Receive(session) => self.take_receiver_events(session),
@@ -244,7 +250,7 @@ impl Host {
             sending.close(now);
             sending.over_at = Some(now.saturating_add(self.config.flow.patience));
         }
-        sending.note_progress(now);
+        sending.update_progress(now);
     }
 
     fn take_receiver_events(&mut self, session: Session) {
@@ -259,7 +265,7 @@ impl Host {
                 continue;
             }
             if event == ReceiverEvent::Closed {
-                if self.ended.len() >= REMEMBERED {
+                if self.ended.len() >= MAX_ENDED {
                     self.ended.pop_front();
                 }
                 self.ended.push_back(session);
@@ -283,14 +289,14 @@ impl Host {
             if let Some(packet) = link.data.pop_front() {
                 return Some(packet);
             }
-            if self.links.iter().any(|link| link.data.len() >= BEHIND) {
+            if self.links.iter().any(|link| link.data.len() >= MAX_PORT_LAG) {
                 return None; // The other port is behind.
             }
             let key = *self.ready.front()?;
             if !self.poll_session(now, key) {
                 self.ready.pop_front();
                 self.is_ready.remove(&key);
-                self.rest(now, key);
+                self.park(now, key);
             } else if self.ready.len() > 1 {
                 // In turn.
                 self.ready.rotate_left(1);
@@ -306,7 +312,7 @@ impl Host {
         let mut said = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
         self.agent.poll(now, |to, session, body| said.push((to, session, body)));
         for (to, session, body) in said {
-            self.say(to, session, body);
+            self.send_control(to, session, body);
         }
     }
 
@@ -317,9 +323,9 @@ impl Host {
             Key::Receive(session) => {
                 let Some(receiving) = self.receiving.get_mut(&session) else { return false };
                 let Some((to, body)) = receiving.flow.poll(now) else { return false };
-                let stuck = now.since(receiving.data_at) > DIRECT_AFTER;
+                let stuck = now.since(receiving.data_at) > AGENT_TIMEOUT;
                 let to = if to == TO_AGENT && stuck { receiving.flow.sender() } else { to };
-                self.say(Some(to), session, body);
+                self.send_control(Some(to), session, body);
                 true
             }
         }
@@ -327,16 +333,16 @@ impl Host {
 
     fn poll_sending(&mut self, now: Time, session: Session) -> bool {
         let Some(sending) = self.sending.get_mut(&session) else { return false };
-        if let Some((to, body)) = sending.poll_plane(now) {
-            self.say(to, session, body);
+        if let Some((to, body)) = sending.poll_control_plane(now) {
+            self.send_control(to, session, body);
             return true;
         }
         // Copies are computed before the flow is asked: it decides by their number.
         let me = self.config.me;
         let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
-        let mut run = smallvec::SmallVec::<[flow::Piece; RUN]>::new();
+        let mut run = smallvec::SmallVec::<[flow::Piece; BURST]>::new();
         let mut other = None;
-        while run.len() < if copies > 1 { RUN } else { 1 } {
+        while run.len() < if copies > 1 { BURST } else { 1 } {
             match sending.flow.poll(now) {
                 Some(flow::Outgoing::Everyone(piece)) => run.push(piece),
                 outgoing => {
@@ -353,7 +359,7 @@ impl Host {
         if copies.iter().any(is_pilot)
             && let Some(sending) = self.sending.get_mut(&session)
         {
-            sending.goes(run.len() as u32);
+            sending.on_pilot_sent(run.len() as u32);
         }
         for copy in copies {
             for piece in &run {
@@ -366,18 +372,20 @@ impl Host {
             Some(flow::Outgoing::One(host, piece)) => {
                 self.send_data(Some(host), data_of(session, piece));
             }
-            Some(flow::Outgoing::Control(host, body)) => self.say(Some(host), session, body),
+            Some(flow::Outgoing::Control(host, body)) => {
+                self.send_control(Some(host), session, body)
+            }
             _ => {}
         }
         true
     }
 
     /// A session has nothing to send now: arms its timer, or forgets it.
-    fn rest(&mut self, now: Time, key: Key) {
+    fn park(&mut self, now: Time, key: Key) {
         let next = match key {
             Key::Send(session) => match self.sending.get_mut(&session) {
                 Some(sending) => {
-                    sending.note_progress(now);
+                    sending.update_progress(now);
                     let over = sending.over_at.is_some_and(|at| at <= now);
                     if over && !sending.is_closing() {
                         self.sending.remove(&session);
@@ -407,15 +415,15 @@ impl Host {
     }
 
     /// A control packet to a host; `None`: to the controller.
-    pub(super) fn say(&mut self, to: Option<HostId>, session: Session, body: Body) {
+    pub(super) fn send_control(&mut self, to: Option<HostId>, session: Session, body: Body) {
         let Some(to) = to.or(self.config.controller) else { return };
         let control = Control { from: self.config.me, to, session, body };
-        let packet = self.packet(to, Header::Control(control)).with_priority(PRIORITY);
-        let by = self.heard_at.get(&to).copied();
+        let packet = self.packet(to, Header::Control(control)).with_priority(CONTROL_PRIORITY);
+        let by = self.last_port.get(&to).copied();
         let mut dropped = 0;
         for (port, link) in self.links.iter_mut().enumerate() {
             if by.is_none_or(|by| usize::from(by) == port) {
-                if link.controls.len() < MOST_CONTROLS {
+                if link.controls.len() < MAX_CONTROLS {
                     link.controls.push_back(packet);
                 } else {
                     dropped += 1;
@@ -428,11 +436,11 @@ impl Host {
     /// Data to a host, or to everyone: then by all ports.
     pub(super) fn send_data(&mut self, to: Option<HostId>, data: Data) {
         if to.is_none() && data.labelled == Labelled::Pilot && self.places.len() > 1 {
-            self.send_split(data);
+            self.send_per_port(data);
             return;
         }
         let packet = self.packet_of(to.unwrap_or(TO_GROUP), data);
-        let by = to.and_then(|to| self.heard_at.get(&to).copied());
+        let by = to.and_then(|to| self.last_port.get(&to).copied());
         for (port, link) in self.links.iter_mut().enumerate() {
             if by.is_none_or(|by| usize::from(by) == port) {
                 link.data.push_back(packet);
@@ -441,7 +449,7 @@ impl Host {
     }
 
     /// Data by pilot label, by each port to the racks next to it.
-    fn send_split(&mut self, data: Data) {
+    fn send_per_port(&mut self, data: Data) {
         let known = |(session, label, _): &(Session, Label, Vec<Label>)| {
             (*session, *label) == (data.session, data.label)
         };
