@@ -1,8 +1,8 @@
-//! The agent: the part of a host that puts rack labels on what comes for its rack, and speaks for the rack's receivers.
+//! The agent: the module of a host that puts rack labels on data for its rack, and aggregates the reports of its receivers.
 //!
-//! Every agent of a rack holds the labels of all its sessions, so that any of them can be made the active one without a word
-//! (Section IV.B of the evaluation, and the authors' `MdcReceiver`). What else it holds (who sends a session, statuses not yet
-//! told) is soft: it comes again with the next packets.
+//! Every agent of a rack holds the labels of all sessions of the rack, so that any of them can become the active one without a
+//! transfer of state (evaluation, section IV.B, and the authors' `MdcReceiver` and `SYNC_STATE` packets; `docs/sources.md#orca-agent`).
+//! Its other state, the senders of sessions and reports not yet forwarded, is soft: the next packets rebuild it.
 
 use std::collections::BTreeMap;
 
@@ -12,38 +12,39 @@ use rackweave_wire::orca::{Body, Place, Session, Status};
 use super::flow::Summary;
 use super::table::{Entry, SessionTable, Updated};
 
-/// `Sync` for one agent alone, which ToRs don't copy.
+/// The rack of a `Sync` for a single agent, which ToRs do not replicate.
 pub const ANY_RACK: u16 = u16::MAX;
 
-/// Sessions for whose receivers an agent speaks at the same time; of more, the one longest unheard of goes.
+/// Sessions whose reports an agent aggregates at a time. Beyond it the one that was silent the longest is evicted.
 const MAX_SESSIONS: usize = 1024;
 
-/// Pings without answer until the agent falls silent but for
+/// After this many pings without an answer the agent pings only
 const MAX_UNANSWERED: u8 = 3;
-/// each such tick ("every 100th tick when the ToR is silent").
+/// at every 100th interval, as the authors' agent does when its ToR is silent (`docs/sources.md#orca-agent`).
 const SILENT_TICKS: u8 = 100;
 
-/// What an agent does with data for its rack.
+/// What an agent has to do with data for its rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relay {
-    /// The ports of the other receivers of the rack: the label to send it on with; none: nothing to send.
+    /// The ports of the other receivers of the rack, which are the rack label to forward it with. 0: it is not forwarded.
     pub ports: u64,
-    /// The rack has no receiver of the session at all, as far as is known.
+    /// The agent knows no receiver of the session in this rack.
     pub redundant: bool,
 }
 
-/// What agents count.
+/// The counters of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounters {
-    /// Packets that came for labelling.
+    /// Packets that arrived to be labelled.
     pub unlabelled: u64,
-    /// Of these, those of sessions without a receiver here: the price of one field for all pods.
+    /// Of these, packets of sessions without a receiver in this rack. They come because a pilot label has one field for the racks
+    /// of all pods.
     pub redundant: u64,
-    /// Reports of receivers taken.
+    /// Reports received from receivers.
     pub reports: u64,
     /// Summaries sent.
     pub summaries: u64,
-    /// Syncs that were older than what is known.
+    /// `Sync` packets that were older than the label in the table.
     pub old_syncs: u64,
 }
 
@@ -52,7 +53,7 @@ struct RackSession {
     sender: HostId,
     summary: Summary,
     last_heard: Time,
-    /// When the summary is told, if there is one.
+    /// When the summary is sent, if it is not empty.
     due: Option<Time>,
 }
 
@@ -65,7 +66,7 @@ struct Heartbeat {
     ticks: u8,
 }
 
-/// An agent.
+/// The agent of a host.
 #[derive(Clone, Debug)]
 pub struct Agent {
     place: Place,
@@ -78,8 +79,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent at a place, for at most so many sessions; statuses are told once in `interval`. It pings the controller each
-    /// `heartbeat`, the first time at once.
+    /// An agent at a place, for up to `max_sessions` sessions. Reports are forwarded once per `interval`. It pings the controller
+    /// at intervals of `heartbeat`, the first time at once.
     #[must_use]
     pub fn new(place: Place, max_sessions: u32, interval: Span, heartbeat: Option<Span>) -> Self {
         let heartbeat = heartbeat.map(|interval| Heartbeat {
@@ -100,26 +101,26 @@ impl Agent {
         }
     }
 
-    /// Its table.
+    /// The table of rack labels.
     #[must_use]
     pub const fn table(&self) -> &SessionTable {
         &self.table
     }
 
-    /// What it has counted.
+    /// The agent's counters.
     #[must_use]
     pub const fn counters(&self) -> AgentCounters {
         self.counters
     }
 
-    /// Its bit in rack labels.
+    /// The bit of its host in rack labels.
     #[must_use]
     pub const fn bit(&self) -> u64 {
         1 << (self.place.port & 63)
     }
 
-    /// Data without a rack label has come from above ("external flow"): what to send on. An agent never sends to itself; its
-    /// own copy is taken if the host is in the session.
+    /// Data without a rack label has arrived from the switch (the "external flow" of the evaluation, section IV.B). The returned
+    /// label never includes the agent itself: its host keeps the packet if it is a receiver.
     pub fn handle_unlabelled(&mut self, now: Time, session: Session, sender: HostId) -> Relay {
         let ports = self.table.ports(session);
         let redundant = ports == 0;
@@ -131,7 +132,7 @@ impl Agent {
         Relay { ports: ports & !self.bit(), redundant }
     }
 
-    /// Who sends a session is known.
+    /// The sender of a session is known.
     pub fn learn_sender(&mut self, now: Time, session: Session, sender: HostId) {
         if let Some(entry) = self.sessions.get_mut(&session) {
             (entry.sender, entry.last_heard) = (sender, now);
@@ -147,7 +148,7 @@ impl Agent {
         self.sessions.insert(session, entry);
     }
 
-    /// A `Sync` for this rack has come; the answer to it, if it is one to answer.
+    /// Handles a `Sync` for this rack, and returns the answer if there is one.
     pub fn handle_sync(&mut self, session: Session, ports: u64, version: u32) -> Option<Body> {
         match self.table.set(session, Entry { ports, version }) {
             Updated::Full => return None,
@@ -157,11 +158,11 @@ impl Agent {
         if ports == 0 {
             self.sessions.remove(&session);
         }
-        // Also to what is old: it must not be repeated for ever.
+        // Old versions are answered too, so that they are not repeated for ever.
         Some(Body::SyncDone { place: self.place, version })
     }
 
-    /// A receiver of this rack reports: it is told with the others'. False: not to be told by this agent.
+    /// Handles a report of a receiver of this rack. False if the agent cannot forward it.
     pub fn handle_status(&mut self, now: Time, session: Session, status: &Status) -> bool {
         let Some(entry) =
             self.sessions.get_mut(&session).filter(|_| status.rack == self.place.rack)
@@ -180,7 +181,7 @@ impl Agent {
         true
     }
 
-    /// The controller has answered a ping.
+    /// Handles the controller's answer to a ping.
     pub fn handle_pong(&mut self, number: u32) {
         if let Some(heartbeat) = &mut self.heartbeat
             && number == heartbeat.number
@@ -189,7 +190,7 @@ impl Agent {
         }
     }
 
-    /// The controller is there (again): an agent that has fallen silent pings at once.
+    /// A packet has come from the controller: an agent that had stopped pinging resumes at once.
     pub fn on_controller(&mut self, now: Time) {
         if let Some(heartbeat) =
             self.heartbeat.as_mut().filter(|heartbeat| heartbeat.unanswered >= MAX_UNANSWERED)
@@ -198,16 +199,16 @@ impl Agent {
         }
     }
 
-    /// When [`Agent::poll`] has something.
+    /// When [`Agent::poll`] has something to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.due, self.heartbeat.map(|heartbeat| heartbeat.next)].into_iter().flatten().min()
     }
 
-    /// What the agent says now: summaries to senders; `None` as the host: to the controller.
+    /// Sends what is due: summaries to senders, and pings to the controller (host `None`).
     pub fn poll(&mut self, now: Time, mut send: impl FnMut(Option<HostId>, Session, Body)) {
         if let Some(heartbeat) = self.heartbeat.as_mut().filter(|heartbeat| now >= heartbeat.next) {
-            // Not faster after a delay: what was missed is not made up for.
+            // Pings that a delayed timer missed are not made up for.
             heartbeat.next = now.saturating_add(heartbeat.interval);
             heartbeat.ticks = (heartbeat.ticks + 1) % SILENT_TICKS;
             if heartbeat.unanswered < MAX_UNANSWERED || heartbeat.ticks == 0 {

@@ -1,7 +1,8 @@
 //! The sender's side of the control plane: its session and its members at the controller.
 //!
-//! Changes are numbered and go out in order, several at a time; the controller answers with the number of the last one that
-//! all live agents know of. Who is not in the labels yet gets copies of his own.
+//! The packets are ours: the evaluation inserts labels into agents by an API (section IV.B) and says nothing of how senders ask
+//! for them. Changes of members are numbered and sent in order, several at a time. The controller answers with the number of
+//! the last change that all live agents know of. Members that the labels do not include yet get copies of their own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,16 +11,16 @@ use rackweave_wire::orca::{Body, Label, Reason};
 
 use crate::orca::label::Layout;
 
-/// Changes under way at a time.
+/// Changes in flight at a time.
 const WINDOW: u32 = 32;
-/// First repetition; each later one waits twice as long, up to the longest.
+/// The first repetition; the interval doubles up to the maximum.
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(200);
-/// A member that was denied is asked for again so much later, and later each time.
+/// The first wait before a denied member is asked for again, which doubles each time.
 const DENIED_RETRY: Span = Span::from_ms(20);
-/// A session is renewed so often: many times before the controller forgets it.
+/// The interval of renewals: many fit into the time after which the controller forgets a session.
 const RENEW_INTERVAL: Span = Span::from_secs(2);
-/// `Destroy` is told so often at most.
+/// How often `Destroy` is sent at most.
 const MAX_DESTROYS: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +38,11 @@ struct Change {
     joins: bool,
 }
 
-/// A session's standing at the controller.
+/// The state of a session at the controller, as its sender knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     stage: Stage,
-    /// Number of the last change that was made, of the last that was sent, and of the last that holds.
+    /// Numbers of the last change that was made, of the last one sent, and of the last one that is in effect.
     last_made: u32,
     last_sent: u32,
     last_acked: u32,
@@ -51,7 +52,7 @@ pub(super) struct Client {
     wanted: BTreeSet<HostId>,
     covered: BTreeSet<HostId>,
     denied: BTreeMap<HostId, (Time, u8)>,
-    /// Racks that have no agent at present.
+    /// Racks without a live agent.
     unserved: BTreeSet<u16>,
     renew_at: Time,
     pilot: Label,
@@ -78,7 +79,7 @@ impl Client {
         }
     }
 
-    /// What goes to everyone is to reach this host, or need not any more.
+    /// Data for the group is to reach this host from now on, or need not any more.
     pub(super) fn set_member(&mut self, now: Time, host: HostId, wants: bool) {
         let changed = if wants { self.wanted.insert(host) } else { self.wanted.remove(&host) };
         if changed {
@@ -95,7 +96,7 @@ impl Client {
         self.queue.push_back(Change { number: self.last_made, host, joins });
     }
 
-    /// A rack has lost its last agent, or has one again; says whether that changes anything.
+    /// A rack has lost its last agent, or has one again; whether that is new.
     pub(super) fn set_rack_served(
         &mut self,
         now: Time,
@@ -106,7 +107,7 @@ impl Client {
         if !agent {
             return self.unserved.insert(rack);
         }
-        // Whoever was denied for want of it need not wait.
+        // Members that were denied because the rack had no agent are asked for again at once.
         for (host, (at, times)) in &mut self.denied {
             if layout.place(*host).rack == rack && *at < Time::MAX {
                 (*at, *times) = (now, 0);
@@ -115,17 +116,17 @@ impl Client {
         self.unserved.remove(&rack)
     }
 
-    /// Whether a rack has no agent that could label what comes for it.
+    /// Whether a rack has no agent that could label data for it.
     pub(super) fn is_unserved(&self, rack: u16) -> bool {
         self.unserved.contains(&rack)
     }
 
-    /// Hosts that the labels reach, if their racks are not dark.
+    /// Hosts that the labels include. They are reached if their racks have agents.
     pub(super) const fn covered(&self) -> &BTreeSet<HostId> {
         &self.covered
     }
 
-    /// The label to other racks (0: none), and the ports in the sender's own.
+    /// The pilot label, 0 without other racks, and the ports of members in the sender's own rack.
     pub(super) const fn labels(&self) -> (Label, u64) {
         (self.pilot, self.ports)
     }
@@ -195,7 +196,7 @@ impl Client {
             }
             (Stage::Closed, _) => false,
             (_, Reason::Unknown) if self.stage == Stage::Ready => {
-                // The controller has lost its memory: everything from the beginning.
+                // The controller has restarted: the session is created again, with all members.
                 (self.stage, self.retry_at, self.attempts) = (Stage::Creating, now, 0);
                 self.covered.clear();
                 self.unserved.clear();
@@ -216,7 +217,7 @@ impl Client {
                 let Some(at) = self.queue.iter().position(|c| c.number == change && c.joins) else {
                     return false;
                 };
-                // The number is used for a change that nobody denies: out of the session, where it is not.
+                // The number is used up by a change that is never denied: removing a host that is not a member.
                 self.queue[at].joins = false;
                 let host = self.queue[at].host;
                 self.last_sent = self.last_acked;
@@ -229,7 +230,7 @@ impl Client {
         }
     }
 
-    /// The changes that are not known to the controller get numbers after this one.
+    /// Renumbers the changes that the controller does not know, from the number after this one on.
     fn number_from(&mut self, number: u32) {
         (self.last_made, self.last_sent, self.last_acked) = (number, number, number);
         for change in &mut self.queue {
@@ -250,7 +251,7 @@ impl Client {
         }
     }
 
-    /// The next thing to tell the controller.
+    /// The next control packet for the controller.
     pub(super) fn poll(&mut self, now: Time) -> Option<Body> {
         match self.stage {
             Stage::Closed => None,
@@ -275,7 +276,7 @@ impl Client {
 
     fn poll_changes(&mut self, now: Time) -> Option<Body> {
         while let Some((&host, _)) = self.denied.iter().find(|(_, (at, _))| *at <= now) {
-            // Kept, so that the next time is later; not due again until it is denied again.
+            // The entry stays for the length of the next wait, and is not due until the member is denied again.
             if let Some((at, _)) = self.denied.get_mut(&host) {
                 *at = Time::MAX;
             }

@@ -1,4 +1,4 @@
-//! One session that this host sends: the stream's machine, and the ways by which its packets reach everyone.
+//! One session that this host sends: its flow, and the copies by which its packets reach all receivers.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use super::tree::Tree;
 use crate::orca::flow;
 use crate::orca::label::Layout;
 
-/// Longest wait of a stream's start for labels.
+/// How long the start of a stream waits for labels.
 const LABEL_WAIT: Span = Span::from_ms(10);
 
-/// A sender that was its rack's active agent, and got none of so many packets back, is it no longer.
+/// A sender that was its rack's active agent no longer counts as such after this many packets of which none came back.
 const ACTIVE_TIMEOUT_PACKETS: u32 = 1 << 14;
 
-/// Where a copy of what is for everyone goes.
+/// The destination of one copy of data for the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
-    /// `None`: to all members.
+    /// A host, or `None` for the group.
     pub(super) to: Option<HostId>,
     pub(super) labelled: Labelled,
     pub(super) label: Label,
@@ -34,20 +34,20 @@ pub(super) struct Sending {
     attached: BTreeSet<HostId>,
     pub(super) client: Option<Client>,
     tree: Tree,
-    /// Copies of each piece; computed anew when it is not up to date.
+    /// The copies of each piece, recomputed when `dirty`.
     copies: Vec<Copy>,
     dirty: bool,
-    /// This host is the active agent of its rack: what is to come back to the rack comes to the one host that has it.
+    /// This host is the active agent of its rack, so that data for the rack comes back to the host that sent it.
     is_active: bool,
-    /// Packets with a pilot label since one has come back.
+    /// Packets sent with a pilot label since one came back.
     pilots_sent: u32,
-    /// Since when data has been under way.
+    /// Since when data has been in flight without interruption.
     busy_since: Option<Time>,
     offered: u64,
-    /// Until then the stream waits for labels, lest it begin with a copy for each.
+    /// The start of the stream waits for labels until then at most, so that it does not begin with a copy for each receiver.
     paused_until: Option<Time>,
     is_paused: bool,
-    /// Kept for late questions until then.
+    /// The session is over, and kept to answer late packets until then.
     pub(super) over_at: Option<Time>,
 }
 
@@ -82,7 +82,7 @@ impl Sending {
         self.flow.offer(now, upto);
     }
 
-    /// What goes to everyone is to reach this host, or need not any more.
+    /// Data for the group is to reach this host from now on, or need not any more.
     pub(super) fn attach(&mut self, now: Time, host: HostId, layout: &Layout, attached: bool) {
         let changed =
             if attached { self.attached.insert(host) } else { self.attached.remove(&host) };
@@ -115,14 +115,15 @@ impl Sending {
         }
     }
 
-    /// The sender's own data has come to it as to its rack's active agent. Ours: it labels for its rack by its own table then, lest the driver have
-    /// to relay what it sends.
+    /// The sender's own data has come back to it as the active agent of its rack. From now on it labels the copy for its rack
+    /// by its own table, so that the driver need not forward what it sends. That is ours: an agent of the paper would send the
+    /// packet to its switch once more.
     pub(super) fn on_own_data(&mut self) {
         self.dirty |= !self.is_active;
         (self.is_active, self.pilots_sent) = (true, 0);
     }
 
-    /// So many packets go with a pilot label.
+    /// Packets are sent with a pilot label.
     pub(super) fn on_pilot_sent(&mut self, packets: u32) {
         self.pilots_sent = self.pilots_sent.saturating_add(packets);
         if self.is_active && self.pilots_sent >= ACTIVE_TIMEOUT_PACKETS {
@@ -144,20 +145,20 @@ impl Sending {
         }
     }
 
-    /// Nothing is left to do for it but to answer late questions.
+    /// The session is over: leaves the control plane.
     pub(super) fn close(&mut self, now: Time) {
         if let Some(client) = &mut self.client {
             client.close(now);
         }
         for host in std::mem::take(&mut self.attached) {
-            // Relays need not be told: nothing comes that they could send on.
+            // Relays need no new labels, since no more data comes that they could forward.
             self.tree.set(now, host, Default::default(), false);
         }
         self.tree = Tree::default();
         self.dirty = true;
     }
 
-    /// Whether the controller still has to be told.
+    /// Whether the controller has not yet confirmed that the session is over.
     pub(super) fn is_closing(&self) -> bool {
         self.client.as_ref().is_some_and(|client| !client.is_closed())
     }
@@ -170,7 +171,7 @@ impl Sending {
             self.tree.poll_timeout(),
             check,
             self.paused_until.filter(|_| self.is_paused),
-            // It is not forgotten before the controller knows.
+            // The session is kept until the controller knows that it is over.
             self.over_at.filter(|_| !self.is_closing()),
         ]
         .into_iter()
@@ -178,7 +179,7 @@ impl Sending {
         .min()
     }
 
-    /// What is to be told to the controller or to relays.
+    /// The next control packet for the controller (`None`) or for a relay.
     pub(super) fn poll_control_plane(&mut self, now: Time) -> Option<(Option<HostId>, Body)> {
         if let Some(body) = self.client.as_mut().and_then(|client| client.poll(now)) {
             return Some((None, body));
@@ -186,7 +187,7 @@ impl Sending {
         self.tree.poll(now).map(|(host, body)| (Some(host), body))
     }
 
-    /// Notes whether data is under way: relays are expected to speak only then.
+    /// Updates whether data is in flight, since only then relays are expected to send reports.
     pub(super) fn update_progress(&mut self, now: Time) {
         if self.spread == Spread::Relay {
             let under_way = self.flow.released() < self.offered;
@@ -194,7 +195,7 @@ impl Sending {
         }
     }
 
-    /// The copies of what goes to everyone, from a host that sees `ports` links.
+    /// The copies of data for the group, from a host with this number of ports.
     pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
         if self.dirty || self.is_paused {
             self.update_pause(now, layout);
@@ -208,7 +209,7 @@ impl Sending {
         &self.copies
     }
 
-    /// At its start the stream waits until at most one receiver needs a copy of its own, but not for long.
+    /// At its start the stream waits, up to [`LABEL_WAIT`], until at most one receiver needs a copy of its own.
     fn update_pause(&mut self, now: Time, layout: &Layout) {
         let (Some(client), Some(until)) = (&self.client, self.paused_until) else { return };
         let is_reached = |host: &HostId| {
@@ -241,8 +242,9 @@ impl Sending {
                 let (covered, own_rack) = (client.covered(), layout.place(me).rack);
                 let in_own_rack =
                     |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
-                // Where the pilot label can't lead back, or only to this host, or doesn't lead anywhere, the sender's rack gets a copy labelled
-                // by the sender's own table ("application flow"), for which it needs no agent.
+                // Where the pilot label cannot lead back to the sender's rack, leads nowhere, or leads back to this host, the
+                // rack gets a copy labelled by the sender's own table, which needs no agent (the "application flow" of the
+                // evaluation, section IV.B).
                 let any_in_own_rack =
                     self.attached.iter().any(|it| covered.contains(it) && in_own_rack(it));
                 let label_own_rack = any_in_own_rack
@@ -260,8 +262,8 @@ impl Sending {
                     let label = layout.rack_label(own);
                     copies.push(Copy { to: None, labelled: Labelled::Rack, label });
                 }
-                let alone = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
-                copies.extend(alone.copied().map(Copy::one));
+                let unreached = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
+                copies.extend(unreached.copied().map(Copy::one));
             }
         }
     }

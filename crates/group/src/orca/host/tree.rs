@@ -1,9 +1,9 @@
-//! Without label switches: who relays to whom. The sender sends one copy to each rack, whose receivers pass it on in a tree.
+//! The tree of relays, for networks without label switches. The sender sends one copy to each rack, whose receivers forward it.
 //!
-//! Ours: the paper has label switches. A rack's receivers in the order of their ports make a tree of [`FANOUT`] children each;
-//! a relay's label (told by `Sync`, as the controller tells it to agents) is the ports of its children. Since children have
-//! higher ports than their relay and nobody relays to lower ones, old labels make copies twice at worst, never circles.
-//! Whoever can't be reached by relays that have confirmed their labels gets a copy from the sender.
+//! It is ours, since Orca needs label switches. A rack's receivers in the order of their ports form a tree with [`FANOUT`] children
+//! each. A relay's label is the ports of its children, and it gets it by `Sync`, as agents get labels from the controller.
+//! Children have higher ports than their relay and no relay sends to lower ones, so that outdated labels may duplicate packets
+//! but never make them circulate. Receivers that no relay with a confirmed label reaches get a copy from the sender.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use rackweave_wire::orca::{Body, Place};
 
 use crate::orca::agent::ANY_RACK;
 
-/// Copies that a relay sends. One makes a chain: each link carries the stream once.
+/// Copies that a relay sends. One makes a chain, in which each link carries the stream once.
 const FANOUT: usize = 1;
-/// First repetition of a `Sync`; each later one waits twice as long.
+/// The first repetition of a `Sync`; the interval doubles up to the maximum.
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(500);
-/// A relay of which nothing is heard for so long while data is under way does not relay until it is heard again.
+/// A relay that is silent for this long while data is in flight is passed over until a packet comes from it.
 const SUSPECT_AFTER: Span = Span::from_ms(250);
 
 #[derive(Clone, Debug)]
@@ -25,13 +25,13 @@ struct Node {
     place: Place,
     last_heard: Time,
     suspect: bool,
-    /// What its label is to be, and the number of the message that says so.
+    /// The label that it should have, and the version of the `Sync` that carries it.
     ports: u64,
     version: u32,
     acked: bool,
     retry_at: Time,
     attempts: u8,
-    /// Out of the tree; forgotten once it knows.
+    /// It has left the tree, and is forgotten once it has confirmed an empty label.
     leaving: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A host is in the session, or out of it.
+    /// A host has joined the group, or left it.
     pub(super) fn set(&mut self, now: Time, host: HostId, place: Place, takes_part: bool) {
         if takes_part {
             let node = self.nodes.entry(host).or_insert(Node {
@@ -52,7 +52,7 @@ impl Tree {
                 suspect: false,
                 ports: 0,
                 version: 0,
-                // A host that was never told anything relays nothing.
+                // A host without a label relays nothing, as it should.
                 acked: true,
                 retry_at: now,
                 attempts: 0,
@@ -65,7 +65,7 @@ impl Tree {
         self.assign_labels(now);
     }
 
-    /// The host lives; says whether that changes anything.
+    /// A packet has come from this host; whether that changes the tree.
     pub(super) fn mark_alive(&mut self, now: Time, host: HostId) -> bool {
         let Some(node) = self.nodes.get_mut(&host) else { return false };
         node.last_heard = now;
@@ -77,7 +77,7 @@ impl Tree {
         true
     }
 
-    /// Data has been under way since `busy`: relays that say nothing are passed over. Says whether that changes anything.
+    /// Passes over relays that have been silent while data was in flight, since `busy`. Returns whether the tree changed.
     pub(super) fn suspect_silent(&mut self, now: Time, busy: Time) -> bool {
         let mut changed = false;
         for node in self.nodes.values_mut().filter(|node| !node.suspect && node.ports != 0) {
@@ -90,13 +90,13 @@ impl Tree {
         changed
     }
 
-    /// When [`Tree::check`] could find something.
+    /// When [`Tree::suspect_silent`] may find something.
     pub(super) fn next_suspicion(&self, busy: Time) -> Option<Time> {
         let relays = self.nodes.values().filter(|node| !node.suspect && node.ports != 0);
         relays.map(|node| node.last_heard.max(busy).saturating_add(SUSPECT_AFTER)).min()
     }
 
-    /// A relay has confirmed its label.
+    /// A relay has confirmed its label; whether it is the current one.
     pub(super) fn confirm(&mut self, host: HostId, version: u32) -> bool {
         let Some(node) = self.nodes.get_mut(&host).filter(|node| node.version == version) else {
             return false;
@@ -108,7 +108,7 @@ impl Tree {
         true
     }
 
-    /// Sets everyone's label.
+    /// Assigns all labels.
     fn assign_labels(&mut self, now: Time) {
         let mut racks: BTreeMap<u16, Vec<(u8, HostId)>> = BTreeMap::new();
         for (host, node) in self.nodes.iter().filter(|(_, node)| !node.leaving) {
@@ -117,7 +117,7 @@ impl Tree {
         let mut labels: BTreeMap<HostId, u64> = BTreeMap::new();
         for members in racks.values_mut() {
             members.sort_unstable();
-            // Suspects relay nothing, and get a copy of their own.
+            // Suspects do not relay and get a copy of their own.
             members.retain(|(_, host)| !self.nodes[host].suspect);
             for (n, (_, host)) in members.iter().enumerate() {
                 let children = members.iter().skip(FANOUT * n + 1).take(FANOUT);
@@ -136,7 +136,7 @@ impl Tree {
         self.nodes.retain(|_, node| !node.leaving || !node.acked && node.attempts < 6);
     }
 
-    /// Who needs a copy from the sender.
+    /// The hosts that need a copy from the sender.
     pub(super) fn roots(&self) -> Vec<HostId> {
         let mut reached: BTreeMap<u16, u64> = BTreeMap::new();
         let mut roots = Vec::new();

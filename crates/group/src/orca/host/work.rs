@@ -1,4 +1,4 @@
-//! What a host does with packets, time and links.
+//! A host's packets: received ones are dispatched to sessions and agent, and sessions are polled for those to send.
 
 use super::sending::Copy;
 use super::*;
@@ -34,7 +34,7 @@ impl Host {
         Handled { store, relays }
     }
 
-    /// Puts copies into the outbox: one for the ToR, or one for each of these ports.
+    /// Puts copies into the outbox: one for the ToR to replicate, or one for each of these ports. Returns how many.
     fn relay(&mut self, port: u8, data: &Data, ports: u64) -> u16 {
         let layout = &self.config.layout;
         let copy = |labelled, label, dst| {
@@ -44,7 +44,7 @@ impl Host {
         match self.config.tor {
             Tor::Switch => copies.push(copy(Labelled::Rack, layout.rack_label(ports), TO_GROUP)),
             Tor::None => {
-                // Only to higher ports: whatever labels say, no packet goes around in circles.
+                // Only to higher ports, so that no label can make a packet circulate.
                 let above = self.agent.bit().wrapping_sub(1) | self.agent.bit();
                 let ports = ports & !above;
                 for other in (0..64).filter(|other| ports >> other & 1 == 1) {
@@ -99,7 +99,7 @@ impl Host {
             }
             Body::End { .. } | Body::Mode { .. } => {
                 let known = self.deliver_to_receiver(now, session, from, body);
-                // We were in it before we lost our memory.
+                // This host was in the session before it restarted.
                 if !known
                     && !self.ended.contains(&session)
                     && !self.invitations.contains_key(&session)
@@ -123,7 +123,7 @@ impl Host {
         }
     }
 
-    /// From a receiver of a session that this host sends, or once sent.
+    /// Handles a packet from a receiver of a session that this host sends, or has sent.
     fn handle_receiver_packet(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
         if self.sending.contains_key(&session) {
             self.with_sending(now, session, |sending, _| sending.handle_control(now, from, body));
@@ -138,15 +138,15 @@ impl Host {
     }
 
     fn handle_sync(&mut self, from: HostId, session: Session, rack: u16, ports: u64, version: u32) {
-        // Labels come from the controller; without label switches, from the session's sender.
-        let believed = match self.config.tor {
+        // Labels come from the controller, or without label switches from the session's sender.
+        let trusted = match self.config.tor {
             Tor::Switch => self.config.controller == Some(from),
             Tor::None => {
                 let receiving = self.receiving.get(&session);
                 receiving.is_some_and(|receiving| receiving.flow.sender() == from)
             }
         };
-        if !believed || rack != self.place.rack && rack != ANY_RACK {
+        if !trusted || rack != self.place.rack && rack != ANY_RACK {
             self.counters.ignored += 1;
             return;
         }
@@ -155,7 +155,7 @@ impl Host {
         }
     }
 
-    /// A rack has lost its last agent, or has one again.
+    /// The controller reports that a rack has lost its last agent, or has one again.
     fn handle_rack_status(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
         if rack >= self.config.layout.racks() {
             self.counters.ignored += 1;
@@ -172,7 +172,7 @@ impl Host {
                 self.mark_ready(now, Key::Send(session));
             }
         }
-        // Also to what is old: it must not be repeated for ever.
+        // Old messages are answered too, so that they are not repeated for ever.
         self.send_control(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
     }
 
@@ -202,7 +202,7 @@ impl Host {
         self.events.push_back(Event::Invited { session, from, stream, payload });
     }
 
-    /// Gives a control packet to the session's receiver, if it comes from its sender.
+    /// Passes a control packet to the session's receiver if it comes from the session's sender; whether it did.
     fn deliver_to_receiver(
         &mut self,
         now: Time,
@@ -220,7 +220,7 @@ impl Host {
         }
     }
 
-    /// Something has happened to a session: takes its events, and lets it be asked for packets.
+    /// To be called after any change of a session: takes its events, and queues it to be polled for packets.
     pub(super) fn mark_ready(&mut self, now: Time, key: Key) {
         match key {
             Key::Send(session) => self.take_sender_events(now, session),
@@ -274,7 +274,7 @@ impl Host {
         }
     }
 
-    /// The next packet for a port: control, then what the agent sends on, then this host's own data.
+    /// The next packet for a port: control packets first, then what the agent forwards, then the host's own data.
     pub(super) fn poll_port(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         self.poll_agent(now);
         let at = usize::from(port);
@@ -290,7 +290,7 @@ impl Host {
                 return Some(packet);
             }
             if self.links.iter().any(|link| link.data.len() >= MAX_PORT_LAG) {
-                return None; // The other port is behind.
+                return None; // Another port lags too far behind.
             }
             let key = *self.ready.front()?;
             if !self.poll_session(now, key) {
@@ -298,25 +298,26 @@ impl Host {
                 self.is_ready.remove(&key);
                 self.park(now, key);
             } else if self.ready.len() > 1 {
-                // In turn.
+                // Round robin.
                 self.ready.rotate_left(1);
             }
         }
     }
 
-    /// Also while no link has room: a time that has come must not be named again.
+    /// Sends what the agent has to send. It is called while no link has room too, since `poll_timeout` must not return a time
+    /// that has passed.
     pub(super) fn poll_agent(&mut self, now: Time) {
         if self.agent.poll_timeout().is_none_or(|at| at > now) {
             return;
         }
-        let mut said = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
-        self.agent.poll(now, |to, session, body| said.push((to, session, body)));
-        for (to, session, body) in said {
+        let mut packets = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
+        self.agent.poll(now, |to, session, body| packets.push((to, session, body)));
+        for (to, session, body) in packets {
             self.send_control(to, session, body);
         }
     }
 
-    /// Lets a session put packets into the links' queues; false: it has none now.
+    /// Lets a session put packets into the queues of the links; false if it has none now.
     fn poll_session(&mut self, now: Time, key: Key) -> bool {
         match key {
             Key::Send(session) => self.poll_sending(now, session),
@@ -337,7 +338,7 @@ impl Host {
             self.send_control(to, session, body);
             return true;
         }
-        // Copies are computed before the flow is asked: it decides by their number.
+        // Copies are computed before the flow is polled, since it decides by their number.
         let me = self.config.me;
         let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
         let mut run = smallvec::SmallVec::<[flow::Piece; BURST]>::new();
@@ -380,7 +381,7 @@ impl Host {
         true
     }
 
-    /// A session has nothing to send now: arms its timer, or forgets it.
+    /// A session has nothing to send now: arms its timer, or removes it if it is over.
     fn park(&mut self, now: Time, key: Key) {
         let next = match key {
             Key::Send(session) => match self.sending.get_mut(&session) {
@@ -414,7 +415,7 @@ impl Host {
         }
     }
 
-    /// A control packet to a host; `None`: to the controller.
+    /// Queues a control packet to a host, or to the controller if `to` is `None`.
     pub(super) fn send_control(&mut self, to: Option<HostId>, session: Session, body: Body) {
         let Some(to) = to.or(self.config.controller) else { return };
         let control = Control { from: self.config.me, to, session, body };
@@ -433,7 +434,7 @@ impl Host {
         self.counters.controls_dropped += dropped;
     }
 
-    /// Data to a host, or to everyone: then by all ports.
+    /// Queues data to a host, or to the group by all ports.
     pub(super) fn send_data(&mut self, to: Option<HostId>, data: Data) {
         if to.is_none() && data.labelled == Labelled::Pilot && self.places.len() > 1 {
             self.send_per_port(data);
@@ -448,7 +449,7 @@ impl Host {
         }
     }
 
-    /// Data by pilot label, by each port to the racks next to it.
+    /// Queues data with a pilot label, at each port with the label for the racks next to that port.
     fn send_per_port(&mut self, data: Data) {
         let known = |(session, label, _): &(Session, Label, Vec<Label>)| {
             (*session, *label) == (data.session, data.label)
@@ -473,7 +474,7 @@ impl Host {
     }
 }
 
-/// A packet with the size that it has on the wire, behind IPv4 and UDP.
+/// A packet with its size on the wire, including IPv4 and UDP headers.
 pub(in crate::orca) fn packet(
     me: HostId,
     dst: HostId,
@@ -488,7 +489,7 @@ pub(in crate::orca) fn packet(
     Packet::new(me, dst, l3_bytes, header).with_ports(session.0 as u16, PORT)
 }
 
-/// A piece as the data packet to one host.
+/// The data packet of a piece for a single host.
 const fn data_of(session: Session, piece: flow::Piece) -> Data {
     let flow::Piece { offset, len, repair, end, parity } = piece;
     let label = Label(0);
