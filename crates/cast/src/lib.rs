@@ -12,6 +12,7 @@ pub mod engine;
 pub mod format;
 pub mod sink;
 pub mod source;
+pub mod store;
 mod wake;
 
 pub use engine::Engine;

@@ -193,6 +193,7 @@ pub fn take(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreError;
 
     fn pair() -> (UnixStream, UnixStream) {
         UnixStream::pair().unwrap()
@@ -218,7 +219,9 @@ mod tests {
         fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
             self.bytes.extend_from_slice(bytes);
             match self.bytes.len() > self.bad {
-                true => Err(SinkError::Full { path: "here".into(), needs: None, free: None }),
+                true => {
+                    Err(StoreError::Full { path: "here".into(), needs: None, free: None }.into())
+                }
                 false => Ok(()),
             }
         }

@@ -2,7 +2,6 @@
 
 mod drain;
 mod folder;
-mod place;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -15,6 +14,7 @@ pub use drain::{Drain, MakeSink, Window};
 pub use folder::{Folder, FolderConfig};
 
 use crate::format::{DecodeError, Decoder, FileHeader, Hash, Take};
+use crate::store::StoreError;
 
 /// Why a stream can't be taken.
 #[derive(Debug, thiserror::Error)]
@@ -22,42 +22,12 @@ pub enum SinkError {
     /// What came is not what was sent, or no stream.
     #[error(transparent)]
     Stream(#[from] DecodeError),
-    /// It would be lost.
-    #[error("{0} exists already: --overwrite replaces it")]
-    Exists(PathBuf),
-    /// The disk.
-    #[error("the disk is full: cannot write {}{}", path.display(), room(*needs, *free))]
-    Full {
-        /// What can't be written.
-        path: PathBuf,
-        /// Bytes of it that are missing, where that is known, ...
-        needs: Option<u64>,
-        /// ... and bytes that are free.
-        free: Option<u64>,
-    },
-    /// A limit of the process or of the file system.
-    #[error("{0} would be larger than the file system or `ulimit -f` allows")]
-    TooLarge(PathBuf),
-    /// Two streams with the same file.
-    #[error("another transfer writes {0}")]
-    Busy(PathBuf),
-    /// A folder can't be replaced by a file.
-    #[error("{0} is a folder: no file can take its place")]
-    IsFolder(PathBuf),
-    /// A link or a file where a folder must be.
-    #[error("{0} is not a folder: nothing is written through it")]
-    NotFolder(PathBuf),
+    /// A file cannot be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// One file was asked for.
     #[error("the stream holds several files: --dir takes them, --out only one")]
     Several,
-    /// Anything else.
-    #[error("cannot write {path}: {source}")]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
     /// An application that takes streams at an agent's door.
     #[error("the application does not take it: {0}")]
     Application(String),
@@ -71,15 +41,6 @@ impl SinkError {
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Stream(_))
-    }
-}
-
-fn room(needs: Option<u64>, free: Option<u64>) -> String {
-    match (needs, free) {
-        (Some(needs), Some(free)) => {
-            format!(", which needs {needs} bytes more, where {free} are free")
-        }
-        _ => String::new(),
     }
 }
 
