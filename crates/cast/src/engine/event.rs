@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use rackweave_core::HostId;
 use rackweave_group::orca::controller::ControllerEvent;
-use rackweave_group::orca::flow::{ReceiverStatus, SenderSummary, SlowReason};
+use rackweave_group::orca::flow::{ReceiverStatus, SenderEvent, SenderSummary, SlowReason};
 use rackweave_wire::orca::{Reason, Session};
 
 use crate::sink::{FileDone, SinkError};
@@ -35,43 +35,12 @@ pub enum EngineError {
     System(io::Error),
 }
 
-/// What happens.
+/// What an engine reports to its application.
 #[derive(Debug)]
 pub enum EngineEvent {
-    /// A receiver takes part, from this byte of the stream on.
-    Joined {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-        /// From where on.
-        at: u64,
-    },
-    /// A receiver is too slow for the others (true), or is with them (again).
-    Alone {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-        /// Whether alone.
-        alone: bool,
-    },
-    /// A receiver is out; it may be invited again.
-    Lost {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-        /// Why.
-        reason: Reason,
-    },
-    /// A receiver has everything, and it is right.
-    Completed {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-    },
+    /// An event of a session that this host sends, as [`Host`](rackweave_group::orca::host::Host) reports it. A session's end is reported
+    /// by [`EngineEvent::Sent`] or [`EngineEvent::Renewed`] instead.
+    Sender(Session, SenderEvent),
     /// A session that was sent is over.
     Sent {
         /// Which.

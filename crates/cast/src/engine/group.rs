@@ -114,7 +114,7 @@ impl Engine {
             && self.config.groups.iter().any(|mine| mine == message.name)
         {
             let answer = GroupMessage { answer: true, ..message }.encode(self.secret.as_ref());
-            self.staged.push(from, |out| out.extend_from_slice(&answer), Payload::new());
+            self.push(from, |out| out.extend_from_slice(&answer), Payload::new());
         }
     }
 
@@ -139,7 +139,7 @@ impl Engine {
         while now < limit && expect.is_none_or(|expect| found(self) < expect) && !stop() {
             if now >= next {
                 let to = self.group_address();
-                self.staged.push(to, |out| out.extend_from_slice(&question), Payload::new());
+                self.push(to, |out| out.extend_from_slice(&question), Payload::new());
                 next = now + pause;
                 pause = Span(pause.0 * 2).min(AGAIN_MOST);
             }

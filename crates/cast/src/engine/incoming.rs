@@ -25,8 +25,8 @@ pub(super) struct Incoming {
     consumed: u64,
     flushed: Time,
     pub(super) parities: Parities,
-    /// Gets its bytes apart from the others.
-    alone: bool,
+    /// The sender serves this host by unicast.
+    detached: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Engine {
                 consumed: 0,
                 flushed: now,
                 parities: Parities::default(),
-                alone: false,
+                detached: false,
             },
         );
         self.choose_group();
@@ -148,7 +148,7 @@ impl Engine {
     fn choose_group(&mut self) {
         let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
             || self.incoming.is_empty()
-            || self.incoming.values().any(|incoming| !incoming.alone);
+            || self.incoming.values().any(|incoming| !incoming.detached);
         if wanted == self.grouped || !self.config.in_group || !self.config.bind.is_ipv4() {
             return;
         }
@@ -189,7 +189,7 @@ impl Engine {
             }
             ReceiverEvent::Detached | ReceiverEvent::Rejoined => {
                 if let Some(incoming) = self.incoming.get_mut(&session) {
-                    incoming.alone = event == ReceiverEvent::Detached;
+                    incoming.detached = event == ReceiverEvent::Detached;
                 }
                 self.choose_group();
             }
@@ -229,7 +229,7 @@ impl Engine {
                 *stage = Stage::Taking;
                 let at = drain.begins_at();
                 (incoming.readable, incoming.consumed) = (at, at);
-                self.host.join(now, *session, at, drain_room(self.config.room));
+                self.host.join(now, *session, at, self.config.room);
                 let from = incoming.from;
                 self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
             }
@@ -314,9 +314,4 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-/// What a window holds besides is for bytes that are handed on and not consumed.
-const fn drain_room(room: u64) -> u64 {
-    room
 }

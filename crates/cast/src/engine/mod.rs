@@ -31,7 +31,7 @@ pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
 pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
 use self::incoming::Incoming;
-use self::outgoing::{Memo, Relayed, Staged};
+use self::outgoing::{Memo, Relayed};
 pub use self::peers::Admission;
 use self::peers::Peers;
 pub use self::probe::keys;
@@ -68,7 +68,6 @@ pub struct Engine {
     key: Option<Key>,
     secret: Option<[u8; 32]>,
     receive: Option<ReceiveBatch>,
-    staged: Staged,
     batch: SendBatch,
     memo: Memo,
     relayed: VecDeque<Relayed>,
@@ -216,7 +215,6 @@ impl Engine {
             key: keys.as_ref().map(|keys| keys.0.clone()),
             secret: keys.map(|keys| keys.1),
             receive: Some(ReceiveBatch::default()),
-            staged: Staged::default(),
             batch: SendBatch::default(),
             memo: Memo::default(),
             relayed: VecDeque::new(),

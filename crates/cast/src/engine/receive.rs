@@ -167,7 +167,7 @@ impl Engine {
 
     fn say(&mut self, to: SocketAddr, probe: Probe, nonce: u64) {
         let bytes = probe::encode(probe, nonce, self.secret.as_ref());
-        self.staged.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
+        self.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
     }
 
     /// Asks these hosts, one by one and as a group.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rackweave_core::{HostId, Node as _, Packet, Time};
-use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SenderEvent};
+use rackweave_core::{HostId, Node as _, Packet, Span, Time};
+use rackweave_group::orca::flow::{FlowConfig, SenderEvent};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
 use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
 
@@ -20,8 +20,8 @@ const SEND_BATCH: usize = 512;
 /// Packets of one turn, before what came in gets its turn.
 const SEND_TURN: usize = 4096;
 
-/// Someone who fell silent is invited again so often.
-const AGAIN: rackweave_core::Span = rackweave_core::Span::from_ms(250);
+/// The interval at which a receiver that fell silent is invited again.
+const REINVITE_AFTER: Span = Span::from_ms(250);
 
 /// A stream that goes out.
 pub(super) struct Sending {
@@ -195,48 +195,37 @@ impl Engine {
 
     fn handle_sender_event(&mut self, now: Time, session: Session, event: SenderEvent) {
         match event {
-            SenderEvent::Failed { .. } | SenderEvent::Finished => {
-                if self.sending.contains_key(&session) {
-                    self.sent(now, session);
-                }
-            }
+            SenderEvent::Failed { .. } | SenderEvent::Finished => return self.sent(now, session),
             SenderEvent::Joined { host, at } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     (receiver.from, receiver.joined) = (at, true);
                     (receiver.lost, receiver.retry) = (None, None);
                 }
-                self.events.push_back(EngineEvent::Joined { session, host, at });
-            }
-            SenderEvent::Attached { host } => {
-                self.events.push_back(EngineEvent::Alone { session, host, alone: false });
-            }
-            SenderEvent::Detached { host } => {
-                self.events.push_back(EngineEvent::Alone { session, host, alone: true });
             }
             SenderEvent::Completed { host } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     receiver.completed = Some(now);
                 }
-                self.events.push_back(EngineEvent::Completed { session, host });
             }
             SenderEvent::Lost { host, reason } => {
                 let patience = self.config.retry;
                 if let Some(receiver) = self.receiver(session, host) {
                     let lost = *receiver.lost.get_or_insert(now);
-                    // Who was there once may have been started again; who never was is not.
+                    // A receiver that has joined before may have been restarted and come back.
                     let back = receiver.joined
                         && matches!(reason, Reason::Silent | Reason::Unknown)
                         && now.since(lost) < patience;
-                    receiver.retry = back.then(|| now + AGAIN);
+                    receiver.retry = back.then(|| now + REINVITE_AFTER);
                 }
-                self.give_up_if_alone(now, session);
-                self.events.push_back(EngineEvent::Lost { session, host, reason });
+                self.abort_if_deserted(now, session);
             }
+            SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
         }
+        self.events.push_back(EngineEvent::Sender(session, event));
     }
 
-    /// A stream that goes on, but to nobody, is given up: who writes it is to know, and not to write for ever.
-    fn give_up_if_alone(&mut self, now: Time, session: Session) {
+    /// Aborts a stream that is still being written but has lost all its receivers, so that its writer learns of it.
+    fn abort_if_deserted(&mut self, now: Time, session: Session) {
         let Some(sending) = self.sending.get(&session) else { return };
         let gone = |it: &Receiver| it.lost.is_some() && it.retry.is_none();
         if !sending.finished && sending.hosts.values().all(gone) {
@@ -281,45 +270,46 @@ impl Engine {
         SocketAddr::from((Ipv4Addr::from(GROUP), self.config.group_port))
     }
 
-    /// Sends what may be sent; whether there is more.
+    /// Sends what may be sent; returns whether there is more.
     pub(super) fn transmit(&mut self, now: Time) -> io::Result<bool> {
         let mut sent = 0;
         loop {
-            if self.is_blocked() {
-                self.hand_over()?;
-                if self.is_blocked() {
-                    return Ok(false);
-                }
+            self.flush()?;
+            if self.is_blocked() || sent >= SEND_TURN {
+                return Ok(!self.is_blocked());
             }
-            let mut idle = false;
-            while self.staged.len() < SEND_BATCH {
-                let Some(packet) = self.poll_packet(now) else {
-                    idle = true;
-                    break;
-                };
-                self.stage(&packet);
+            while self.batch.len() < SEND_BATCH
+                && let Some(packet) = self.poll_packet(now)
+            {
+                self.push_packet(&packet);
                 sent += 1;
             }
-            self.stats.sent += self.staged.len() as u64;
-            self.staged.unload(&mut self.batch);
-            self.hand_over()?;
-            if idle {
+            if self.batch.is_empty() {
                 return Ok(false);
             }
-            if sent >= SEND_TURN {
-                return Ok(true);
-            }
+            self.batch.group();
         }
     }
 
-    fn hand_over(&mut self) -> io::Result<()> {
+    /// Appends a datagram to the batch: what `write` writes, then the payload.
+    pub(super) fn push(
+        &mut self,
+        to: SocketAddr,
+        write: impl FnOnce(&mut Vec<u8>),
+        payload: Payload,
+    ) {
+        self.stats.sent += 1;
+        self.batch.push(to, 0, write, payload);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         if !self.batch.is_empty() {
             self.stats.refused += self.socket.send(&mut self.batch)?;
         }
         Ok(())
     }
 
-    fn stage(&mut self, packet: &Packet<Header>) {
+    fn push_packet(&mut self, packet: &Packet<Header>) {
         let to = match packet.dst {
             TO_GROUP | TO_AGENT => Some(self.group_address()),
             _ if control::is_for_rack(&packet.header) => Some(self.group_address()),
@@ -338,12 +328,13 @@ impl Engine {
             return;
         };
         self.stats.sent_bytes += u64::from(packet.wire_bytes);
+        self.stats.sent += 1;
         let key = self.key.as_ref();
         let write = |out: &mut Vec<u8>| match &packet.header {
             Header::Data(data) => orca::encode_relayed(data, words, check, out),
             Header::Control(_) => orca::encode_header(&packet.header, words, key, &[], out),
         };
-        self.staged.push(to, write, payload);
+        self.batch.push(to, 0, write, payload);
     }
 
     /// A packet's bytes and their check.
@@ -386,17 +377,5 @@ impl Engine {
             self.memo.put(data, &payload, check);
         }
         Some((payload, check))
-    }
-
-    /// Whether anybody still takes part, or may.
-    #[must_use]
-    pub fn is_sending(&self) -> bool {
-        !self.sending.is_empty()
-    }
-
-    /// Whether a receiver is done, one way or another.
-    #[must_use]
-    pub const fn is_over(standing: ReceiverStatus) -> bool {
-        matches!(standing, ReceiverStatus::Completed | ReceiverStatus::Lost(_))
     }
 }

@@ -7,6 +7,8 @@ use std::thread::JoinHandle;
 mod forged;
 
 use super::*;
+use rackweave_group::orca::flow::SenderEvent;
+
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
 
@@ -282,7 +284,7 @@ fn a_receiver_that_is_started_again_goes_on() {
     let joined: Vec<u64> = seen
         .try_iter()
         .filter_map(|event| match event {
-            EngineEvent::Joined { at, .. } => Some(at),
+            EngineEvent::Sender(_, SenderEvent::Joined { at, .. }) => Some(at),
             _ => None,
         })
         .collect();
