@@ -1,4 +1,4 @@
-//! `cast send` and `cast receive` on a host whose port is its agent's: through the agent's door.
+//! `cast send` and `cast receive` through the control socket of this host's agent, which owns the UDP port.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,35 +12,35 @@ use rackweave_cast::engine::EngineError;
 use rackweave_cast::source::{Payload, Source};
 use serde_json::Value;
 
-use super::receive::{ReceiveArgs, Target, report};
-use super::send::SendArgs;
-use super::{agent, say, size};
+use super::args::{ReceiveArgs, SendArgs, Target};
+use super::outcome::report;
+use super::{AGENT_SOCKET, say, size};
 use crate::{exit, print};
 
-/// Bytes of a stream that are handed on at a time.
+/// Bytes written to the socket at a time.
 const PIECE: u64 = 1 << 16;
 
-/// The door to go through instead: the one that was named, or, if the port is taken, that of the agent that may have it.
-pub(super) fn instead(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
+/// The agent's socket, if `error` says that the UDP port is taken and an agent answers: at `socket`, or at the default.
+pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
     let EngineError::Bind { address, source } = error else { return None };
     if source.kind() != ErrorKind::AddrInUse {
         return None;
     }
-    let path = socket.unwrap_or(Path::new(agent::SOCKET));
+    let path = socket.unwrap_or(Path::new(AGENT_SOCKET));
     if UnixStream::connect(path).is_ok() {
         return Some(path.to_owned());
     }
     say(&format!(
-        "error: UDP port {} is taken, and no agent of this host answers at {}: name the agent's --socket, or end \
-         whatever has the port (one `cast receive` or `cast agent` a host and port)\n",
+        "error: UDP port {} is in use, and no agent of this host answers at {}: give the agent's --socket, or stop \
+         the program that uses the port (a host runs one `cast receive` or `cast agent` per port)\n",
         address.port(),
         path.display()
     ));
     None
 }
 
-/// A connection that has said what it wants.
-fn knock(path: &Path, line: &Value) -> io::Result<UnixStream> {
+/// Connects and sends the request.
+fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
     Ok(stream)
@@ -51,7 +51,7 @@ fn no_agent(path: &Path, error: &io::Error) -> u8 {
     exit::FAILED
 }
 
-/// Takes the streams that the agent is offered.
+/// Receives the streams that are offered to the agent.
 pub(super) fn receive(
     args: &ReceiveArgs,
     target: &Target,
@@ -60,23 +60,23 @@ pub(super) fn receive(
 ) -> miette::Result<u8> {
     if !args.group.is_empty() {
         return Err(miette!(
-            "--group: this host's port is its agent's, which is in no group; end the agent, or take another port with --listen"
+            "--group: the agent of this host owns the port and is in no group; stop the agent, or choose another port with --listen"
         ));
     }
     let once = args.once;
-    // What has come is on the disk, and the agent notices.
+    // Received data is on disk already, and the agent notices that the connection is gone.
     ctrlc::set_handler(move || {
         std::process::exit(i32::from(if once { exit::INTERRUPTED } else { exit::DONE }));
     })
     .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
     if !args.common.quiet && !args.common.json {
-        say(&format!("receiving at {}, by the agent of this host\n", path.display()));
+        say(&format!("receiving through the agent of this host, at {}\n", path.display()));
     }
     loop {
-        let offered = match knock(path, &wish.line()).and_then(wait) {
+        let offered = match request(path, &wish.line()).and_then(wait) {
             Ok(Ok(offered)) => offered,
             Ok(Err(error)) => {
-                say(&format!("error: the agent at {} says: {error}\n", path.display()));
+                say(&format!("error: the agent at {}: {error}\n", path.display()));
                 return Ok(exit::FAILED);
             }
             Err(error) => return Ok(no_agent(path, &error)),
@@ -84,7 +84,7 @@ pub(super) fn receive(
         if once {
             return one(args, target, offered);
         }
-        // The next one need not wait for this.
+        // Streams are received concurrently.
         let (args, target) = (args.clone(), target.clone());
         std::thread::spawn(move || {
             if let Err(error) = one(&args, &target, offered) {
@@ -109,7 +109,7 @@ fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<
     }
 }
 
-/// Hands a stream to the agent, and tells what came of it. `source`: files; else standard input.
+/// Sends a stream through the agent and reports the result. Without a `source`, sends standard input.
 pub(super) fn send(
     args: &SendArgs,
     path: &Path,
@@ -120,16 +120,16 @@ pub(super) fn send(
         let length = source.end().unwrap_or(0);
         wish.records = Some(Records { stream: source.stream(), length, content: source.content() });
     }
-    let mut stream = match knock(path, &wish.line()) {
+    let mut stream = match request(path, &wish.line()) {
         Ok(stream) => stream,
         Err(error) => return Ok(no_agent(path, &error)),
     };
-    let given = match source {
-        Some(mut source) => give(source.as_mut(), &mut stream)?,
-        None => pour(&mut stream)?,
+    let written = match source {
+        Some(mut source) => write_records(source.as_mut(), &mut stream)?,
+        None => write_stdin(&mut stream)?,
     };
-    // An agent that reads no more has said why.
-    if given.is_ok() {
+    // An agent that has stopped reading has sent the reason.
+    if written.is_ok() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
     let mut line = String::new();
@@ -137,10 +137,13 @@ pub(super) fn send(
         let answer: Value = serde_json::from_str(&line)?;
         Ok(answer)
     });
-    let answer = match (answer, given) {
+    let answer = match (answer, written) {
         (Ok(answer), _) => answer,
         (Err(error), Ok(())) | (Err(_), Err(error)) => {
-            say(&format!("error: the agent at {} has ended: {error}\n", path.display()));
+            say(&format!(
+                "error: the agent at {} closed the connection: {error}\n",
+                path.display()
+            ));
             return Ok(exit::FAILED);
         }
     };
@@ -156,14 +159,17 @@ pub(super) fn send(
         let (host, state) = (&receiver["host"], &receiver["state"]);
         if state != "complete" {
             let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-            say(&format!("error: {} has not everything: {}\n", word(host), word(state)));
+            say(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
         }
     }
     Ok(if answer["complete"] == true { exit::DONE } else { exit::FAILED })
 }
 
-/// All records. `Err` inside: the agent takes no more.
-fn give(source: &mut dyn Source, stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
+/// Writes all records. The inner `Err` means that the agent has stopped reading.
+fn write_records(
+    source: &mut dyn Source,
+    stream: &mut UnixStream,
+) -> miette::Result<io::Result<()>> {
     let (mut at, length) = (0, source.end().unwrap_or(0));
     while at < length {
         let len = PIECE.min(length - at);
@@ -179,7 +185,8 @@ fn give(source: &mut dyn Source, stream: &mut UnixStream) -> miette::Result<io::
     Ok(Ok(()))
 }
 
-fn pour(stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
+/// Copies standard input. The inner `Err` means that the agent has stopped reading.
+fn write_stdin(stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
     let mut input = io::stdin().lock();
     let mut piece = vec![0; PIECE as usize];
     loop {
@@ -205,7 +212,7 @@ fn text(answer: &Value) -> String {
     }
     if let (Some(spread), Some(bytes)) = (answer["spread"].as_str(), answer["bytes"].as_u64()) {
         let seconds = answer["wall_s"].as_f64().unwrap_or(0.0);
-        text += &format!("{} by {spread} in {seconds:.2} s, by the agent\n", size(bytes));
+        text += &format!("{} by {spread} in {seconds:.2} s, through the agent\n", size(bytes));
     }
     text
 }
