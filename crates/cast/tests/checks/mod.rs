@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each fuzz target uses one")]
 
-use rackweave_cast::engine::GroupMessage;
 use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Take, check_path};
+use rackweave_cast::orca::GroupMessage;
 
 #[derive(Default)]
 struct Count {

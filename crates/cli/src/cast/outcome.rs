@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use rackweave_cast::engine::{ReceiverProgress, SendView};
+use rackweave_cast::orca::{ReceiverProgress, SendView};
 use rackweave_cast::sink::FileDone;
 use rackweave_group::orca::flow::{ReceiverStatus, SlowReason};
 use rackweave_group::orca::host::Spread;

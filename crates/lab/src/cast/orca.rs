@@ -379,10 +379,9 @@ impl Role for Member {
 
     fn repaired_bytes(&self) -> u64 {
         match &self.part {
-            Part::Server(_) => self
-                .host
-                .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up),
+            Part::Server(_) => self.host.summary(FILES).map_or(0, |sent| {
+                sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up
+            }),
             _ => 0,
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rackweave_cast::Engine;
-use rackweave_cast::engine::{Accept, Admission, Decision, EngineConfig, EngineEvent, FabricPlace};
+use rackweave_cast::orca::Engine;
+use rackweave_cast::orca::{Accept, Admission, Decision, EngineConfig, EngineEvent, FabricPlace};
 use rackweave_cast::sink::Sink;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::baseline::Rounds;

@@ -1,10 +1,10 @@
-//! The local door: applications hand streams in and out by a Unix socket of a running agent, one connection a stream.
+//! The control socket of a running agent: a Unix socket by which local applications send and receive streams, one connection for each.
 //!
-//! The first line is JSON: `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}`, then bytes until the writing end is shut; or
-//! `{"receive": {}}`, and bytes come, each chunk once its hash is right, until the stream's end. `cast send` and `cast receive` on an agent's
-//! host hand whole streams of files through it ([`Records`], [`stream`]). Nothing is dropped: who reads slowly
-//! makes the sender wait (or is left behind and caught up alone). To who sends, a line of JSON tells the outcome. Or
-//! `{"sessions": {}}`, and a line of JSON tells what is going on.
+//! The first line is JSON. `{"send": {"to": ["192.0.2.7:6722"], "name": "log"}}` is followed by the stream's bytes until the application
+//! shuts down its writing end; a line of JSON with the outcome comes back. After `{"receive": {}}` the agent writes the bytes of the next
+//! stream, each chunk when its hash has been verified. `{"sessions": {}}` is answered by one line of JSON that describes all sessions.
+//! `cast send` and `cast receive` on an agent's host pass whole streams of files in this way ([`Records`], [`stream`]). Nothing is dropped:
+//! a slow reader delays the sender, or is detached from the group and served by unicast.
 
 mod request;
 pub mod stream;
@@ -20,72 +20,48 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-pub use self::request::{ReceiveWish, Records, SendWish, fingerprint};
-use self::request::{Wanted, parse};
+use self::request::parse;
+pub use self::request::{ReceiveRequest, Records, Request, SendRequest, fingerprint};
 use crate::wake::Waker;
 
 /// The longest first line.
 const MAX_LINE: usize = 1 << 16;
 
-/// A connection must have said what it wants by then.
-const GREETING: Duration = Duration::from_secs(5);
+/// How long a connection may take to send its first line.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an application wants.
-#[derive(Debug)]
-pub enum Request {
-    /// Bytes to send.
-    Send {
-        /// To whom, and how.
-        wish: Box<SendWish>,
-        /// The bytes, and the way back for the outcome.
-        stream: UnixStream,
-    },
-    /// What is going on: to be answered with a line of JSON.
-    Sessions {
-        /// The way back.
-        stream: UnixStream,
-    },
-    /// The next stream that comes.
-    Receive {
-        /// Which, and how.
-        wish: ReceiveWish,
-        /// Where it goes.
-        stream: UnixStream,
-    },
-}
-
-/// Why there is no door.
+/// Why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
-    /// Another agent has it.
+pub enum ControlSocketError {
+    /// Another process listens at this path.
     #[error("another agent listens at {0}")]
-    Taken(PathBuf),
-    /// The system refuses.
+    InUse(PathBuf),
+    /// The system refuses to bind the socket or to start its thread.
     #[error("cannot listen at {path}: {source}")]
     Listen {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A socket that applications connect to; only this user's may.
+/// A listening control socket. Only applications of the same user can connect.
 #[derive(Debug)]
-pub struct Door {
+pub struct ControlSocket {
     path: PathBuf,
-    requests: Receiver<Request>,
+    requests: Receiver<(Request, UnixStream)>,
 }
 
-impl Door {
-    /// Opens it. A socket that a dead agent has left is replaced.
+impl ControlSocket {
+    /// Binds the socket, replacing one that no process listens at any more. The waker is woken by each request.
     ///
     /// # Errors
-    /// See [`DoorError`].
-    pub fn open(path: &Path, waker: Waker) -> Result<Self, DoorError> {
-        let failed = |source| DoorError::Listen { path: path.to_owned(), source };
+    /// See [`ControlSocketError`].
+    pub fn open(path: &Path, waker: Waker) -> Result<Self, ControlSocketError> {
+        let failed = |source| ControlSocketError::Listen { path: path.to_owned(), source };
         if UnixStream::connect(path).is_ok() {
-            return Err(DoorError::Taken(path.to_owned()));
+            return Err(ControlSocketError::InUse(path.to_owned()));
         }
         if path
             .symlink_metadata()
@@ -96,11 +72,11 @@ impl Door {
         let listener = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         let (send, requests) = channel();
-        let builder = std::thread::Builder::new().name("cast door".into());
+        let builder = std::thread::Builder::new().name("cast control socket".into());
         let thread = builder.spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
-                    // No file left to open, most likely: trying again at once would only keep a core busy.
+                    // Most likely the process is out of file descriptors: retrying at once would only keep a core busy.
                     #[expect(
                         clippy::disallowed_methods,
                         reason = "a thread that waits for the system"
@@ -109,45 +85,45 @@ impl Door {
                     continue;
                 };
                 let (send, waker) = (send.clone(), waker.clone());
-                let builder = std::thread::Builder::new().name("cast greeting".into());
-                // Who can't be greeted sees a closed connection.
-                let _ = builder.spawn(move || greet(stream, &send, &waker));
+                let builder = std::thread::Builder::new().name("cast request".into());
+                // Without a thread for it, the connection is closed.
+                let _ = builder.spawn(move || read_request(stream, &send, &waker));
             }
         });
         thread.map_err(failed)?;
         Ok(Self { path: path.to_owned(), requests })
     }
 
-    /// What an application wants.
+    /// The next request, and the connection that it came by: the rest of what the application writes is still to be read from it, and
+    /// the answer goes back by it.
     #[must_use]
-    pub fn poll(&self) -> Option<Request> {
+    pub fn poll(&self) -> Option<(Request, UnixStream)> {
         self.requests.try_recv().ok()
     }
 }
 
-impl Drop for Door {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Left over, it is replaced the next time.
+        // If it stays, the next agent replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn greet(mut stream: UnixStream, send: &Sender<Request>, waker: &Waker) {
+fn read_request(mut stream: UnixStream, send: &Sender<(Request, UnixStream)>, waker: &Waker) {
     let request = match first_line(&mut stream) {
         Ok(line) => parse(&line),
         Err(error) => Err(error.to_string()),
     };
-    let request = match request {
-        Ok(Wanted::Send(wish)) => Request::Send { wish, stream },
-        Ok(Wanted::Receive(wish)) => Request::Receive { wish, stream },
-        Ok(Wanted::Sessions) => Request::Sessions { stream },
-        Err(error) => return answer(&mut stream, &serde_json::json!({ "error": error })),
-    };
-    let _ = send.send(request);
-    waker.wake();
+    match request {
+        Ok(request) => {
+            let _ = send.send((request, stream));
+            waker.wake();
+        }
+        Err(error) => answer(&mut stream, &serde_json::json!({ "error": error })),
+    }
 }
 
-/// Whether an application has gone altogether (one that only has nothing more to say is there).
+/// Whether an application has closed its connection; shutting down only the writing end does not count.
 #[must_use]
 pub fn has_left(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
@@ -155,23 +131,23 @@ pub fn has_left(stream: &UnixStream) -> bool {
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Tells an application the outcome, the last that it hears: what it still writes fails, it is not waited for.
+/// Sends an application the outcome and closes the connection: what it still writes fails.
 pub fn dismiss(stream: &mut UnixStream, document: &Value) {
     answer(stream, document);
-    // Who has gone need not be sent away.
+    // It fails if the application has closed the connection already.
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
-/// Tells an application the outcome.
+/// Sends an application a line of JSON.
 pub fn answer(stream: &mut UnixStream, document: &Value) {
-    // Who has gone does not want to know.
-    let _ = stream.set_write_timeout(Some(GREETING));
+    // It fails if the application has closed the connection.
+    let _ = stream.set_write_timeout(Some(REQUEST_TIMEOUT));
     let _ = stream.write_all(format!("{document}\n").as_bytes());
 }
 
-/// Byte by byte: what follows the line is not ours.
+/// Reads byte by byte, so that what follows the line stays unread.
 fn first_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(GREETING))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < MAX_LINE {
@@ -201,14 +177,14 @@ mod tests {
         ) {
             let good = serde_json::json!({ "send": { "to": ["127.0.0.1:5"], "name": name } });
             let mut line = good.to_string().into_bytes();
-            if let Ok(Wanted::Send(wish)) = parse(&line) {
-                prop_assert!(wish.to.len() == 1 && wish.name == name);
-                prop_assert!(check_path(wish.name.as_bytes()).is_ok());
+            if let Ok(Request::Send(request)) = parse(&line) {
+                prop_assert!(request.to.len() == 1 && request.name == name);
+                prop_assert!(check_path(request.name.as_bytes()).is_ok());
             }
             let at = at.index(line.len());
             line.splice(at..at, letters.into_bytes());
-            if let Ok(Wanted::Send(wish)) = parse(&line) {
-                prop_assert!(!wish.to.is_empty() && check_path(wish.name.as_bytes()).is_ok());
+            if let Ok(Request::Send(request)) = parse(&line) {
+                prop_assert!(!request.to.is_empty() && check_path(request.name.as_bytes()).is_ok());
             }
             let _ = parse(&bytes);
         }
@@ -228,12 +204,15 @@ mod tests {
     }
 
     #[test]
-    fn a_door_is_one_agents_and_says_what_is_wrong() {
+    fn a_control_socket_has_one_agent_and_reports_bad_requests() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("door");
+        let path = folder.path().join("control");
         let waker = Waker::new().unwrap();
-        let door = Door::open(&path, waker.clone()).unwrap();
-        assert!(matches!(Door::open(&path, waker.clone()), Err(DoorError::Taken(_))));
+        let socket = ControlSocket::open(&path, waker.clone()).unwrap();
+        assert!(matches!(
+            ControlSocket::open(&path, waker.clone()),
+            Err(ControlSocketError::InUse(_))
+        ));
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"nonsense\n").unwrap();
         let mut said = String::new();
@@ -241,20 +220,20 @@ mod tests {
         assert!(said.starts_with("{\"error\":"), "{said}");
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"send\": {\"to\": [\"127.0.0.1:9\"]}}\nbytes").unwrap();
-        let request = loop {
-            match door.poll() {
-                Some(request) => break request,
+        let (request, mut stream) = loop {
+            match socket.poll() {
+                Some(polled) => break polled,
                 None => waker.wait_in_tests(),
             }
         };
-        let Request::Send { mut stream, wish } = request else { panic!("{request:?}") };
+        let Request::Send(request) = request else { panic!("not a request to send") };
         let mut bytes = [0; 5];
         stream.read_exact(&mut bytes).unwrap();
-        assert_eq!((&bytes, wish.name.as_str()), (b"bytes", "stream"));
+        assert_eq!((&bytes, request.name.as_str()), (b"bytes", "stream"));
     }
 
     #[test]
-    fn who_has_gone_is_told_from_who_is_silent() {
+    fn a_closed_connection_differs_from_a_silent_one() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         assert!(!has_left(&ours));
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
@@ -264,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_dismissed_can_write_no_more() {
+    fn a_dismissed_application_can_write_no_more() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         let kept = ours.try_clone().unwrap();
         dismiss(&mut ours, &serde_json::json!({ "error": "x" }));

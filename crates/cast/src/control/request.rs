@@ -1,4 +1,4 @@
-//! What the first line of a connection asks for.
+//! Requests at the control socket: the first line of a connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,59 +8,62 @@ use serde_json::{Map, Value, json};
 
 use crate::format::check_path;
 
-/// What an application wants to be sent.
+/// A request to send the stream that follows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SendWish {
-    /// To whom.
+pub struct SendRequest {
+    /// The receivers.
     pub to: Vec<SocketAddr>,
-    /// What receivers call it; of no meaning with `records`.
+    /// The file name for receivers; unused with `records`.
     pub name: String,
-    /// How; else the agent chooses.
+    /// How packets reach all receivers; `None`: the agent chooses.
     pub spread: Option<Spread>,
-    /// Never faster.
+    /// The rate that is never exceeded.
     pub rate: Option<Rate>,
-    /// The largest IP packet.
+    /// The largest IP packet in bytes.
     pub mtu: Option<u32>,
-    /// The bytes are not one file's but a whole stream's.
+    /// The bytes are those of a whole stream of records, not of one file.
     pub records: Option<Records>,
-    /// [`fingerprint`] of the key that it is to be sent with.
+    /// The [`fingerprint`] of the key that the agent must have.
     pub key: Option<String>,
 }
 
-/// A stream as `cast send` makes it, of files with names and hashes.
+/// A stream of [records](crate::format), as `cast send` makes it of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
-    /// Names its content.
+    /// The identity of its content.
     pub stream: u128,
-    /// Its bytes: fewer are not all.
+    /// Its length in bytes.
     pub length: u64,
-    /// Bytes of files in it.
+    /// Bytes of file content in it.
     pub content: u64,
 }
 
-/// What an application wants to receive.
+/// A request to receive the next stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReceiveWish {
-    /// Whole streams, as [`take`](super::stream::take) takes them, not the bytes of one file.
+pub struct ReceiveRequest {
+    /// The application takes a whole stream of records ([`take`](super::stream::take)), not the bytes of one file.
     pub records: bool,
-    /// From these hosts only; none: from all that the agent listens to.
+    /// Only streams from these hosts; empty: from all hosts that the agent admits.
     pub from: Vec<IpAddr>,
-    /// [`fingerprint`] of the key that streams are to be made with.
+    /// The [`fingerprint`] of the key that the agent must have.
     pub key: Option<String>,
 }
 
-/// What a first line asks for.
+/// A request at the control socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    Send(Box<SendWish>),
-    Receive(ReceiveWish),
+pub enum Request {
+    /// Send the bytes that follow.
+    Send(Box<SendRequest>),
+    /// Receive the next stream.
+    Receive(ReceiveRequest),
+    /// Describe all sessions in one line of JSON.
     Sessions,
 }
 
-/// By this both ends of a door know whether they have the same key, without showing it.
+/// A digest of a key, by which both ends of a control socket check that they have the same one.
 #[must_use]
 pub fn fingerprint(secret: &[u8]) -> String {
-    let hash = blake3::derive_key("rackweave 2026 cast door", secret);
+    let hash = blake3::derive_key("rackweave 2026 cast control socket", secret);
     hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -71,8 +74,8 @@ const SPREADS: [(&str, Spread); 4] = [
     ("unicast", Spread::Unicast),
 ];
 
-impl SendWish {
-    /// The first line.
+impl SendRequest {
+    /// The request as a JSON object: the first line of the connection.
     #[must_use]
     pub fn line(&self) -> Value {
         let to: Vec<_> = self.to.iter().map(ToString::to_string).collect();
@@ -98,8 +101,8 @@ impl SendWish {
     }
 }
 
-impl ReceiveWish {
-    /// The first line.
+impl ReceiveRequest {
+    /// The request as a JSON object: the first line of the connection.
     #[must_use]
     pub fn line(&self) -> Value {
         let from: Vec<_> = self.from.iter().map(ToString::to_string).collect();
@@ -111,7 +114,7 @@ impl ReceiveWish {
     }
 }
 
-/// A key that need not be there, but is right if it is.
+/// Reads an optional member; an error if it is there and not `what` it must be.
 fn optional<T>(
     map: &Map<String, Value>,
     key: &str,
@@ -128,33 +131,33 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-pub(super) fn parse(line: &[u8]) -> Result<Wanted, String> {
+pub(super) fn parse(line: &[u8]) -> Result<Request, String> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| format!("the first line must be a JSON object: {error}"))?;
     let none = Map::new();
     if let Some(receive) = value.get("receive") {
-        return parse_receive(receive.as_object().unwrap_or(&none)).map(Wanted::Receive);
+        return parse_receive(receive.as_object().unwrap_or(&none)).map(Request::Receive);
     }
     if value.get("sessions").is_some() {
-        return Ok(Wanted::Sessions);
+        return Ok(Request::Sessions);
     }
     let send =
         value.get("send").ok_or("the first line must have `send`, `receive` or `sessions`")?;
-    parse_send(send.as_object().unwrap_or(&none)).map(|wish| Wanted::Send(Box::new(wish)))
+    parse_send(send.as_object().unwrap_or(&none)).map(|request| Request::Send(Box::new(request)))
 }
 
-fn parse_receive(receive: &Map<String, Value>) -> Result<ReceiveWish, String> {
+fn parse_receive(receive: &Map<String, Value>) -> Result<ReceiveRequest, String> {
     let addresses = |value: &Value| -> Option<Vec<IpAddr>> {
         value.as_array()?.iter().map(|value| value.as_str()?.parse().ok()).collect()
     };
-    Ok(ReceiveWish {
+    Ok(ReceiveRequest {
         records: optional(receive, "records", "true or false", Value::as_bool)?.unwrap_or(false),
         from: optional(receive, "from", "a list of addresses", addresses)?.unwrap_or_default(),
         key: optional(receive, "key", "text", text)?,
     })
 }
 
-fn parse_send(send: &Map<String, Value>) -> Result<SendWish, String> {
+fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
     let to = send.get("to").and_then(Value::as_array).ok_or("`send` must have `to`, a list")?;
     let address = |value: &Value| {
         let text = value.as_str().ok_or("`to` must be a list of \"ADDR:PORT\"")?;
@@ -182,7 +185,7 @@ fn parse_send(send: &Map<String, Value>) -> Result<SendWish, String> {
             content: value.get("content")?.as_u64()?,
         })
     };
-    Ok(SendWish {
+    Ok(SendRequest {
         to,
         name: name.to_owned(),
         spread: optional(send, "spread", "labels, relay, multicast or unicast", spread)?,
@@ -198,12 +201,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_lines_are_understood_or_refused() {
+    fn first_lines_are_parsed_or_refused() {
         let good = br#"{"send": {"to": ["127.0.0.1:5", "[::1]:6"], "name": "a/b"}}"#;
-        let Ok(Wanted::Send(wish)) = parse(good) else { panic!("{:?}", parse(good)) };
-        assert_eq!((wish.to.len(), wish.name.as_str(), wish.spread), (2, "a/b", None));
-        assert_eq!(parse(br#"{"receive": {}}"#), Ok(Wanted::Receive(ReceiveWish::default())));
-        assert_eq!(parse(br#"{"sessions": {}}"#), Ok(Wanted::Sessions));
+        let Ok(Request::Send(request)) = parse(good) else { panic!("{:?}", parse(good)) };
+        assert_eq!((request.to.len(), request.name.as_str(), request.spread), (2, "a/b", None));
+        assert_eq!(parse(br#"{"receive": {}}"#), Ok(Request::Receive(ReceiveRequest::default())));
+        assert_eq!(parse(br#"{"sessions": {}}"#), Ok(Request::Sessions));
         for bad in [
             &b""[..],
             b"[]",
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let send = SendWish {
+        let send = SendRequest {
             to: vec!["10.0.0.3:6722".parse().unwrap()],
             name: "x".into(),
             spread: Some(Spread::Labels),
@@ -233,11 +236,11 @@ mod tests {
             key: Some(fingerprint(b"secret")),
         };
         let line = send.line().to_string();
-        assert_eq!(parse(line.as_bytes()), Ok(Wanted::Send(Box::new(send))));
+        assert_eq!(parse(line.as_bytes()), Ok(Request::Send(Box::new(send))));
         let from = vec!["10.0.0.1".parse().unwrap()];
-        let receive = ReceiveWish { records: true, from, key: Some(fingerprint(b"other")) };
+        let receive = ReceiveRequest { records: true, from, key: Some(fingerprint(b"other")) };
         let line = receive.line().to_string();
-        assert_eq!(parse(line.as_bytes()), Ok(Wanted::Receive(receive)));
+        assert_eq!(parse(line.as_bytes()), Ok(Request::Receive(receive)));
         assert_ne!(fingerprint(b"secret"), fingerprint(b"other"));
     }
 }

@@ -11,7 +11,7 @@ use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT,
 
 use smallvec::SmallVec;
 
-use super::{Engine, EngineEvent, ReceiverProgress, SendView, control, parity};
+use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
 /// Packets that are handed to the kernel together.
@@ -312,7 +312,7 @@ impl Engine {
     fn push_packet(&mut self, packet: &Packet<Header>) {
         let to = match packet.dst {
             TO_GROUP | TO_AGENT => Some(self.group_address()),
-            _ if control::is_for_rack(&packet.header) => Some(self.group_address()),
+            _ if controller::is_for_rack(&packet.header) => Some(self.group_address()),
             host => self.peers.address(host),
         };
         let (words, key) = (self.words, self.key.as_ref());

@@ -1,7 +1,7 @@
 //! A host's side of Orca over sockets: one thread drives it.
 
 mod config;
-mod control;
+mod controller;
 mod event;
 mod group;
 mod incoming;
@@ -196,7 +196,7 @@ impl Engine {
             },
             status_interval: config.flow.status_interval,
         });
-        let controller = fabric.and_then(control::controller);
+        let controller = fabric.and_then(controller::controller);
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
         let sockets = std::iter::once(&socket).chain(&group);

@@ -1,8 +1,8 @@
-//! A whole stream through a door, records and all: the agent's end is a [`Sink`], the application's is [`take`].
+//! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`take`].
 //!
-//! The agent tells a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`; the application answers `{"at": N}`, the first byte that it
-//! needs, or `{"error": "..."}`. Then blocks come, each after its length in 4 bytes, and each is answered by a byte: more, complete, or wrong.
-//! So the sender hears that a receiver has everything only when the application has.
+//! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the first byte that it
+//! needs, or `{"error": "..."}`. Then come blocks, each behind its length in 4 bytes, and each is answered by one byte: more, complete, or
+//! wrong. The sender thus learns that a receiver is complete only once the application is.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -17,28 +17,28 @@ const MORE: u8 = b'+';
 const COMPLETE: u8 = b'=';
 const WRONG: u8 = b'-';
 
-/// The longest block that is believed: an agent sends at most one of its own.
+/// The longest block; a length above it is an error.
 const MAX_BLOCK: usize = 1 << 24;
 
-/// The longest line.
+/// The longest line of JSON.
 const MAX_LINE: u64 = 1 << 16;
 
-/// An application that is told to end a stream is waited for so long, so that the next does not meet it at the same files.
-const PARTING: Duration = Duration::from_secs(10);
+/// How long the agent waits for an application to close its end, so that the next one does not find its files locked.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The agent's end.
+/// The agent's end of a stream.
 #[derive(Debug)]
-pub struct DoorSink {
+pub struct StreamSink {
     stream: UnixStream,
     begins_at: u64,
     complete: bool,
 }
 
-impl DoorSink {
-    /// Offers a stream to the application that waits at `stream`.
+impl StreamSink {
+    /// Offers a stream to the application at the other end of a connection.
     ///
     /// # Errors
-    /// If it has gone, or does not want it.
+    /// If it has closed the connection, or refuses the stream.
     pub fn new(mut stream: UnixStream, number: u128, from: SocketAddr) -> Result<Self, SinkError> {
         let offer = json!({ "stream": format!("{number:032x}"), "from": from.to_string() });
         stream.write_all(format!("{offer}\n").as_bytes()).map_err(SinkError::Pipe)?;
@@ -51,17 +51,17 @@ impl DoorSink {
     }
 }
 
-impl Drop for DoorSink {
+impl Drop for StreamSink {
     fn drop(&mut self) {
-        // Whoever has gone is not waited for: reading ends at once.
+        // If the application has closed the connection, reading ends at once.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        let _ = self.stream.set_read_timeout(Some(PARTING));
+        let _ = self.stream.set_read_timeout(Some(CLOSE_TIMEOUT));
         let mut rest = [0; 64];
         while matches!(self.stream.read(&mut rest), Ok(1..)) {}
     }
 }
 
-impl Sink for DoorSink {
+impl Sink for StreamSink {
     fn begins_at(&self) -> u64 {
         self.begins_at
     }
@@ -91,10 +91,10 @@ impl Sink for DoorSink {
     }
 }
 
-/// A line of JSON. What follows it stays unread.
+/// Reads a line of JSON. What follows it stays unread.
 fn read_line(stream: &UnixStream) -> io::Result<Value> {
     let mut line = Vec::new();
-    // Without a buffer, which would swallow what follows.
+    // A buffer would swallow what follows the line.
     let mut reader = BufReader::with_capacity(1, stream).take(MAX_LINE);
     reader.read_until(b'\n', &mut line)?;
     if line.is_empty() {
@@ -106,19 +106,20 @@ fn read_line(stream: &UnixStream) -> io::Result<Value> {
 /// A stream that an agent offers.
 #[derive(Debug)]
 pub struct Offered {
-    /// Names its content.
+    /// The identity of its content.
     pub stream: u128,
-    /// Where its sender is.
+    /// The address of its sender.
     pub from: SocketAddr,
-    door: UnixStream,
+    socket: UnixStream,
 }
 
-/// Waits for a stream at a door that was asked for one with [`ReceiveWish`](super::ReceiveWish); `Err` with the agent's word if there is none.
+/// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](super::ReceiveRequest). The inner `Err` is the
+/// agent's reason to refuse the request.
 ///
 /// # Errors
-/// If the agent refuses, or ends.
-pub fn wait(door: UnixStream) -> io::Result<Result<Offered, String>> {
-    let offer = read_line(&door)?;
+/// If the agent closes the connection or answers something else.
+pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
+    let offer = read_line(&socket)?;
     if let Some(error) = offer.get("error").and_then(Value::as_str) {
         return Ok(Err(error.to_owned()));
     }
@@ -126,67 +127,67 @@ pub fn wait(door: UnixStream) -> io::Result<Result<Offered, String>> {
     let stream = stream.and_then(|text| u128::from_str_radix(text, 16).ok());
     let from = offer.get("from").and_then(Value::as_str).and_then(|text| text.parse().ok());
     match (stream, from) {
-        (Some(stream), Some(from)) => Ok(Ok(Offered { stream, from, door })),
-        _ => Err(io::Error::other("the agent says what has no sense")),
+        (Some(stream), Some(from)) => Ok(Ok(Offered { stream, from, socket })),
+        _ => Err(io::Error::other("the agent's answer is not understood")),
     }
 }
 
-/// Why a stream that came by a door is not complete.
+/// Why a stream from an agent is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
-    /// This end.
+    /// The application's sink has failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The agent, its sender or the way between.
+    /// The agent closed the connection, or broke the protocol.
     #[error(
         "the stream broke off (the agent of this host says why); what is there stays, and the same `cast send` goes on with it"
     )]
-    Over,
+    Closed,
 }
 
-/// Takes a stream into a sink; where it began.
+/// Takes an offered stream into the sink that `make` makes for it, and returns the sink when the stream is complete.
 ///
 /// # Errors
-/// See [`TakeError`]. The agent has been told.
+/// See [`TakeError`]. The agent is informed of it.
 pub fn take(
     offered: Offered,
     make: impl FnOnce(u128) -> Result<Box<dyn Sink>, SinkError>,
 ) -> Result<Box<dyn Sink>, TakeError> {
-    let Offered { stream, mut door, .. } = offered;
-    let tell = |door: &mut UnixStream, text: String| {
-        door.write_all(text.as_bytes()).map_err(|_| TakeError::Over)
+    let Offered { stream, mut socket, .. } = offered;
+    let reply = |socket: &mut UnixStream, text: String| {
+        socket.write_all(text.as_bytes()).map_err(|_| TakeError::Closed)
     };
     let mut sink = match make(stream) {
         Ok(sink) => sink,
         Err(error) => {
-            tell(&mut door, format!("{}\n", json!({ "error": error.to_string() })))?;
+            reply(&mut socket, format!("{}\n", json!({ "error": error.to_string() })))?;
             return Err(error.into());
         }
     };
-    tell(&mut door, format!("{}\n", json!({ "at": sink.begins_at() })))?;
+    reply(&mut socket, format!("{}\n", json!({ "at": sink.begins_at() })))?;
     let mut block = Vec::new();
     loop {
         let mut length = [0; 4];
-        if door.read_exact(&mut length).is_err() {
-            return if sink.is_complete() { Ok(sink) } else { Err(TakeError::Over) };
+        if socket.read_exact(&mut length).is_err() {
+            return if sink.is_complete() { Ok(sink) } else { Err(TakeError::Closed) };
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_BLOCK {
-            return Err(TakeError::Over);
+            return Err(TakeError::Closed);
         }
         block.resize(length, 0);
-        door.read_exact(&mut block).map_err(|_| TakeError::Over)?;
+        socket.read_exact(&mut block).map_err(|_| TakeError::Closed)?;
         if let Err(error) = sink.put(&block) {
             let why = json!({ "error": error.to_string() });
-            tell(&mut door, format!("{}{why}\n", WRONG as char))?;
+            reply(&mut socket, format!("{}{why}\n", WRONG as char))?;
             return Err(error.into());
         }
         if sink.is_complete() {
-            // The last word: an agent that has gone meanwhile changes nothing about the files.
-            let _ = door.write_all(&[COMPLETE]);
+            // If the agent has closed the connection meanwhile, the files are complete all the same.
+            let _ = socket.write_all(&[COMPLETE]);
             return Ok(sink);
         }
-        tell(&mut door, (MORE as char).to_string())?;
+        reply(&mut socket, (MORE as char).to_string())?;
     }
 }
 
@@ -203,7 +204,7 @@ mod tests {
         "10.0.0.1:6722".parse().unwrap()
     }
 
-    /// Takes everything, into a list; complete with so many bytes, wrong from some on.
+    /// Collects everything; complete at `whole` bytes, fails beyond `bad` bytes.
     struct List {
         at: u64,
         bytes: Vec<u8>,
@@ -241,7 +242,7 @@ mod tests {
                 take(offered, |_| Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad })))
                     .is_ok()
             });
-            let mut sink = DoorSink::new(ours, 77, from()).unwrap();
+            let mut sink = StreamSink::new(ours, 77, from()).unwrap();
             assert_eq!(sink.begins_at(), 5);
             sink.put(&[1; 1000]).unwrap();
             assert!(!sink.is_complete());
@@ -256,32 +257,32 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_want_it_says_why() {
+    fn a_refusal_carries_its_reason() {
         let (ours, theirs) = pair();
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
             take(offered, |_| Err(SinkError::Several)).is_err()
         });
-        let error = DoorSink::new(ours, 77, from()).unwrap_err();
+        let error = StreamSink::new(ours, 77, from()).unwrap_err();
         assert!(error.to_string().contains("several files"), "{error}");
         assert!(taker.join().unwrap());
     }
 
     #[test]
-    fn an_end_that_goes_is_noticed_by_the_other() {
+    fn either_end_notices_that_the_other_has_closed() {
         let (ours, theirs) = pair();
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
             let list = List { at: 0, bytes: Vec::new(), whole: 9, bad: 99 };
             take(offered, |_| Ok(Box::new(list))).map(|_| ())
         });
-        let mut sink = DoorSink::new(ours, 77, from()).unwrap();
+        let mut sink = StreamSink::new(ours, 77, from()).unwrap();
         sink.put(b"half").unwrap();
         drop(sink);
-        assert!(matches!(taker.join().unwrap(), Err(TakeError::Over)));
+        assert!(matches!(taker.join().unwrap(), Err(TakeError::Closed)));
         let (ours, theirs) = pair();
         drop(theirs);
-        assert!(DoorSink::new(ours, 77, from()).is_err());
+        assert!(StreamSink::new(ours, 77, from()).is_err());
         let (ours, mut theirs) = pair();
         theirs.write_all(b"{\"error\": \"busy\"}\n").unwrap();
         assert_eq!(wait(ours).unwrap().unwrap_err(), "busy");
