@@ -1,4 +1,4 @@
-//! What an engine is told.
+//! The configuration of an engine.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use rackweave_wire::orca::{Reason, Session};
 use super::Admission;
 use crate::sink::MakeSink;
 
-/// Hosts that an engine without a fabric can tell apart.
+/// How many hosts an engine without a fabric can tell apart.
 const HOSTS: u32 = 8192;
 
-/// What an engine is made of.
+/// The configuration of an [`Engine`](super::Engine).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Where its socket is.
+    /// The address to bind the socket to.
     pub bind: SocketAddr,
-    /// The interface of multicast groups, by its address; unspecified: the system's choice.
+    /// The address of the interface for multicast; unspecified: the system chooses.
     pub interface: Ipv4Addr,
-    /// It takes what is sent to the group.
+    /// Join the multicast group.
     pub in_group: bool,
-    /// What the group's datagrams also reach: other sockets of this machine.
+    /// Loop the group's datagrams back to other sockets of this machine.
     pub group_loops: bool,
-    /// The group's port.
+    /// The UDP port of the group.
     pub group_port: u16,
-    /// Bytes of the key file: everything is keyed.
+    /// The bytes of the key file, if packets are authenticated.
     pub secret: Option<Vec<u8>>,
-    /// Who is listened to, beside the peers that are named.
+    /// Whose packets are accepted, besides those of named peers.
     pub admission: Admission,
-    /// Groups that it says to be a member of, to those who are listened to.
+    /// The names of the groups that this host is a member of.
     pub groups: Vec<String>,
-    /// The fabric, if labels or relays are to be used.
+    /// The fabric, for labels and relays.
     pub fabric: Option<FabricPlace>,
-    /// The streams' machines.
+    /// The configuration of flows.
     pub flow: FlowConfig,
-    /// Bytes that a receiver holds of a session.
+    /// The receive window of a session, in bytes.
     pub room: u64,
-    /// Bytes of the socket's buffers: what waits to be read ...
+    /// The socket's receive buffer in bytes.
     pub receive_buffer: usize,
-    /// ... and to be sent.
+    /// The socket's send buffer in bytes.
     pub send_buffer: usize,
-    /// Most sessions.
+    /// The largest number of sessions that are received at the same time.
     pub max_sessions: u32,
     /// How long a receiver that fell silent is invited again.
     pub retry: Span,
@@ -52,31 +52,31 @@ pub struct EngineConfig {
 /// A host's place in a fabric whose hosts all know each other.
 #[derive(Clone, Debug)]
 pub struct FabricPlace {
-    /// Its number.
+    /// This host's number.
     pub me: HostId,
-    /// Labels.
+    /// Racks, ports and labels of the fabric.
     pub layout: Arc<Layout>,
-    /// Where the hosts are.
+    /// The hosts' addresses.
     pub hosts: Vec<(HostId, SocketAddr)>,
-    /// Where the controller is, if it is another host.
+    /// The controller, if it is another host.
     pub controller: Option<HostId>,
-    /// Switches go by labels.
+    /// Whether the switches forward by labels.
     pub tor: bool,
-    /// From one ping of this agent to the controller to the next; `None`: it is no agent.
+    /// The interval at which this agent pings the controller; `None`: this host is no agent.
     pub heartbeat: Option<Span>,
-    /// This host is the controller, beside all else that it is; agents that are silent for so long are dead.
+    /// This host is the controller as well; an agent that is silent for this long is considered dead.
     pub control: Option<Span>,
 }
 
 impl FabricPlace {
-    /// Where the controller is.
+    /// The controller's host, which may be this one.
     pub(super) fn controller(&self) -> Option<HostId> {
         if self.control.is_some() { Some(self.me) } else { self.controller }
     }
 }
 
 impl EngineConfig {
-    /// With defaults for all that is not named: this machine only is listened to.
+    /// The defaults: only packets from this machine are accepted.
     #[must_use]
     pub fn new(bind: SocketAddr) -> Self {
         Self {
@@ -110,22 +110,22 @@ impl EngineConfig {
     }
 }
 
-/// A stream that a sender offers.
+/// An offer of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// Where the sender is.
+    /// The sender's address.
     pub from: SocketAddr,
-    /// The session.
+    /// The session that carries it.
     pub session: Session,
-    /// Names the stream.
+    /// The identity of the stream's content.
     pub stream: u128,
 }
 
-/// What becomes of an offer.
+/// The answer to an offer.
 pub enum Decision {
-    /// This takes it.
+    /// Receive the stream into the sink that this makes.
     Take(MakeSink),
-    /// Nobody does.
+    /// Do not receive it, for this reason.
     Refuse(Reason),
 }
 
@@ -138,5 +138,5 @@ impl std::fmt::Debug for Decision {
     }
 }
 
-/// Decides on offers.
+/// Decides on each offer.
 pub type Accept = Box<dyn FnMut(&Offer) -> Decision + Send>;

@@ -1,4 +1,4 @@
-//! The controller, if this host is it: beside the host, at the same address.
+//! The controller, on the host that runs it: a second node at the same address.
 
 use rackweave_core::{Node as _, Packet, Time};
 use rackweave_group::orca::agent::ANY_RACK;
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Engine, EngineEvent, FabricPlace};
 
-/// A fabric's controller, if its place says that this host is it.
+/// The controller, if this host runs it.
 pub(super) fn controller(fabric: &FabricPlace) -> Option<Controller> {
     let timeout = fabric.control?;
-    // Newer than the numbers of all controllers before.
+    // Versions begin at the time of day, so that they are above those of an earlier controller.
     let calendar = clock_gettime(ClockId::Realtime);
     let ms = calendar.tv_sec.wrapping_mul(1000).wrapping_add(calendar.tv_nsec / 1_000_000);
     Some(Controller::new(ControllerConfig {
@@ -20,8 +20,8 @@ pub(super) fn controller(fabric: &FabricPlace) -> Option<Controller> {
     }))
 }
 
-/// Whether this is for a switch, or for all agents of a rack: the driver sends it to the group, so that it is for whomever
-/// a switch shows it, and leaves this host even if it is addressed to it.
+/// Whether a packet is for a switch or for all agents of a rack. Such a packet is sent to the group's address, where each
+/// switch shows it to the right host, and it leaves this host even if this host is among its receivers.
 pub(super) const fn is_for_rack(header: &Header) -> bool {
     match header {
         Header::Control(control) => match control.body {
@@ -34,13 +34,13 @@ pub(super) const fn is_for_rack(header: &Header) -> bool {
 }
 
 impl Engine {
-    /// The controller, if this host is it.
+    /// The controller, if this host runs it.
     #[must_use]
     pub const fn controller(&self) -> Option<&Controller> {
         self.controller.as_ref()
     }
 
-    /// Gives the controller what is for it; whether the host need not see it.
+    /// Passes a packet to the controller if it is the controller's; returns whether the host must not see it.
     pub(super) fn give_controller(&mut self, now: Time, packet: &Packet<Header>) -> bool {
         let Some(controller) = &mut self.controller else { return false };
         let Header::Control(control) = &packet.header else { return false };
@@ -53,7 +53,7 @@ impl Engine {
                 controller.handle_packet(now, 0, packet);
                 true
             }
-            // Relays answer so as well.
+            // Relays send this, too.
             Body::SyncDone { .. } => {
                 controller.handle_packet(now, 0, packet);
                 false
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// The next packet for the network. What host and controller say to each other does not get there.
+    /// The next packet for the network. Packets between the host and the controller beside it are delivered here.
     pub(super) fn poll_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
             let orders = self.controller.as_mut().and_then(|it| it.poll_transmit(now, 0));
@@ -78,7 +78,7 @@ impl Engine {
                 return Some(packet);
             }
             if packet.dst == TO_AGENT {
-                // That may be this host: nobody hears what he says on a wire.
+                // The agent may be this host, which does not receive what it sends.
                 let _ = self.host.handle(now, 0, &packet);
                 return Some(packet);
             }
@@ -96,7 +96,7 @@ impl Engine {
         config.layout.place(config.me).rack
     }
 
-    /// Lets the controller's timers act; whether it has something to say.
+    /// Handles the controller's timeouts and events; returns whether it may have packets to send.
     pub(super) fn control(&mut self, now: Time) -> bool {
         let Some(controller) = &mut self.controller else { return false };
         let due = controller.poll_timeout().is_some_and(|at| at <= now);

@@ -1,4 +1,4 @@
-//! What an engine tells.
+//! Events, progress and counters of an engine, and why it cannot be created.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,26 +11,17 @@ use rackweave_wire::orca::{Reason, Session};
 use crate::sink::{FileDone, SinkError};
 use crate::source::SourceError;
 
-/// Why there is no engine.
+/// Why an engine cannot be created.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields repeat their types")]
 pub enum EngineError {
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or is not one of this machine.
     #[error("cannot use UDP address {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The interface can't.
+    Bind { address: SocketAddr, source: io::Error },
+    /// The interface cannot join the multicast group.
     #[error("cannot join the multicast group on {interface}: {source}")]
-    Group {
-        /// The interface's address.
-        interface: Ipv4Addr,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Anything else.
+    Group { interface: Ipv4Addr, source: io::Error },
+    /// The system refuses something else that the engine needs.
     #[error("the system refuses what is needed: {0}")]
     System(io::Error),
 }
@@ -38,134 +29,134 @@ pub enum EngineError {
 /// What an engine reports to its application.
 #[derive(Debug)]
 pub enum EngineEvent {
-    /// An event of a session that this host sends, as [`Host`](rackweave_group::orca::host::Host) reports it. A session's end is reported
-    /// by [`EngineEvent::Sent`] or [`EngineEvent::Renewed`] instead.
+    /// An event of a session that this host sends, as [`Host`](rackweave_group::orca::host::Host) reports it. The end of a session is
+    /// reported by [`EngineEvent::Sent`] or [`EngineEvent::Renewed`] instead.
     Sender(Session, SenderEvent),
-    /// A session that was sent is over.
+    /// A session that this host sent has ended.
     Sent {
-        /// Which.
+        /// The session.
         session: Session,
-        /// How it stood at the end.
+        /// Its state at the end.
         view: SendView,
-        /// Why it could not go on.
+        /// The error of the source that ended it early.
         error: Option<SourceError>,
     },
-    /// A session is over, but a receiver that fell silent may come back: the stream goes on in another session.
+    /// A session has ended, and another one continues the stream for receivers that fell silent and may come back.
     Renewed {
-        /// Which is over.
+        /// The session that has ended.
         old: Session,
-        /// Which goes on.
+        /// The session that continues.
         session: Session,
-        /// How the old one stood at its end.
+        /// The state of the old session at its end.
         view: SendView,
     },
-    /// A stream begins to come in.
+    /// The sink of an incoming stream is ready, and its bytes are expected.
     Receiving {
-        /// Which session.
+        /// The session.
         session: Session,
-        /// From where.
+        /// The address of the sender.
         from: SocketAddr,
-        /// The first byte that is needed: above 0 if it goes on.
+        /// The offset of the first byte that is needed: above 0 if an interrupted transfer resumes.
         at: u64,
     },
-    /// A stream is complete.
+    /// An incoming stream is complete.
     Received {
-        /// Which session.
+        /// The session.
         session: Session,
-        /// From where.
+        /// The address of the sender.
         from: SocketAddr,
-        /// Bytes of the stream.
+        /// Bytes of the stream that were received.
         bytes: u64,
-        /// Its files.
+        /// The complete files.
         files: Vec<FileDone>,
     },
-    /// The controller, which this host is, has something to tell.
-    Control(ControllerEvent),
-    /// A stream has ended early.
+    /// An incoming stream has failed.
     ReceiveFailed {
-        /// Which session.
+        /// The session.
         session: Session,
-        /// From where.
+        /// The address of the sender.
         from: SocketAddr,
-        /// Why, as the protocol says it.
+        /// The reason, as the protocol reports it.
         reason: Reason,
-        /// Why, if this host is the cause.
+        /// The error of the sink, if this host is the cause.
         error: Option<SinkError>,
     },
+    /// An event of the controller that runs on this host.
+    Control(ControllerEvent),
 }
 
-/// How far a stream is that comes in.
+/// The progress of a session that this host receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which session.
+    /// The session.
     pub session: Session,
-    /// Bytes of the stream in order.
+    /// Bytes of the stream that are in order.
     pub bytes: u64,
-    /// Bytes of files, and how many they will be at least.
+    /// Bytes of file content so far, and of all files begun so far, where that is known.
     pub content: (u64, Option<u64>),
 }
 
-/// How far a session is that is sent.
+/// The state of a session that this host sends.
 #[derive(Clone, Debug)]
 pub struct SendView {
-    /// Bytes of the stream so far, and whether that is all.
+    /// Bytes of the stream so far, and whether that is all of it.
     pub length: (u64, bool),
-    /// Bytes of files in it.
+    /// Bytes of file content in it.
     pub content: u64,
-    /// Its receivers.
+    /// The receivers.
     pub receivers: Vec<ReceiverProgress>,
     /// The sender's counters.
     pub summary: SenderSummary,
-    /// Copies of each packet on the sender's link.
+    /// How many copies of each packet leave by this host's link.
     pub copies: usize,
 }
 
-/// How far a receiver is.
+/// The progress of a receiver of a session that this host sends.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverProgress {
-    /// Who.
+    /// Its host number.
     pub host: HostId,
-    /// Where.
+    /// Its address.
     pub address: SocketAddr,
-    /// It has all bytes below.
+    /// It has all bytes below this offset.
     pub have: u64,
-    /// It began there.
+    /// The offset at which it joined.
     pub from: u64,
-    /// How it stands.
-    pub standing: ReceiverStatus,
-    /// Bits per second that it takes.
+    /// Its state in the session.
+    pub status: ReceiverStatus,
+    /// The rate at which it receives.
     pub bits_per_second: u64,
-    /// Bytes that went again because of it.
+    /// Bytes that were sent again because it lacked them.
     pub repairs: u64,
-    /// Why it is alone.
-    pub slow: Option<SlowReason>,
-    /// When it had everything, in seconds from the opening.
+    /// Why it was detached the last time; `None` if it never was.
+    pub slow_reason: Option<SlowReason>,
+    /// The seconds from the opening of the session until it was complete.
     pub seconds: Option<f64>,
 }
 
-/// What an engine counts.
+/// The counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams that came in.
+    /// Datagrams received.
     pub received: u64,
-    /// Datagrams of strangers, not looked at.
+    /// Datagrams ignored because their sender is not admitted.
     pub foreign: u64,
-    /// Datagrams that are no packets, are damaged, or have another key or none.
+    /// Datagrams that are not packets, are damaged, or have the wrong key.
     pub malformed: u64,
-    /// Among them, those that do not match in having a key.
+    /// Those of them that have a key where none is expected, or none where one is.
     pub key_mismatch: u64,
-    /// Datagrams handed to the kernel.
+    /// Datagrams passed to the kernel.
     pub sent: u64,
-    /// Their bytes, IP and UDP headers included.
+    /// Bytes of packets sent, IP and UDP headers included.
     pub sent_bytes: u64,
     /// Datagrams that the kernel refused.
     pub refused: u64,
-    /// Packets to hosts that are not known.
-    pub nowhere: u64,
-    /// Packets that were not received, but computed from parity.
+    /// Packets dropped because the address of their receiver is not known.
+    pub unroutable: u64,
+    /// Packets that were computed from parity instead of being received.
     pub recovered: u64,
-    /// Calls to send, and trains in them.
+    /// System calls that sent datagrams.
     pub send_calls: u64,
-    /// See `send_calls`.
+    /// Trains of datagrams that those calls passed to the kernel.
     pub trains: u64,
 }

@@ -1,7 +1,8 @@
-//! "Who is a member of this group?" Ours: asked by multicast, answered by each member to who asked.
+//! Which hosts are members of a named group: a query by multicast that each member answers by unicast. This protocol is our
+//! own.
 //!
 //! ```text
-//!  0: 0xB6   1: 0 asked, 1 answered   2: a number that the asker has chosen at random (8 bytes)
+//!  0: 0xB6   1: 0 query, 1 answer     2: random number of the query (8 bytes)
 //! 10: bytes of the name (1 to 64)     11: the name            then 8 bytes of BLAKE3 of all before, keyed if there is a key
 //! ```
 
@@ -16,46 +17,46 @@ use super::peers::plain;
 use super::probe::check;
 use crate::source::Payload;
 
-/// First byte of a message: no Orca packet and no probe begins so.
+/// First byte of a message, different from that of Orca packets and probes.
 pub(super) const TAG: u8 = 0xb6;
 
 /// Bytes before the name.
 const FRONT: usize = 11;
 
-/// Bytes of the check.
+/// Bytes of the check at the end.
 const CHECK: usize = 8;
 
-/// The longest name.
+/// The longest name of a group in bytes.
 pub const MAX_GROUP_NAME: usize = 64;
 
-/// Most members that an asker takes answers of.
+/// The largest number of members that a query collects.
 const MAX_MEMBERS: usize = 4096;
 
-/// A question is asked again after so long, and then after twice that, and so on ...
+/// The time until a query is repeated, doubled after each repetition ...
 const AGAIN: Span = Span::from_ms(8);
 
-/// ... but at least so often.
+/// ... up to this interval.
 const AGAIN_MOST: Span = Span::from_ms(250);
 
-/// A message about a group.
+/// A query for the members of a group, or an answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMessage<'a> {
-    /// An answer, not a question.
+    /// Whether this is an answer.
     pub answer: bool,
-    /// The question's number.
+    /// The random number of the query, which its answers repeat.
     pub nonce: u64,
-    /// The group's name.
+    /// The name of the group.
     pub name: &'a str,
 }
 
-/// Whether a group can have this name: 1 to 64 bytes, no control characters.
+/// Whether a group can have this name: 1 to 64 bytes without control characters.
 #[must_use]
 pub fn is_group_name(name: &str) -> bool {
     (1..=MAX_GROUP_NAME).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
 impl<'a> GroupMessage<'a> {
-    /// Its bytes. A name that is none is cut off to nothing, which nobody understands.
+    /// Encodes the message. An invalid name is encoded as an empty one, which no receiver accepts.
     #[must_use]
     pub fn encode(&self, secret: Option<&[u8; 32]>) -> Vec<u8> {
         let name = if is_group_name(self.name) { self.name.as_bytes() } else { b"" };
@@ -68,7 +69,7 @@ impl<'a> GroupMessage<'a> {
         bytes
     }
 
-    /// The message that these bytes are, if they are one and were made with this key.
+    /// Decodes a message; `None` if it is malformed or was made with another key.
     #[must_use]
     pub fn decode(bytes: &'a [u8], secret: Option<&[u8; 32]>) -> Option<Self> {
         let (front, said) = bytes.split_at_checked(bytes.len().checked_sub(CHECK)?)?;
@@ -85,27 +86,27 @@ impl<'a> GroupMessage<'a> {
     }
 }
 
-/// A question that is open.
+/// A query that collects answers.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct Query {
     name: String,
     nonce: u64,
     members: BTreeSet<SocketAddr>,
 }
 
 impl Engine {
-    /// Answers if this host is a member; takes an answer if it has asked.
+    /// Answers a query if this host is a member, and collects answers to a query of its own.
     pub(super) fn handle_group(&mut self, from: SocketAddr, bytes: &[u8], admitted: bool) {
         let Some(message) = GroupMessage::decode(bytes, self.secret.as_ref()) else {
             self.stats.malformed += 1;
             return;
         };
         if message.answer {
-            if let Some(asking) = &mut self.asking
-                && (asking.nonce, asking.name.as_str()) == (message.nonce, message.name)
-                && asking.members.len() < MAX_MEMBERS
+            if let Some(query) = &mut self.query
+                && (query.nonce, query.name.as_str()) == (message.nonce, message.name)
+                && query.members.len() < MAX_MEMBERS
             {
-                asking.members.insert(plain(from));
+                query.members.insert(plain(from));
             }
             return;
         }
@@ -118,11 +119,11 @@ impl Engine {
         }
     }
 
-    /// Asks who is a member of a group, for as long as `wait`, or until `expect` have answered. Without a key, anybody on
-    /// the network can say to be one.
+    /// The addresses of the members of a group. It waits for at most `wait`, and returns earlier once `expect` members have
+    /// answered or `stop` returns true. Without a key, any host of the network can claim to be a member.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn members(
         &mut self,
         name: &str,
@@ -132,10 +133,10 @@ impl Engine {
     ) -> io::Result<Vec<SocketAddr>> {
         let nonce = super::random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
-        self.asking = Some(Asking { name: name.to_owned(), nonce, members: BTreeSet::new() });
+        self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
         let (mut now, mut pause) = (self.now(), AGAIN);
         let (limit, mut next) = (now + wait, now);
-        let found = |this: &Self| this.asking.as_ref().map_or(0, |asking| asking.members.len());
+        let found = |this: &Self| this.query.as_ref().map_or(0, |query| query.members.len());
         while now < limit && expect.is_none_or(|expect| found(self) < expect) && !stop() {
             if now >= next {
                 let to = self.group_address();
@@ -150,7 +151,7 @@ impl Engine {
             }
             now = self.now();
         }
-        Ok(self.asking.take().map_or_else(Vec::new, |it| it.members.into_iter().collect()))
+        Ok(self.query.take().map_or_else(Vec::new, |it| it.members.into_iter().collect()))
     }
 }
 

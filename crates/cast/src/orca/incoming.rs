@@ -1,4 +1,4 @@
-//! Streams that come in.
+//! Sessions that are received.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::parity::Parities;
 use super::{Decision, Engine, EngineEvent, Offer, Progress};
 use crate::sink::{Drain, MakeSink};
 
-/// A part of a block waits so long for the rest.
+/// How long received bytes may wait for the rest of their block before they go to the sink.
 const FLUSH_AFTER: Span = Span::from_ms(2);
 
-/// A stream that comes in.
+/// A session that is received.
 pub(super) struct Incoming {
     pub(super) drain: Drain,
     from: SocketAddr,
@@ -31,17 +31,17 @@ pub(super) struct Incoming {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The sink looks what it has.
+    /// The sink is being made: it may have to read what is there already.
     Preparing,
     Taking,
-    /// All is there and right, which has been told; the sender is to know, too.
+    /// The stream is complete, and the application knows; the sender may not have acknowledged it yet.
     Complete,
-    /// It can't go on, and the sender is being told.
+    /// The session has failed, and the sender is being informed.
     Leaving,
 }
 
 impl Engine {
-    /// Streams that come in.
+    /// The progress of all sessions that are received.
     #[must_use]
     pub fn incoming(&self) -> Vec<Progress> {
         let progress = |(session, incoming): (&Session, &Incoming)| Progress {
@@ -53,18 +53,19 @@ impl Engine {
         open.map(progress).collect()
     }
 
-    /// Whether a sender has not said yet that it knows that all is here. Its last word may be lost: nobody needs to wait long for it.
+    /// Whether a sender has not yet acknowledged that a stream is complete. The acknowledgement may be lost, so this is not
+    /// worth a long wait.
     #[must_use]
     pub fn is_lingering(&self) -> bool {
         self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
     }
 
-    /// From now on all offers are refused.
+    /// Refuses all offers from now on.
     pub fn accept_no_more(&mut self) {
         self.accept = None;
     }
 
-    /// Leaves all streams that come in. What is in order is still written.
+    /// Leaves all sessions that are received. Bytes that are in order are still written.
     pub fn leave_all(&mut self) {
         let now = self.now();
         for (session, incoming) in &mut self.incoming {
@@ -78,8 +79,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn invited(&mut self, now: Time, session: Session, from: SocketAddr, stream: u128) {
-        // The sender has been started anew: what is with the sink is noted, and it goes on there.
+    pub(super) fn on_invitation(
+        &mut self,
+        now: Time,
+        session: Session,
+        from: SocketAddr,
+        stream: u128,
+    ) {
+        // The sender has restarted the stream: the sink has noted what it has, and the new session goes on there.
         let old: Vec<Session> = self
             .incoming
             .iter()
@@ -93,10 +100,10 @@ impl Engine {
                 incoming.drain.close();
                 before.push(incoming.drain);
             }
-            // Not for good: was the new invitation an old one that somebody has replayed, the sender invites again.
+            // With this reason the sender invites the host again, in case the invitation was a replay of an old one.
             self.host.leave(now, old, Reason::Unknown);
         }
-        // Nor may one that has been given up still write when the next one begins.
+        // Sinks of failed sessions of this stream may still be writing.
         let (same, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
         self.closing = others;
@@ -114,7 +121,8 @@ impl Engine {
             }
             Decision::Take(make) => make,
         };
-        // Two sinks must not write the same files. The old one may wait for a disk or a reader: not in this thread.
+        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the new sink's
+        // thread waits for it.
         let make: MakeSink = match before.is_empty() {
             true => make,
             false => Box::new(move || {
@@ -143,8 +151,8 @@ impl Engine {
         self.choose_group();
     }
 
-    /// Who gets its bytes alone, because its link is too slow for what goes to all, does not want the latter as well. (Agents
-    /// stay in the group: there, switches go by labels.)
+    /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both, and joins
+    /// it again afterwards. Agents always stay, since switches forward to them by labels.
     fn choose_group(&mut self) {
         let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
             || self.incoming.is_empty()
@@ -158,7 +166,7 @@ impl Engine {
             true => socket.join(address, self.interface),
             false => socket.leave(address, self.interface),
         };
-        // An interface that has gone: what is missing is repaired by unicast.
+        // If the interface is gone, missing packets are repaired by unicast.
         if done.is_ok() {
             self.grouped = wanted;
         }
@@ -208,7 +216,7 @@ impl Engine {
 
     fn fail(&mut self, session: Session, reason: Reason) {
         let Some(mut incoming) = self.incoming.remove(&session) else { return };
-        // The sender went away between our completion and its answer: the files are there all the same.
+        // A sender that vanished between completion and its acknowledgement does not matter: the files are complete.
         if incoming.stage != Stage::Complete {
             incoming.drain.advance(incoming.readable, true);
             let (error, _) = incoming.drain.outcome();
@@ -219,7 +227,7 @@ impl Engine {
         self.closing.push((incoming.stream, incoming.drain));
     }
 
-    /// Hands on what is in order, and tells the machines what the sinks have taken. When to do so again.
+    /// Passes bytes that are in order to the sinks, and what the sinks have consumed to the host. Returns when it is due again.
     pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
         let mut again: Option<Time> = None;
         let mut failed = Vec::new();
@@ -258,7 +266,7 @@ impl Engine {
             if flush {
                 incoming.flushed = now;
             } else if drain.lags(incoming.readable) {
-                // What is full is woken by the sink.
+                // A full sink wakes the engine when it has room.
                 let due = if now >= due { now + FLUSH_AFTER } else { due };
                 again = Some(again.map_or(due, |again| again.min(due)));
             }
@@ -279,7 +287,7 @@ impl Engine {
                     let (session, from) = (*session, incoming.from);
                     self.events.push_back(EngineEvent::Received { session, from, bytes, files });
                 } else if !drain.is_failed() {
-                    // A stream that ends before its end record.
+                    // The stream ended before its end record.
                     *stage = Stage::Leaving;
                     self.host.leave(now, *session, Reason::Damaged);
                 }
@@ -294,13 +302,13 @@ impl Engine {
         again
     }
 
-    /// Forgets sinks that have ended.
+    /// Drops sinks that have ended.
     pub(super) fn reap(&mut self) {
         self.closing.retain(|(_, drain)| !drain.has_ended());
     }
 
-    /// Waits for sinks that still write what they were given, but no longer than `limit`: one may wait for who reads a pipe.
-    pub fn settle(&mut self, limit: Span) {
+    /// Waits for sinks that still write, for at most `limit`: one may be blocked by the reader of a pipe.
+    pub fn wait_for_sinks(&mut self, limit: Span) {
         let until = self.now() + limit;
         loop {
             self.reap();

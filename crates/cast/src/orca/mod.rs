@@ -1,4 +1,7 @@
-//! A host's side of Orca over sockets: one thread drives it.
+//! The driver of an Orca host and its controller over UDP sockets; one thread runs it.
+//!
+//! It is not generic in the [`Node`](rackweave_core::Node): sessions, receivers, windows and completion are Orca's, and the
+//! engine decides on all of them (which sink takes a session, when a receiver is invited again, when a stream has ended).
 
 mod config;
 mod controller;
@@ -39,29 +42,30 @@ use self::send::Sending;
 use crate::sink::Drain;
 use crate::wake::Waker;
 
-/// Sessions of which an agent can hold labels.
+/// Sessions whose labels an agent can hold.
 const LABELS: u32 = 1 << 16;
 
-/// From this rate of arrival on, packets are looked at together: ...
+/// Above this rate of arrival, packets are received in batches, by sleeping instead of waiting for the socket.
 const FAST: Rate = Rate::from_gbps(2);
-/// ... those of so long, which is less than the sender takes for the length of the path (`FlowConfig::path`), ...
+/// How long it sleeps then: less than the sender allows for the path (`FlowConfig::path`).
 const TOGETHER: Span = Span::from_us(300);
-/// ... if the socket's buffer holds so much.
+/// Sockets with a smaller receive buffer would overflow during the sleep.
 const ROOMY: usize = 4 << 20;
 
-/// A host of Orca over UDP. Nothing blocks but [`Engine::wait`], and nothing happens by itself: call [`Engine::turn`], take
-/// what [`Engine::poll_event`] has, wait until the time that the turn returned.
+/// An Orca host over UDP. Only [`Engine::wait`] blocks, and nothing happens in the background: call [`Engine::turn`], drain
+/// [`Engine::poll_event`], and wait until the time that the turn returned.
 pub struct Engine {
     config: EngineConfig,
     clock: Clock,
-    told: Time,
+    /// The latest time that was passed to the host: times never decrease.
+    last_now: Time,
     host: Host,
     controller: Option<Controller>,
     socket: UdpSocket,
-    /// Bound to the group, where the first one is bound to an address.
+    /// The socket that is bound to the group's address, if `socket` does not receive its datagrams.
     group: Option<UdpSocket>,
     interface: Ipv4Addr,
-    /// In the multicast group now.
+    /// Whether the multicast group is joined at present.
     grouped: bool,
     peers: Peers,
     words: u8,
@@ -73,29 +77,29 @@ pub struct Engine {
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
     incoming: BTreeMap<Session, Incoming>,
-    /// Sinks of sessions that are over, which still write, and the streams that they are of.
+    /// Sinks of sessions that have ended and still write, by the stream that they write.
     closing: Vec<(u128, Drain)>,
     accept: Option<Accept>,
     events: VecDeque<EngineEvent>,
     waker: Waker,
     probes: Probes,
-    asking: Option<group::Asking>,
+    query: Option<group::Query>,
     arrivals: Arrivals,
     stats: Stats,
 }
 
-/// How fast packets arrive.
+/// The rate at which packets arrive.
 #[derive(Debug)]
 struct Arrivals {
     since: Time,
     bytes: u64,
     fast: bool,
-    /// Sockets can hold what comes while nobody looks.
+    /// The sockets' buffers hold what arrives during a sleep.
     roomy: bool,
 }
 
 impl Arrivals {
-    /// Whether packets come so fast that to be woken for each train of them costs more than to look now and then.
+    /// Whether packets arrive so fast that waking up for each train costs more than looking at intervals.
     fn are_fast(&mut self, now: Time) -> bool {
         let span = now.since(self.since);
         if span >= Span::from_ms(1) {
@@ -106,7 +110,7 @@ impl Arrivals {
     }
 }
 
-/// What was asked of whom, and who has answered.
+/// The probes of [`Engine::probe`] and the answers to them.
 #[derive(Debug, Default)]
 struct Probes {
     nonce: u64,
@@ -121,12 +125,12 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A number that nobody can guess.
+/// A random number that cannot be guessed.
 pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
     let mut filled = 0;
     while filled < bytes.len() {
-        // Only interrupted at most: the pool of a running system is ready.
+        // The kernel's random pool is ready on a running system: the call can only be interrupted.
         filled +=
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
                 .unwrap_or(0);
@@ -135,10 +139,10 @@ pub(crate) fn random() -> u128 {
 }
 
 impl Engine {
-    /// Binds the sockets.
+    /// Binds the sockets. Without `accept` all offers of streams are refused.
     ///
     /// # Errors
-    /// If an address can't be had.
+    /// If an address is in use or the system refuses.
     pub fn new(config: EngineConfig, accept: Option<Accept>) -> Result<Self, EngineError> {
         let bind = |address: SocketAddr| {
             let failed = |source| EngineError::Bind { address, source };
@@ -190,7 +194,7 @@ impl Engine {
             heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
             flow: config.flow,
             max_sessions: match fabric {
-                // An agent holds the labels of its whole rack, however few streams its own host takes.
+                // An agent holds the labels of its whole rack, however few streams its own host receives.
                 Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
                 _ => config.max_sessions,
             },
@@ -203,7 +207,7 @@ impl Engine {
         let roomy = sockets.map(UdpSocket::receive_buffer).all(|bytes| bytes >= ROOMY);
         Ok(Self {
             clock: Clock::start(),
-            told: Time::ZERO,
+            last_now: Time::ZERO,
             host,
             controller,
             socket,
@@ -225,65 +229,65 @@ impl Engine {
             events: VecDeque::new(),
             waker,
             probes: Probes::default(),
-            asking: None,
+            query: None,
             arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy },
             stats: Stats::default(),
             config,
         })
     }
 
-    /// Where its socket is.
+    /// The address that its socket is bound to.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
     }
 
-    /// Wakes it from another thread.
+    /// A handle that wakes [`Engine::wait`] from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// What it has counted.
+    /// Counters since the engine was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         let (send_calls, trains) = self.batch.calls();
         Stats { send_calls, trains, ..self.stats }
     }
 
-    /// The number of the host at an address, which is listened to from now on.
+    /// The number of the host at an address, whose packets are accepted from now on.
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         self.peers.add(address)
     }
 
-    /// Where a host is.
+    /// The address of a host, if it is known.
     #[must_use]
     pub fn address(&self, host: HostId) -> Option<SocketAddr> {
         self.peers.address(host)
     }
 
-    /// The clock that all its times are of.
+    /// The clock of all its times.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock
     }
 
     fn now(&mut self) -> Time {
-        self.told = self.told.max(self.clock.now());
-        self.told
+        self.last_now = self.last_now.max(self.clock.now());
+        self.last_now
     }
 
-    /// The next thing to know.
+    /// The next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
-    /// Receives what is there, lets timers act, and sends what may be sent. Returns when it wants to be called again, if
-    /// nothing happens before; a time that has passed: at once.
+    /// Receives what has arrived, handles timeouts, and sends what may be sent. Returns when it is to be called again if
+    /// nothing happens before; a time that has passed means at once.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         self.waker.clear();
         let more = self.receive_all()?;
@@ -291,13 +295,13 @@ impl Engine {
         if self.host.poll_timeout().is_some_and(|at| at <= now) {
             self.host.handle_timeout(now);
         }
-        self.feed(now);
+        self.feed_sources(now);
         self.handle_events(now);
         let flush_at = self.drain(now, !more);
         let later = self.transmit(now)?;
         self.handle_events(now);
         self.reap();
-        // What has come in may be news of agents.
+        // What was received may be reports of agents, which the controller answers.
         let later = later || !more && self.control(now);
         if more || later || !self.events.is_empty() {
             return Ok(Some(now));
@@ -306,15 +310,15 @@ impl Engine {
         Ok(times.into_iter().flatten().min())
     }
 
-    /// Whether the socket's buffer is full.
+    /// Whether datagrams wait because the socket's send buffer is full.
     fn is_blocked(&self) -> bool {
         !self.batch.is_empty()
     }
 
-    /// Waits until a socket is readable (or writable, if that is waited for), until it is woken, or until a time.
+    /// Waits until a socket is readable (or writable, if datagrams wait), until the waker is used, or until a time.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         tighten_timers();
         let now = self.now();
@@ -351,16 +355,17 @@ impl Engine {
         }
     }
 
-    /// Which spread reaches everybody: asks for it, and waits for answers no longer than needed.
+    /// Finds out whether multicast reaches all of these hosts, and which of them do not answer at all. Returns as soon as the
+    /// answers allow it.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
-        self.ask(hosts);
+        self.start_probe(hosts);
         let began = self.now();
         let mut again = began + Span::from_ms(2);
         loop {
-            self.transmit(self.told)?;
+            self.transmit(self.last_now)?;
             self.receive_all()?;
             let now = self.now();
             let all =
@@ -368,7 +373,7 @@ impl Engine {
             if all(&self.probes.group) {
                 break;
             }
-            // Those that are there answer to the group as fast as to themselves, if it reaches them at all.
+            // If multicast reaches a host at all, it answers to the group's probe about as fast as to its own.
             let slowest = self.probes.one.values().max().copied().unwrap_or_default();
             let limit = if all(&self.probes.one) {
                 began + Span::from_ms(5).max(Span(slowest.0 * 3))
@@ -379,7 +384,7 @@ impl Engine {
                 break;
             }
             if now >= again {
-                self.ask_again(hosts);
+                self.send_probes(hosts);
                 again = now + Span::from_ms(5);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Parity as bytes: made of what a source has, and missing cells computed from it.
+//! Parity: computed from a source for sending, and used to compute missing cells of a stream that is received.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) fn encode(
     Ok(bytes.into())
 }
 
-/// Parities of a stream that comes in, of blocks that lack something.
+/// The parities that were received for blocks with missing cells.
 #[derive(Debug, Default)]
 pub(super) struct Parities {
     blocks: BTreeMap<u64, Block>,
@@ -54,14 +54,14 @@ impl Parities {
         kept.parities.push((index, payload.into()));
     }
 
-    /// All bytes below are here.
+    /// Drops the parities of blocks that end at or before an offset.
     pub(super) fn forget_below(&mut self, upto: u64) {
         while self.blocks.first_entry().is_some_and(|block| block.get().end <= upto) {
             self.blocks.pop_first();
         }
     }
 
-    /// Computes what is missing of a block and puts it to its place; false: that is not possible.
+    /// Computes the missing cells of a block and stores them; `false` if that is not possible.
     fn recover(&mut self, of: &Recovery, drain: &mut Drain) -> bool {
         let Some(kept) = self.blocks.remove(&of.block) else { return false };
         let wanted = kept.parities.iter().filter(|(index, _)| of.parities >> index & 1 == 1);
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
     use crate::source::Files;
 
-    /// What a network of multicast is: hands what is sent to the group on to each receiver, but not all of it; parity is
-    /// forged if that is wished.
+    /// A stand-in for a multicast network: forwards the group's datagrams to each receiver, with losses, and forges parity on
+    /// request.
     fn group(
         socket: UdpSocket,
         to: Vec<SocketAddr>,
@@ -152,7 +152,7 @@ mod tests {
         })
     }
 
-    /// A file to four receivers by a lossy multicast; `None` where loopback has none.
+    /// Sends a file to four receivers by a lossy multicast; `None` where the loopback interface has none.
     fn cast(path: std::path::PathBuf, forges: bool) -> Option<(Vec<Receiving>, SendView, u64)> {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.join_multicast_v4(&Ipv4Addr::from(GROUP), &Ipv4Addr::LOCALHOST).is_err() {
@@ -172,7 +172,7 @@ mod tests {
         };
         let mut engine = Engine::new(config, None).unwrap();
         let hosts: Vec<_> = to.iter().map(|to| engine.add_peer(*to)).collect();
-        // An odd length, so that cells lie across the records.
+        // An odd length, so that cells cross the borders of records.
         let flow = FlowConfig {
             payload: 1399,
             max_rate: Some(Rate(300_000_000)),
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Who can forge packets can spoil a stream, but the hashes tell: nobody gets wrong bytes.
+    /// A forger of packets can spoil a stream, but never produces a file with wrong bytes, because of the hashes.
     #[test]
     fn forged_parity_is_found() {
         let from = tempfile::tempdir().unwrap();

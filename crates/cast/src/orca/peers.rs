@@ -1,21 +1,22 @@
-//! Who is where, and who is listened to.
+//! Hosts and their addresses, and whose packets are accepted.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use rackweave_core::HostId;
 
-/// Most peers that are learnt: one more takes the number of the one that was not heard of for longest.
+/// The largest number of peers that are learnt from their packets; a further one replaces the one that has been silent for
+/// longest.
 const MAX_LEARNT: usize = 4096;
 
-/// Whose packets are looked at.
+/// Whose packets are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Anybody's: packets are keyed.
+    /// Packets of all hosts (packets are authenticated by a key).
     pub anybody: bool,
-    /// Those from this machine.
+    /// Packets from this machine.
     pub loopback: bool,
-    /// Those from these addresses.
+    /// Packets from these addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -25,19 +26,19 @@ impl Admission {
     }
 }
 
-/// Hosts and their addresses. Numbers are this process's own, but for those that a fabric gives.
+/// Hosts and their addresses. Host numbers are local to this process, except those of a fabric.
 #[derive(Clone, Debug)]
 pub(crate) struct Peers {
     addresses: BTreeMap<HostId, SocketAddr>,
     hosts: BTreeMap<SocketAddr, HostId>,
     admission: Admission,
     next: u32,
-    /// Those that nobody has named, and when each was last heard of, in packets.
+    /// Peers that were learnt from their packets, and the value of `heard` at the last packet of each.
     learnt: BTreeMap<HostId, u64>,
     heard: u64,
 }
 
-/// The same address, however it is written.
+/// An address with IPv4-mapped IPv6 addresses turned into IPv4.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -49,7 +50,7 @@ pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
 }
 
 impl Peers {
-    /// `first`: the number of the first peer that is not in a fabric.
+    /// `first` is the first number for peers outside the fabric.
     pub(crate) fn new(admission: Admission, first: u32) -> Self {
         let (addresses, hosts) = (BTreeMap::new(), BTreeMap::new());
         Self { addresses, hosts, admission, next: first, learnt: BTreeMap::new(), heard: 0 }
@@ -78,8 +79,8 @@ impl Peers {
         host
     }
 
-    /// Who has sent this; `None`: nobody that is listened to.
-    pub(crate) fn who(&mut self, from: SocketAddr) -> Option<HostId> {
+    /// The number of the host that sent a packet; `None` if its packets are not accepted.
+    pub(crate) fn host_of(&mut self, from: SocketAddr) -> Option<HostId> {
         let from = plain(from);
         self.heard += 1;
         if let Some(host) = self.hosts.get(&from) {
@@ -91,7 +92,7 @@ impl Peers {
         if !self.admission.admits(from.ip()) {
             return None;
         }
-        // Each `cast send` has a port of its own: who has served many must serve one more.
+        // Each `cast send` uses another port, so an agent meets any number of peers over time.
         let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
         let host = match oldest.filter(|_| self.learnt.len() >= MAX_LEARNT) {
             Some(oldest) => {
@@ -107,14 +108,14 @@ impl Peers {
         Some(host)
     }
 
-    /// Whether this is looked at, without learning anything.
+    /// Whether packets from an address are accepted. Does not learn the peer.
     pub(crate) fn admits(&self, from: SocketAddr) -> bool {
         let from = plain(from);
         self.hosts.contains_key(&from) || self.admission.admits(from.ip())
     }
 }
 
-/// The interface whose address this is; unspecified for addresses that are none of IPv4.
+/// The interface of an IPv4 address; unspecified for IPv6.
 pub(crate) const fn interface(address: SocketAddr) -> Ipv4Addr {
     match address {
         SocketAddr::V4(v4) => *v4.ip(),
@@ -133,17 +134,20 @@ mod tests {
             Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], anybody: false };
         let mut peers = Peers::new(admission, 1);
         let named = peers.add(at("192.0.2.1:6722"));
-        assert_eq!(peers.who(at("[::ffff:192.0.2.1]:6722")), Some(named));
-        assert_eq!(peers.who(at("192.0.2.1:6723")), None);
-        assert_eq!(peers.who(at("192.0.2.9:6722")), None);
-        let learnt = peers.who(at("192.0.2.7:99")).unwrap();
+        assert_eq!(peers.host_of(at("[::ffff:192.0.2.1]:6722")), Some(named));
+        assert_eq!(peers.host_of(at("192.0.2.1:6723")), None);
+        assert_eq!(peers.host_of(at("192.0.2.9:6722")), None);
+        let learnt = peers.host_of(at("192.0.2.7:99")).unwrap();
         assert_ne!(learnt, named);
         assert_eq!(peers.address(learnt), Some(at("192.0.2.7:99")));
-        assert!(peers.who(at("127.0.0.1:5")).is_some());
-        let busy = peers.who(at("127.0.0.1:60000"));
+        assert!(peers.host_of(at("127.0.0.1:5")).is_some());
+        let busy = peers.host_of(at("127.0.0.1:60000"));
         for port in 1..10_000_u16 {
-            assert!(peers.who(SocketAddr::new(at("127.0.0.1:5").ip(), port)).is_some(), "{port}");
-            assert_eq!(peers.who(at("127.0.0.1:60000")), busy);
+            assert!(
+                peers.host_of(SocketAddr::new(at("127.0.0.1:5").ip(), port)).is_some(),
+                "{port}"
+            );
+            assert_eq!(peers.host_of(at("127.0.0.1:60000")), busy);
         }
         assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
         assert!(peers.learnt.len() <= MAX_LEARNT);

@@ -1,26 +1,27 @@
-//! "Are you there, and does the multicast group reach you?" Ours: asked once before a cast whose spread is not given.
+//! Probes: whether a host answers, and whether multicast reaches it, asked before a cast without a given spread. This protocol
+//! is our own.
 
 use rackweave_wire::orca::Key;
 
-/// First byte of a probe: no Orca packet begins so.
+/// First byte of a probe, different from that of Orca packets.
 pub(crate) const TAG: u8 = 0xb5;
 
 /// Bytes of a probe.
 pub(crate) const BYTES: usize = 18;
 
-/// What a probe is.
+/// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// To one host.
-    One,
-    /// To the group.
+    /// A question to one host.
+    Unicast,
+    /// A question to the multicast group.
     Group,
-    /// The answers to both.
-    OneHeard,
-    GroupHeard,
+    /// The answers to the two questions.
+    UnicastReply,
+    GroupReply,
 }
 
-const ALL: [Probe; 4] = [Probe::One, Probe::Group, Probe::OneHeard, Probe::GroupHeard];
+const ALL: [Probe; 4] = [Probe::Unicast, Probe::Group, Probe::UnicastReply, Probe::GroupReply];
 
 pub(super) fn check(front: &[u8], secret: Option<&[u8; 32]>) -> [u8; 8] {
     let hash = match secret {
@@ -32,7 +33,7 @@ pub(super) fn check(front: &[u8], secret: Option<&[u8; 32]>) -> [u8; 8] {
     check
 }
 
-/// What protects probes, of the key file's bytes.
+/// The key of probes and group messages, derived from the key file's bytes.
 pub(crate) fn secret(secret: &[u8]) -> [u8; 32] {
     blake3::derive_key("rackweave 2026 cast probes", secret)
 }
@@ -54,7 +55,7 @@ pub(crate) fn decode(bytes: &[u8], secret: Option<&[u8; 32]>) -> Option<(Probe, 
     Some((*ALL.get(usize::from(bytes[1]))?, nonce))
 }
 
-/// A key for packets and probes, of the bytes of a key file.
+/// The keys of packets and of probes, derived from the key file's bytes.
 #[must_use]
 pub fn keys(bytes: &[u8]) -> (Key, [u8; 32]) {
     (Key::derive(bytes), secret(bytes))

@@ -1,4 +1,4 @@
-//! What comes in.
+//! Receiving: datagrams from the sockets to the host, the controller and the sinks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ use super::probe::{self, Probe};
 use super::{Engine, group};
 use crate::source::Payload;
 
-/// Calls to receive in one turn, before timers and sending get theirs.
+/// Calls to receive in one turn, before timers and sending are served.
 const RECEIVE_CALLS: usize = 4;
 
-/// IP and UDP.
+/// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
 
 impl Engine {
-    /// Receives what is there; whether more may be.
+    /// Receives what has arrived; returns whether there may be more.
     pub(super) fn receive_all(&mut self) -> io::Result<bool> {
         let mut batch = self.receive.take().unwrap_or_default();
         let mut more = false;
@@ -55,15 +55,15 @@ impl Engine {
             return;
         }
         let now = self.now();
-        // Trains are from one host.
+        // The datagrams of a train come from one host.
         let mut known: Option<(SocketAddr, HostId)> = None;
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             self.arrivals.bytes += datagram.bytes.len() as u64;
             let from = known.filter(|known| known.0 == datagram.from).map(|known| known.1);
             let admitted = from.is_some() || self.peers.admits(datagram.from);
-            // Who answers a question of ours has not been known before.
-            if datagram.bytes.first() == Some(&group::TAG) && (admitted || self.asking.is_some()) {
+            // Members of a group answer queries from addresses that were not known before.
+            if datagram.bytes.first() == Some(&group::TAG) && (admitted || self.query.is_some()) {
                 self.handle_group(datagram.from, datagram.bytes, admitted);
                 continue;
             }
@@ -84,7 +84,7 @@ impl Engine {
                     continue;
                 }
             };
-            let Some(from) = from.or_else(|| self.peers.who(datagram.from)) else {
+            let Some(from) = from.or_else(|| self.peers.host_of(datagram.from)) else {
                 self.stats.foreign += 1;
                 continue;
             };
@@ -99,7 +99,7 @@ impl Engine {
         match &mut decoded.header {
             Header::Control(control) => {
                 if self.config.fabric.is_none() {
-                    // Numbers are each process's own: who it is, its address says.
+                    // Without a fabric, host numbers are local to each process: the address identifies the sender.
                     control.from = from;
                     if control.to != TO_AGENT {
                         control.to = me;
@@ -143,15 +143,15 @@ impl Engine {
             return;
         };
         let answer = match probe {
-            Probe::One => Probe::OneHeard,
-            Probe::Group => Probe::GroupHeard,
-            Probe::OneHeard | Probe::GroupHeard => {
+            Probe::Unicast => Probe::UnicastReply,
+            Probe::Group => Probe::GroupReply,
+            Probe::UnicastReply | Probe::GroupReply => {
                 if nonce == self.probes.nonce
-                    && let Some(host) = self.peers.who(from)
+                    && let Some(host) = self.peers.host_of(from)
                 {
                     let span = now.since(self.probes.asked);
                     let heard = match probe {
-                        Probe::OneHeard => &mut self.probes.one,
+                        Probe::UnicastReply => &mut self.probes.one,
                         _ => &mut self.probes.group,
                     };
                     heard.entry(host).or_insert(span);
@@ -159,34 +159,34 @@ impl Engine {
                 return;
             }
         };
-        // Only who takes streams answers.
+        // Only receivers of streams answer.
         if self.accept.is_some() {
-            self.say(from, answer, nonce);
+            self.send_probe(from, answer, nonce);
         }
     }
 
-    fn say(&mut self, to: SocketAddr, probe: Probe, nonce: u64) {
+    fn send_probe(&mut self, to: SocketAddr, probe: Probe, nonce: u64) {
         let bytes = probe::encode(probe, nonce, self.secret.as_ref());
         self.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
     }
 
-    /// Asks these hosts, one by one and as a group.
-    pub(super) fn ask(&mut self, hosts: &[HostId]) {
+    /// Starts to probe these hosts, each by unicast and all by multicast.
+    pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
         self.probes.nonce = super::random() as u64;
         self.probes.asked = self.now();
-        self.ask_again(hosts);
+        self.send_probes(hosts);
     }
 
-    pub(super) fn ask_again(&mut self, hosts: &[HostId]) {
+    pub(super) fn send_probes(&mut self, hosts: &[HostId]) {
         let nonce = self.probes.nonce;
         for host in hosts {
             if let Some(address) = self.peers.address(*host) {
-                self.say(address, Probe::One, nonce);
+                self.send_probe(address, Probe::Unicast, nonce);
             }
         }
         if hosts.len() > 1 && self.config.bind.is_ipv4() {
-            self.say(self.group_address(), Probe::Group, nonce);
+            self.send_probe(self.group_address(), Probe::Group, nonce);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams that go out, and packets.
+//! Sessions that are sent, and the transmission of all packets.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,16 +14,16 @@ use smallvec::SmallVec;
 use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
-/// Packets that are handed to the kernel together.
+/// Packets in one batch for the kernel.
 const SEND_BATCH: usize = 512;
 
-/// Packets of one turn, before what came in gets its turn.
+/// Packets of one turn, before receiving is served again.
 const SEND_TURN: usize = 4096;
 
 /// The interval at which a receiver that fell silent is invited again.
 const REINVITE_AFTER: Span = Span::from_ms(250);
 
-/// A stream that goes out.
+/// A session that is sent.
 pub(super) struct Sending {
     source: Box<dyn Source>,
     offered: u64,
@@ -41,7 +41,7 @@ pub(super) struct Sending {
 struct Receiver {
     from: u64,
     completed: Option<Time>,
-    /// First lost, and not heard of since.
+    /// When it was lost, if no packet has come from it since.
     lost: Option<Time>,
     retry: Option<Time>,
     joined: bool,
@@ -88,7 +88,7 @@ impl Engine {
         Ok(session)
     }
 
-    /// Gives a stream up.
+    /// Aborts a session.
     pub fn abort(&mut self, session: Session) {
         let now = self.now();
         if let Some(sending) = self.sending.get_mut(&session) {
@@ -100,7 +100,7 @@ impl Engine {
         self.handle_events(now);
     }
 
-    /// How far a stream is.
+    /// The progress of a session that is sent.
     #[must_use]
     pub fn view(&self, session: Session) -> Option<SendView> {
         let sending = self.sending.get(&session)?;
@@ -114,10 +114,10 @@ impl Engine {
                 address: self.peers.address(view.host).unwrap_or(unknown),
                 have: view.have,
                 from: known.from,
-                standing: view.status,
+                status: view.status,
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
-                slow: view.slow_reason,
+                slow_reason: view.slow_reason,
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
             }
         });
@@ -130,8 +130,8 @@ impl Engine {
         })
     }
 
-    /// Tells the machines what the sources have, and the sources what nobody needs any more.
-    pub(super) fn feed(&mut self, now: Time) {
+    /// Offers what the sources have to the host, and releases in the sources what no receiver can need any more.
+    pub(super) fn feed_sources(&mut self, now: Time) {
         let mut broken = Vec::new();
         for (session, sending) in &mut self.sending {
             if let Some(error) = sending.source.error() {
@@ -139,7 +139,7 @@ impl Engine {
                 broken.push(*session);
                 continue;
             }
-            // The end first: what is available after it was read is not less.
+            // The end is read first: what is available afterwards is no less.
             let end = sending.source.end();
             let available = sending.source.available();
             if available > sending.offered {
@@ -179,12 +179,12 @@ impl Engine {
         hosts.filter_map(|receiver| receiver.retry).min()
     }
 
-    /// Takes what the machines have to tell.
+    /// Handles the host's events.
     pub(super) fn handle_events(&mut self, now: Time) {
         while let Some(event) = self.host.poll_event() {
             match event {
                 Event::Invited { session, from, stream, .. } => match self.peers.address(from) {
-                    Some(from) => self.invited(now, session, from, stream),
+                    Some(from) => self.on_invitation(now, session, from, stream),
                     None => self.host.refuse(now, session, Reason::Refused),
                 },
                 Event::Sender(session, event) => self.handle_sender_event(now, session, event),
@@ -195,7 +195,9 @@ impl Engine {
 
     fn handle_sender_event(&mut self, now: Time, session: Session, event: SenderEvent) {
         match event {
-            SenderEvent::Failed { .. } | SenderEvent::Finished => return self.sent(now, session),
+            SenderEvent::Failed { .. } | SenderEvent::Finished => {
+                return self.on_session_end(now, session);
+            }
             SenderEvent::Joined { host, at } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     (receiver.from, receiver.joined) = (at, true);
@@ -237,8 +239,8 @@ impl Engine {
         self.sending.get_mut(&session)?.hosts.get_mut(&host)
     }
 
-    /// A session is over: those that may come back get another one.
-    fn sent(&mut self, now: Time, session: Session) {
+    /// Reports a session that has ended, or replaces it by one for the receivers that may come back.
+    fn on_session_end(&mut self, now: Time, session: Session) {
         let Some(view) = self.view(session) else { return };
         let Some(mut sending) = self.sending.remove(&session) else { return };
         let waiting: Vec<HostId> = sending
@@ -291,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Appends a datagram to the batch: what `write` writes, then the payload.
+    /// Appends a datagram to the batch: what `write` appends, then the payload.
     pub(super) fn push(
         &mut self,
         to: SocketAddr,
@@ -324,7 +326,7 @@ impl Engine {
             },
         };
         let Some(to) = to else {
-            self.stats.nowhere += 1;
+            self.stats.unroutable += 1;
             return;
         };
         self.stats.sent_bytes += u64::from(packet.wire_bytes);
@@ -337,7 +339,7 @@ impl Engine {
         self.batch.push(to, 0, write, payload);
     }
 
-    /// A packet's bytes and their check.
+    /// The payload of a data packet, and its check.
     fn payload(&mut self, data: &Data) -> Option<(Payload, orca::Check)> {
         let Some(sending) = self.sending.get_mut(&data.session) else {
             if self.host.summary(data.session).is_some() {
@@ -364,7 +366,7 @@ impl Engine {
             // The session ends at the next turn.
             if sending.error.is_none() {
                 sending.error = Some(error);
-                let now = self.told;
+                let now = self.last_now;
                 self.host.abort(now, data.session, Reason::Refused);
             }
             return None;

@@ -139,7 +139,7 @@ pub(super) fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
 
 pub(super) fn completed(view: &SendView) -> usize {
     use rackweave_group::orca::flow::ReceiverStatus;
-    view.receivers.iter().filter(|it| it.standing == ReceiverStatus::Completed).count()
+    view.receivers.iter().filter(|it| it.status == ReceiverStatus::Completed).count()
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_full_disk_stops_one_receiver_only() {
     let to = receivers.each_ref().map(|it| it.address);
     let view = send(&mut sender(None), Box::new(Files::new(&[path]).unwrap()), &to);
     assert_eq!(completed(&view), 1);
-    let lost: Vec<_> = view.receivers.iter().map(|it| it.standing).collect();
+    let lost: Vec<_> = view.receivers.iter().map(|it| it.status).collect();
     use rackweave_group::orca::flow::ReceiverStatus;
     assert!(
         lost.contains(&ReceiverStatus::Lost(rackweave_wire::orca::Reason::Refused)),
@@ -241,7 +241,7 @@ fn who_is_not_named_is_not_listened_to() {
     stranger.open(Box::new(Files::new(&[path]).unwrap()), &[host], Spread::Unicast, flow).unwrap();
     let view = drive(&mut stranger, None);
     assert_eq!(completed(&view), 0);
-    assert!(stranger.stats().nowhere > 0);
+    assert!(stranger.stats().unroutable > 0);
 }
 
 /// Settings that give up soon.
@@ -513,7 +513,7 @@ fn members_of_a_group_are_found() {
     assert!(asker.members("blue", Some(3), span, &|| false).unwrap().len() <= 2);
     assert!(asker.members("green", None, Span::from_ms(50), &|| false).unwrap().is_empty());
     // Nobody has become a peer by it, nothing grows.
-    assert!(asker.asking.is_none() && !asker.peers.admits(all[0].address));
+    assert!(asker.query.is_none() && !asker.peers.admits(all[0].address));
 }
 
 #[test]

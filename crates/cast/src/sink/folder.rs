@@ -12,7 +12,7 @@ use super::state::{self, State};
 use super::{FileDone, Sink, SinkError};
 use crate::format::tree::chunk_hash;
 use crate::format::{
-    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Take,
+    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor,
 };
 use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
 
@@ -256,7 +256,7 @@ fn times(header: &FileHeader) -> FileTimes {
         .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
 }
 
-impl Take for Writer {
+impl Visitor for Writer {
     type Error = SinkError;
 
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), SinkError> {

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use crate::format::{DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Take};
+use crate::format::{DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor};
 use crate::store::{Dir, Entry, fault};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 2\n";
@@ -189,7 +189,7 @@ impl State {
 /// Reads a single file record.
 struct One(Option<FileHeader>);
 
-impl Take for One {
+impl Visitor for One {
     type Error = DecodeError;
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
         self.0 = Some(header.clone());

@@ -156,7 +156,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         engine.abort(*session);
     }
     let _ = engine.turn();
-    engine.settle(Span::from_secs(1));
+    engine.wait_for_sinks(Span::from_secs(1));
     Ok(exit::DONE)
 }
 

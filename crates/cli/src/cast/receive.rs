@@ -134,7 +134,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             }
             engine.leave_all();
             let _ = engine.turn();
-            engine.settle(SETTLE);
+            engine.wait_for_sinks(SETTLE);
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let redraw = show.draw(engine);
@@ -164,7 +164,7 @@ fn linger(engine: &mut Engine, interrupted: &Interrupted) {
             break;
         }
     }
-    engine.settle(SETTLE);
+    engine.wait_for_sinks(SETTLE);
 }
 
 /// Why a transfer failed, for the receiver's user.

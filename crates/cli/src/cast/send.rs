@@ -303,7 +303,7 @@ fn run(
     }
     let mut code = exit::DONE;
     for receiver in &outcome.view.receivers {
-        let ReceiverStatus::Lost(reason) = receiver.standing else {
+        let ReceiverStatus::Lost(reason) = receiver.status else {
             code = if is_complete(receiver) { code } else { exit::FAILED };
             continue;
         };
