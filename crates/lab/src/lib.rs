@@ -6,6 +6,7 @@
 //! - [`run`]: the runs on all cores.
 //! - [`testbed`]: the runs on real hosts.
 //! - [`cast`]: files from one to many.
+//! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: what they found out, as numbers and as files.
 //! - [`report`]: the same as a table and as a page.
 //! - [`paper`]: what papers claim, and whether it holds here.
@@ -21,6 +22,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod systems;
 pub mod testbed;
 mod view;
 

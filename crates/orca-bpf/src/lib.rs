@@ -1,28 +1,34 @@
 //! Orca's ToR in the kernel: a tc program at the ingress of each port, for racks whose switch is a Linux machine, and for
-//! namespaces whose switch has to be fast. It does what the switch program of Orca does (`group::orca::switch`; checked
-//! against it packet by packet), and ordinary forwarding for all other frames.
+//! namespaces whose switch has to be fast. It decides as Orca's switch program does (`group::orca::switch`; a test compares
+//! them packet by packet), and forwards all other frames as an Ethernet switch.
+//!
+//! ```no_run
+//! use rackweave_orca_bpf::{Tor, TorConfig, TorHost};
+//!
+//! let host = |n: u8| TorHost { mac: [2, 0, 0, 0, 0, n], ip: None, port: n };
+//! let ports = ["p0", "p1"].map(String::from).to_vec();
+//! let tor = Tor::attach(&TorConfig { ports, hosts: vec![host(0), host(1)], ..TorConfig::default() })?;
+//! println!("{:?}", tor.counters()?);
+//! # Ok::<(), rackweave_orca_bpf::TorError>(())
+//! ```
 //!
 //! The program is C (`orca_tor.h` decides, `tor.c` moves frames), part of this binary as text, and compiled with `clang`
-//! when a [`Tor`] is attached. Super-packets of segmentation offloads cross it whole, and checksums that are left
-//! to an interface stay so: both ends may have all offloads on.
+//! when a [`Tor`] is attached ([`rackweave_linux::tc`]). Super-packets of segmentation offloads cross it whole, and checksums
+//! that are left to an interface stay so: both ends may have all offloads on.
 //!
-//! It differs from the switch in user space in this: it has no key, so that keyed control packets are not verified, and
-//! who may set the register is told by the port where it comes in ([`TorConfig::controller`]).
+//! It differs from the user-space switch in one point: it has no key, so that keyed control packets are not verified, and
+//! only those from the controller's port are obeyed ([`TorConfig::controller`]).
 
-mod object;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv4Addr;
 
-use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapError, PerCpuArray};
-use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
-use rustix::net::netdevice::name_to_index;
-use rustix::net::{AddressFamily, SocketType, socket};
+use aya::maps::{Array, HashMap, MapError, PerCpuArray};
+use rackweave_linux::tc::{self, Classifier, TcError};
 
-use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
+/// What decides, and what moves frames: one source for the compiler.
+const SOURCES: [&str; 2] = [include_str!("orca_tor.h"), include_str!("tor.c")];
 
 /// Most ports of a ToR: bits of a rack label.
 pub const PORTS: usize = 64;
@@ -30,7 +36,7 @@ pub const PORTS: usize = 64;
 pub const UPLINKS: usize = 16;
 /// No port.
 const NONE: u8 = 255;
-/// The program's name, of which the kernel keeps 15 bytes.
+/// The program's name.
 const PROGRAM: &str = "rackweave_tor";
 /// Words of `struct orca_config`.
 const CONFIG: usize = 8 + UPLINKS + PORTS;
@@ -72,42 +78,13 @@ pub struct TorHost {
 
 /// Why there is no ToR.
 #[derive(Debug, thiserror::Error)]
-pub enum BpfError {
-    /// No compiler.
-    #[error(
-        "the ToR in the kernel needs the program `clang`, which is not installed (Debian, Ubuntu: apt-get install clang)"
-    )]
-    NoCompiler,
-    /// The compiler does not take the program.
-    #[error("clang does not compile the ToR's program: {0}")]
-    Compiler(String),
-    /// Rights are missing.
-    #[error("programs in the kernel need the capabilities CAP_BPF and CAP_NET_ADMIN: run as root")]
-    NoRights,
-    /// A configuration that makes no sense.
+pub enum TorError {
+    /// The program does not run in the kernel.
+    #[error(transparent)]
+    Tc(#[from] TcError),
+    /// The configuration is impossible.
     #[error("{0}")]
     Config(String),
-    /// The kernel does not take the program.
-    #[error("the kernel does not load the ToR's program: {0}")]
-    Load(String),
-    /// It cannot be attached.
-    #[error(
-        "cannot attach the ToR's program to the interface `{interface}` (needs Linux 6.6 or later): {said}"
-    )]
-    Attach {
-        /// To what.
-        interface: String,
-        /// What the system says.
-        said: String,
-    },
-    /// There is one already.
-    #[error(
-        "the interface `{0}` is a port of another ToR in the kernel: end the process that runs it first"
-    )]
-    Taken(String),
-    /// Its state cannot be read or written.
-    #[error("the ToR's state in the kernel cannot be used: {0}")]
-    State(String),
 }
 
 /// What a ToR has done, in frames. A super-packet counts once.
@@ -148,23 +125,10 @@ impl Tor {
     ///
     /// # Errors
     /// Says what is missing or wrong.
-    pub fn attach(config: &TorConfig) -> Result<Self, BpfError> {
-        let interfaces = interfaces(&config.ports)?;
-        for name in &config.ports {
-            if taken(name) {
-                return Err(BpfError::Taken(name.clone()));
-            }
-        }
+    pub fn attach(config: &TorConfig) -> Result<Self, TorError> {
+        let interfaces = tc::interface_indices(&config.ports)?;
         let mut loaded = Loaded::new(config, &interfaces, PROGRAM)?;
-        for name in &config.ports {
-            let said = |error: ProgramError| BpfError::Attach {
-                interface: name.clone(),
-                said: chain(&error),
-            };
-            let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-            let classifier = loaded.classifier()?;
-            classifier.attach_with_options(name, TcAttachType::Ingress, options).map_err(said)?;
-        }
+        loaded.classifier.attach(&config.ports)?;
         Ok(Self { loaded })
     }
 
@@ -172,7 +136,7 @@ impl Tor {
     ///
     /// # Errors
     /// If there is no such port of a host.
-    pub fn set_active(&mut self, agent: Option<u8>) -> Result<(), BpfError> {
+    pub fn set_active(&mut self, agent: Option<u8>) -> Result<(), TorError> {
         self.loaded.set_active(agent)
     }
 
@@ -180,7 +144,7 @@ impl Tor {
     ///
     /// # Errors
     /// If the kernel does not say.
-    pub fn active(&self) -> Result<Option<u8>, BpfError> {
+    pub fn active(&self) -> Result<Option<u8>, TorError> {
         let agent = self.loaded.register()? as u8;
         Ok((agent != NONE).then_some(agent))
     }
@@ -189,10 +153,10 @@ impl Tor {
     ///
     /// # Errors
     /// If the kernel does not say.
-    pub fn counters(&self) -> Result<TorCounters, BpfError> {
-        let counters = PerCpuArray::<_, u64>::try_from(self.loaded.map("counters")?);
+    pub fn counters(&self) -> Result<TorCounters, TorError> {
+        let counters = PerCpuArray::<_, u64>::try_from(self.loaded.classifier.map("counters")?);
         let counters = counters.map_err(state)?;
-        let sum = |index: u32| -> Result<u64, BpfError> {
+        let sum = |index: u32| -> Result<u64, TorError> {
             Ok(counters.get(&index, 0).map_err(state)?.iter().sum())
         };
         Ok(TorCounters {
@@ -214,8 +178,7 @@ impl Tor {
 /// A program and its maps.
 #[derive(Debug)]
 struct Loaded {
-    kernel: Ebpf,
-    program: &'static str,
+    classifier: Classifier,
     /// Ports of hosts.
     hosts: u64,
 }
@@ -225,38 +188,28 @@ impl Loaded {
         config: &TorConfig,
         interfaces: &[u32],
         program: &'static str,
-    ) -> Result<Self, BpfError> {
+    ) -> Result<Self, TorError> {
         let hosts = config.check()?;
-        let bpf = has_capability(CAP_BPF) || has_capability(CAP_SYS_ADMIN);
-        if !(bpf && has_capability(CAP_NET_ADMIN)) {
-            return Err(BpfError::NoRights);
-        }
-        let load = |error: &dyn std::error::Error| BpfError::Load(chain(error));
-        let mut kernel = Ebpf::load(&object::compile()?).map_err(|error| load(&error))?;
-        // What is not used is not loaded.
-        let found = kernel.program_mut(program);
-        let found = found.ok_or_else(|| BpfError::Load(format!("no program {program}")))?;
-        let classifier: &mut SchedClassifier = found.try_into().map_err(|error| load(&error))?;
-        classifier.load().map_err(|error| load(&error))?;
-        let mut loaded = Self { kernel, program, hosts };
+        let mut loaded = Self { classifier: Classifier::load(&SOURCES, program)?, hosts };
         loaded.configure(config, interfaces)?;
         Ok(loaded)
     }
 
-    fn configure(&mut self, config: &TorConfig, interfaces: &[u32]) -> Result<(), BpfError> {
+    fn configure(&mut self, config: &TorConfig, interfaces: &[u32]) -> Result<(), TorError> {
         self.write_config(config, interfaces)?;
-        let mut ports = HashMap::<_, u32, u32>::try_from(self.map_mut("ports")?).map_err(state)?;
+        let mut ports =
+            HashMap::<_, u32, u32>::try_from(self.classifier.map_mut("ports")?).map_err(state)?;
         for (port, interface) in (0_u32..).zip(interfaces) {
             ports.insert(interface, port, 0).map_err(state)?;
         }
         self.set_active(config.agent)?;
         let mut by_mac =
-            HashMap::<_, u64, u32>::try_from(self.map_mut("by_mac")?).map_err(state)?;
+            HashMap::<_, u64, u32>::try_from(self.classifier.map_mut("by_mac")?).map_err(state)?;
         for host in &config.hosts {
             by_mac.insert(number(host.mac), u32::from(host.port), 0).map_err(state)?;
         }
-        let mut by_ip =
-            HashMap::<_, u32, [u32; 3]>::try_from(self.map_mut("by_ip")?).map_err(state)?;
+        let mut by_ip = HashMap::<_, u32, [u32; 3]>::try_from(self.classifier.map_mut("by_ip")?)
+            .map_err(state)?;
         for host in &config.hosts {
             let Some(ip) = host.ip else { continue };
             let mac = number(host.mac);
@@ -266,7 +219,7 @@ impl Loaded {
         Ok(())
     }
 
-    fn write_config(&mut self, config: &TorConfig, interfaces: &[u32]) -> Result<(), BpfError> {
+    fn write_config(&mut self, config: &TorConfig, interfaces: &[u32]) -> Result<(), TorError> {
         let mut words = [0_u32; CONFIG];
         words[0] = u32::from(config.rack);
         words[1] = u32::from(config.controller.unwrap_or(NONE));
@@ -280,16 +233,16 @@ impl Loaded {
             *word = u32::from(*port);
         }
         words[8 + UPLINKS..][..interfaces.len()].copy_from_slice(interfaces);
-        let mut map =
-            Array::<_, [u32; CONFIG]>::try_from(self.map_mut("config")?).map_err(state)?;
+        let mut map = Array::<_, [u32; CONFIG]>::try_from(self.classifier.map_mut("config")?)
+            .map_err(state)?;
         map.set(0, words, 0).map_err(state)
     }
 
-    fn set_active(&mut self, agent: Option<u8>) -> Result<(), BpfError> {
+    fn set_active(&mut self, agent: Option<u8>) -> Result<(), TorError> {
         if let Some(port) = agent
             && self.hosts.checked_shr(u32::from(port)).unwrap_or(0) & 1 == 0
         {
-            return Err(BpfError::Config(format!(
+            return Err(TorError::Config(format!(
                 "port {port} of the ToR is not a host's: it cannot be the active agent"
             )));
         }
@@ -297,35 +250,22 @@ impl Loaded {
         self.set_register(epoch << 32 | u64::from(agent.unwrap_or(NONE)))
     }
 
-    fn register(&self) -> Result<u64, BpfError> {
-        let map = Array::<_, u64>::try_from(self.map("agent")?).map_err(state)?;
+    fn register(&self) -> Result<u64, TorError> {
+        let map = Array::<_, u64>::try_from(self.classifier.map("agent")?).map_err(state)?;
         map.get(&0, 0).map_err(state)
     }
 
-    fn set_register(&mut self, value: u64) -> Result<(), BpfError> {
-        let mut map = Array::<_, u64>::try_from(self.map_mut("agent")?).map_err(state)?;
+    fn set_register(&mut self, value: u64) -> Result<(), TorError> {
+        let mut map =
+            Array::<_, u64>::try_from(self.classifier.map_mut("agent")?).map_err(state)?;
         map.set(0, value, 0).map_err(state)
-    }
-
-    fn map(&self, name: &'static str) -> Result<&Map, BpfError> {
-        self.kernel.map(name).ok_or_else(|| BpfError::State(format!("no map {name}")))
-    }
-
-    fn map_mut(&mut self, name: &'static str) -> Result<&mut Map, BpfError> {
-        self.kernel.map_mut(name).ok_or_else(|| BpfError::State(format!("no map {name}")))
-    }
-
-    fn classifier(&mut self) -> Result<&mut SchedClassifier, BpfError> {
-        let found = self.kernel.program_mut(self.program);
-        let found = found.ok_or_else(|| BpfError::Load(format!("no program {}", self.program)))?;
-        found.try_into().map_err(|error: ProgramError| BpfError::Load(chain(&error)))
     }
 }
 
 impl TorConfig {
     /// The ports of hosts, or what is wrong.
-    fn check(&self) -> Result<u64, BpfError> {
-        let wrong = |what: String| Err(BpfError::Config(what));
+    fn check(&self) -> Result<u64, TorError> {
+        let wrong = |what: String| Err(TorError::Config(what));
         let ports = self.ports.len();
         if ports == 0 || ports > PORTS {
             return wrong(format!("a ToR has 1 to {PORTS} ports, not {ports}"));
@@ -350,53 +290,11 @@ impl TorConfig {
     }
 }
 
-/// The numbers of interfaces in this thread's namespace.
-fn interfaces(names: &[String]) -> Result<Vec<u32>, BpfError> {
-    let mut numbers = Vec::with_capacity(names.len());
-    for name in names {
-        let said = |error: rustix::io::Errno| BpfError::Attach {
-            interface: name.clone(),
-            said: std::io::Error::from(error).to_string(),
-        };
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(said)?;
-        let number = name_to_index(any, name).map_err(said)?;
-        if numbers.contains(&number) {
-            return Err(BpfError::Config(format!(
-                "the interface `{name}` is two ports of the ToR"
-            )));
-        }
-        numbers.push(number);
-    }
-    Ok(numbers)
-}
-
-/// Whether an interface is a port of a ToR in the kernel.
-fn taken(name: &str) -> bool {
-    // Without rights, or in an old kernel, attaching says what is wrong.
-    SchedClassifier::query_tcx(name, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
-        programs.iter().any(|program| program.name_as_str() == Some(PROGRAM))
-    })
-}
-
 const fn number(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-fn state(error: MapError) -> BpfError {
-    BpfError::State(chain(&error))
-}
-
-/// What is said by an error and those behind it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !said.contains(&more) {
-            said = said + ": " + &more;
-        }
-        next = error.source();
-    }
-    said
+fn state(error: MapError) -> TorError {
+    TcError::state(&error).into()
 }

@@ -6,7 +6,7 @@ use aya::programs::{TestRun, TestRunOptions};
 use rackweave_core::{HostId, Port, Rate, Rng, Span, Verdict};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
-use rackweave_group::orca::view::{View, Visible};
+use rackweave_group::orca::view::View;
 use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{
@@ -45,7 +45,7 @@ fn said(loaded: &mut Loaded, frame: &[u8], port: u16) -> Said {
         ctx_out: Some(&mut after),
         ..TestRunOptions::new()
     };
-    let result = loaded.classifier().unwrap().test_run(options);
+    let result = loaded.classifier.program().unwrap().test_run(options);
     let result =
         result.unwrap_or_else(|error| panic!("{error:?}: {} bytes {frame:02x?}", frame.len()));
     assert_eq!(result.return_value, 0, "the program did not decide");
@@ -87,7 +87,7 @@ fn fabric(topology: Topology) -> Fabric {
 
 /// A ToR twice: here, and in the kernel.
 struct Twins {
-    ours: Program<Header>,
+    ours: Program,
     kernel: Loaded,
     rack: u16,
     hosts: u16,
@@ -122,7 +122,7 @@ impl Twins {
         let numbers: Vec<u32> = (1..=u32::from(ports)).collect();
         let kernel = match Loaded::new(&config, &numbers, "rackweave_decide") {
             Ok(kernel) => kernel,
-            Err(error @ (BpfError::NoCompiler | BpfError::NoRights)) => {
+            Err(TorError::Tc(error @ (TcError::NoCompiler | TcError::NoRights))) => {
                 println!("skipped: {error}");
                 return None;
             }
@@ -138,15 +138,15 @@ impl Twins {
 
     /// What a switch with the key sees, and whether both must see the same: only of what is an Orca packet in form.
     fn view(&self, frame: &[u8]) -> Option<View> {
-        let Some(payload) = orca_payload(frame) else { return Some(View::Other) };
+        let Some(payload) = orca_payload(frame) else { return Some(View::Control) };
         let key = self.keyed.then(key);
         let glance = glance(payload, key.as_ref()).ok()?;
-        let view = glance.header.view();
+        let view = View::of(&glance.header);
         let needs_check =
             matches!(view, View::SetActive { .. } | View::Sync { .. } | View::Ping { .. });
         if needs_check && !glance.verified {
             // Keyed ones the kernel has to take on trust.
-            return if self.keyed { None } else { Some(View::Other) };
+            return if self.keyed { None } else { Some(View::Control) };
         }
         Some(view)
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::HostId;
-use rackweave_linux::bpf::{BpfError, Tor, TorConfig, TorCounters, TorHost};
 use rackweave_linux::netns;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
+use rackweave_linux::tc::TcError;
+use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorError, TorHost};
 use rackweave_wire::orca::{
     Body, Control, Data, GROUP, Header, Label, Labelled, PORT, Place, Session, TO_AGENT, TO_GROUP,
     encode_header,
@@ -96,7 +97,7 @@ impl Rack {
         };
         match Self::inside(&self.switch(), || Tor::attach(&config)) {
             Ok(tor) => Some(tor),
-            Err(error @ (BpfError::NoCompiler | BpfError::NoRights)) => {
+            Err(TorError::Tc(error @ (TcError::NoCompiler | TcError::NoRights))) => {
                 println!("skipped: {error}");
                 None
             }
@@ -341,10 +342,12 @@ fn a_port_has_one_tor_and_is_free_when_that_is_gone() {
     let Some(tor) = rack.tor(TorConfig::default()) else { return };
     let config = TorConfig { ports: vec!["p1".into()], ..TorConfig::default() };
     let second = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
-    assert!(matches!(second, Err(BpfError::Taken(name)) if name == "p1"));
+    assert!(matches!(second, Err(TorError::Tc(TcError::Taken(name))) if name == "p1"));
     drop(tor);
     Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop)).unwrap();
     let config = TorConfig { ports: vec!["nothing".into()], ..TorConfig::default() };
     let third = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
-    assert!(matches!(third, Err(BpfError::Attach { interface, .. }) if interface == "nothing"));
+    assert!(
+        matches!(third, Err(TorError::Tc(TcError::Attach { interface, .. })) if interface == "nothing")
+    );
 }

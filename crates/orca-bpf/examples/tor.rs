@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use rackweave_linux::bpf::{Tor, TorConfig, TorHost};
+use rackweave_orca_bpf::{Tor, TorConfig, TorHost};
 
 fn host(words: &str) -> Option<TorHost> {
     let mut words = words.split(',');
