@@ -43,7 +43,7 @@ impl RackArgs {
 
 /// A rack label has a bit per host, which limits racks to 64 hosts.
 pub(super) fn check(layout: &Layout) -> miette::Result<()> {
-    if !layout.joins_racks() && layout.racks() > 1 {
+    if !layout.reaches_other_racks() && layout.racks() > 1 {
         return Err(miette!(
             help = "write TOML with `hosts` and a table [fabric], as in docs/cast.md",
             "a rack has at most 64 hosts: for {} hosts, labels need the topology",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use rackweave_core::Rate;
 use rackweave_group::orca::flow::FlowConfig;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Session};
 
@@ -25,8 +25,8 @@ pub(super) struct FlowArgs {
 pub(super) fn fec_block(text: &str) -> Result<u8, String> {
     match text.parse() {
         _ if text == "off" => Ok(0),
-        Ok(block @ 2..=MOST_CELLS) => Ok(block),
-        _ => Err(format!("expected \"off\" or a number from 2 to {MOST_CELLS}")),
+        Ok(block @ 2..=MAX_CELLS) => Ok(block),
+        _ => Err(format!("expected \"off\" or a number from 2 to {MAX_CELLS}")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rackweave_cast::engine::{ReceiverProgress, SendView};
 use rackweave_cast::sink::FileDone;
-use rackweave_group::orca::flow::{Slow, Standing};
+use rackweave_group::orca::flow::{ReceiverStatus, SlowReason};
 use rackweave_group::orca::host::Spread;
 use rackweave_wire::orca::Reason;
 use serde_json::json;
@@ -28,7 +28,7 @@ pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
 }
 
 pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
-    receiver.standing == Standing::Completed
+    receiver.standing == ReceiverStatus::Completed
 }
 
 /// Why a receiver was lost, for the sender's user.
@@ -68,16 +68,16 @@ const fn name_of(spread: Spread) -> &'static str {
 /// A receiver's state in one or a few words, as tables and JSON show it.
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.standing {
-        Standing::Invited => "invited".into(),
-        Standing::Attached => "receiving".into(),
-        Standing::Alone => match receiver.slow {
-            Some(Slow::Silent) => "detached (stopped responding)".into(),
-            Some(Slow::Room) => "detached (slow disk or reader)".into(),
-            Some(Slow::Rate) => "detached (slow link or host)".into(),
+        ReceiverStatus::Invited => "invited".into(),
+        ReceiverStatus::Attached => "receiving".into(),
+        ReceiverStatus::Detached => match receiver.slow {
+            Some(SlowReason::Silent) => "detached (stopped responding)".into(),
+            Some(SlowReason::Window) => "detached (slow disk or reader)".into(),
+            Some(SlowReason::Rate) => "detached (slow link or host)".into(),
             None => "catching up (joined late)".into(),
         },
-        Standing::Completed => "complete".into(),
-        Standing::Lost(reason) => match reason {
+        ReceiverStatus::Completed => "complete".into(),
+        ReceiverStatus::Lost(reason) => match reason {
             Reason::Left => "left",
             Reason::Refused => "refused",
             Reason::Busy => "busy",
@@ -108,7 +108,7 @@ impl Outcome {
             "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
             "link_bytes": self.link_bytes, "copies": self.view.copies,
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
-            "parity_bytes": summary.parity, "alone_bytes": summary.alone, "receivers": receivers.collect::<Vec<_>>(),
+            "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
         })
     }
 

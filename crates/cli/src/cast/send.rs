@@ -9,7 +9,7 @@ use rackweave_cast::door::{SendWish, fingerprint};
 use rackweave_cast::engine::{Engine, EngineEvent, FabricPlace};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{HostId, Span, Time};
-use rackweave_group::orca::flow::Standing;
+use rackweave_group::orca::flow::ReceiverStatus;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{Reason, Session};
@@ -303,7 +303,7 @@ fn run(
     }
     let mut code = exit::DONE;
     for receiver in &outcome.view.receivers {
-        let Standing::Lost(reason) = receiver.standing else {
+        let ReceiverStatus::Lost(reason) = receiver.standing else {
             code = if is_complete(receiver) { code } else { exit::FAILED };
             continue;
         };
