@@ -70,7 +70,7 @@ pub(super) fn receive(
     })
     .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
     if !args.common.quiet && !args.common.json {
-        say(&format!("receiving through the agent of this host, at {}\n", path.display()));
+        say(&format!("receiving at {}, through the agent of this host\n", path.display()));
     }
     loop {
         let offered = match request(path, &receive.line()).and_then(wait) {

@@ -1,11 +1,10 @@
 //! Streams between nodes of one process.
 
-mod common;
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{PATIENCE, bytes, config, drained, homa, node, streaming};
+use crate::common::{PATIENCE, bytes, config, drained, homa, node, streaming};
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Server, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;

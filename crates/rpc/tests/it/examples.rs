@@ -1,10 +1,10 @@
 //! The examples work.
 
-#[path = "../examples/echo.rs"]
+#[path = "../../examples/echo.rs"]
 mod echo;
-#[path = "../examples/many_to_one.rs"]
+#[path = "../../examples/many_to_one.rs"]
 mod many_to_one;
-#[path = "../examples/stream.rs"]
+#[path = "../../examples/stream.rs"]
 mod stream;
 
 #[test]

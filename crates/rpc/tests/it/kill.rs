@@ -1,13 +1,12 @@
 //! Servers that die and come back: processes of their own, which are killed.
 
-mod common;
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use common::{PATIENCE, drained, node, transports};
+use crate::common::{PATIENCE, drained, node, transports};
 use rackweave_rpc::{CallError, Client, Incoming, Node, NodeConfig, Peer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -203,7 +202,7 @@ async fn a_call_that_may_be_made_again_is_answered_by_the_next_life() {
 #[tokio::test]
 async fn a_killed_server_fails_its_streams() {
     let mut all = JoinSet::new();
-    for (name, transport) in common::streaming() {
+    for (name, transport) in crate::common::streaming() {
         all.spawn(async move {
             let address = own_address();
             let here = node(&transport);

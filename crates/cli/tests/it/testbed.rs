@@ -1,12 +1,11 @@
 //! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
 
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{PATIENCE, nap, now, processor_time, status_of, until};
+use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
 use serde_json::Value;
 use tempfile::TempDir;
 

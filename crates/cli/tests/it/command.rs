@@ -1,12 +1,11 @@
 //! The command as scripts see it: exit codes, standard output, files.
 
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::interrupt_after;
+use crate::common::interrupt_after;
 use serde_json::Value;
 use tempfile::TempDir;
 

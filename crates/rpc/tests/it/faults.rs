@@ -1,9 +1,8 @@
 //! Calls and streams through a switch that loses, damages, repeats and delays packets.
 
-mod common;
 
-use common::fabric::BadFabric;
-use common::{PATIENCE, bytes, drained, reverse, reversed};
+use crate::common::fabric::BadFabric;
+use crate::common::{PATIENCE, bytes, drained, reverse, reversed};
 use rackweave_rpc::{Incoming, Rate, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;

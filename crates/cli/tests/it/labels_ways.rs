@@ -1,12 +1,11 @@
 //! `rackweave cast` by labels in other ways: through the doors of agents, with a key, and with ToRs in the kernel. Without
 //! rights nothing is tested.
 
-mod common;
 
 use std::process::Command;
 
-use common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};
-use common::{now, until};
+use crate::common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};
+use crate::common::{now, until};
 use rackweave_core::HostId;
 use serde_json::Value;
 

@@ -1,10 +1,9 @@
 //! Calls between nodes of one process.
 
-mod common;
 
 use std::time::Duration;
 
-use common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
+use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Refusal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -146,7 +145,7 @@ async fn a_deadline_ends_a_call_that_is_not_answered() {
             }
             assert!(limit < PATIENCE, "{name}: nothing arrives in time");
         };
-        common::until(|| request.time_left() == Some(Duration::ZERO)).await;
+        crate::common::until(|| request.time_left() == Some(Duration::ZERO)).await;
         // Too late, and harmless.
         let _ = request.respond("y").await;
         assert_eq!(here.stats().calls, 0);
@@ -203,7 +202,7 @@ async fn refusals_say_why() {
         limit *= 2;
     }
     let waiting = tokio::spawn(client.call(peer, "2").into_future());
-    common::until(|| there.stats().waiting_requests == 2).await;
+    crate::common::until(|| there.stats().waiting_requests == 2).await;
     assert_eq!(refusal(client.call(peer, "3").await), Refusal::Full);
     client.send(peer, "dropped").await.unwrap();
     assert_eq!(there.stats().dropped_messages, 1);
@@ -214,12 +213,12 @@ async fn refusals_say_why() {
     assert_eq!(waiting.await.unwrap().unwrap(), "two");
     // Those that wait when the node shuts down, or the last server goes, are not executed.
     let waiting = tokio::spawn(client.call(peer, "4").into_future());
-    common::until(|| there.stats().waiting_requests == 1).await;
+    crate::common::until(|| there.stats().waiting_requests == 1).await;
     drop(server);
     assert_eq!(refusal(waiting.await.unwrap()), Refusal::NotServing);
     let server = there.server();
     let waiting = tokio::spawn(client.call(peer, "5").into_future());
-    common::until(|| there.stats().waiting_requests == 1).await;
+    crate::common::until(|| there.stats().waiting_requests == 1).await;
     there.shutdown().await;
     assert_eq!(refusal(waiting.await.unwrap()), Refusal::Stopping);
     assert!(server.next().await.is_none());
@@ -278,7 +277,7 @@ async fn calls_wait_for_room_in_their_order() {
         let call = client.call(peer, bytes(LEN)).deadline(PATIENCE);
         calls.spawn(call.into_future());
     }
-    common::until(|| here.stats().calls_without_room == 20 && calls.len() == 30).await;
+    crate::common::until(|| here.stats().calls_without_room == 20 && calls.len() == 30).await;
     let error = client.call(peer, bytes(LEN)).without_waiting().await.unwrap_err();
     assert!(matches!(error, CallError::Full { calls: 20, .. }), "{error}");
     assert!(error.is_safe_to_retry());
