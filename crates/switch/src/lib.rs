@@ -14,7 +14,7 @@ mod queue;
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, Forwarding, PathChoice};
-pub use net::{Bodies, Net, NetConfig, Plain};
+pub use net::{Edge, ForwardOnly, Net, NetConfig, NetEvent};
 pub use queue::{PortQueue, QueueConfig, Trim};
 
 /// Number of strict priorities of a port.
