@@ -87,6 +87,7 @@ pub struct Open {
 
 /// What a transport has measured of the way to a peer and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct RoundTrip {
     /// The peer.
     pub peer: HostId,
@@ -100,6 +101,7 @@ pub struct RoundTrip {
 
 /// Why a message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum FailReason {
     /// The peer did not answer for as long as the transport waits.
     PeerSilent,

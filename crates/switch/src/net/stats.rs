@@ -7,6 +7,7 @@ use super::{COUNTED, Net, TAPPED};
 
 /// Counts since the network began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
     /// Events of the engine.
     pub events: u64,
@@ -48,6 +49,7 @@ impl Counters {
 
 /// One direction of a cable, and the queue before it, since statistics began.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkStats {
     /// The nodes at its ends: "leaf0->h3".
     pub name: String,
@@ -70,6 +72,7 @@ pub struct LinkStats {
 
 /// One look at the switches' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QueueSample {
     /// The time of the look.
     pub at: Time,
