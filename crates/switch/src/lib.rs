@@ -13,7 +13,7 @@ mod queue;
 
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
-pub use forward::{Forwarder, Forwarding, PathChoice};
+pub use forward::{Forwarder, PathChoice};
 pub use net::{Edge, ForwardOnly, Net, NetConfig, NetEvent};
 pub use queue::{PortQueue, QueueConfig, Trim};
 
