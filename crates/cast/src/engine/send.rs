@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rackweave_core::{HostId, Packet, Time};
+use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_group::orca::flow::{FlowConfig, Standing};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
 use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};

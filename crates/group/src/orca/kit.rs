@@ -242,16 +242,14 @@ impl Net {
     }
 
     pub(crate) fn crash(&mut self, host: u32, down: bool) {
-        let now = self.now;
         let station = &mut self.stations[host as usize];
         station.down = down;
-        station.host.crash(now, down);
-        if let Some(controller) = &mut station.controller {
-            controller.crash(now, down);
-        }
         station.relays.clear();
         if down {
             station.taken.clear();
+        } else {
+            station.host = station.host.restarted();
+            station.controller = station.controller.as_ref().map(Controller::restarted);
         }
         self.serve(host);
     }

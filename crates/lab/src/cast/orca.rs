@@ -1,6 +1,7 @@
 //! Orca's hosts in a run: each is an agent, and some have a part of the application.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Node, Packet, Span, Time};
@@ -321,9 +322,11 @@ impl Member {
 
 impl Node for Member {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
-        let handled = self.host.handle(now, port, packet);
+        let handled = self.host.handle_packet(now, port, packet);
         if let Part::Client(client) = &mut self.part {
             client.store(now, packet, handled.store);
         }
@@ -354,15 +357,8 @@ impl Node for Member {
         [host, own].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        match &self.part {
-            Part::Server(server) => server.rounds.is_done(),
-            _ => true,
-        }
-    }
-
-    fn crash(&mut self, now: Time, down: bool) {
-        self.host.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -404,6 +400,10 @@ impl Role for Member {
             _ => 0,
         }
     }
+
+    fn restart(&mut self) {
+        self.host = self.host.restarted();
+    }
 }
 
 /// The controller, and what it has decided.
@@ -423,6 +423,8 @@ impl Control {
 
 impl Node for Control {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         self.controller.handle_packet(now, port, packet);
@@ -442,13 +444,17 @@ impl Node for Control {
         self.controller.poll_timeout()
     }
 
-    fn crash(&mut self, now: Time, down: bool) {
-        self.controller.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
 impl Role for Control {
     fn silent_agents(&self) -> u64 {
         self.silent
+    }
+
+    fn restart(&mut self) {
+        self.controller = self.controller.restarted();
     }
 }

@@ -21,7 +21,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time, Transport,
+    Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit, Time,
+    Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
@@ -116,33 +117,13 @@ impl Host {
     }
 }
 
-impl Transport for Host {
+impl Node for Host {
     type Header = Header;
-
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        if message.kind != Kind::OneWay {
-            return Err(Refused::Unsupported);
-        }
-        self.sending.check(&message, self.config.max_message_bytes)?;
-        let outgoing = State::Sending(Outgoing { bytes: message.bytes as u32, sent: 0 });
-        let slot = self.sending.insert(now, message.peer, message.id.0, true, outgoing);
-        self.queue.push_back(slot.ok_or(Refused::Busy)?);
-        Ok(())
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        if let Some(slot) = self.sending.find_message(peer, id) {
-            self.queue.remove(slot);
-            self.sending.remove(now, slot, false);
-        }
-        if let Some(slot) = self.arriving.find_message(peer, id) {
-            self.deadlines.remove(slot);
-            self.arriving.remove(now, slot, true);
-        }
-    }
+    type Event = Event;
+    type Placement = Placement;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Header { message_length, offset, len, .. } = *header;
         let max_payload = self.config.max_payload;
@@ -186,7 +167,7 @@ impl Transport for Host {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         let slot = self.queue.first()?;
         let exchange = self.sending.get_mut(slot);
         let (peer, id) = (exchange.peer, MessageId(exchange.local));
@@ -216,6 +197,30 @@ impl Transport for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+}
+
+impl Transport for Host {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        if message.kind != Kind::OneWay {
+            return Err(Refused::Unsupported);
+        }
+        self.sending.check(&message, self.config.max_message_bytes)?;
+        let outgoing = State::Sending(Outgoing { bytes: message.bytes as u32, sent: 0 });
+        let slot = self.sending.insert(now, message.peer, message.id.0, true, outgoing);
+        self.queue.push_back(slot.ok_or(Refused::Busy)?);
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) = self.sending.find_message(peer, id) {
+            self.queue.remove(slot);
+            self.sending.remove(now, slot, false);
+        }
+        if let Some(slot) = self.arriving.find_message(peer, id) {
+            self.deadlines.remove(slot);
+            self.arriving.remove(now, slot, true);
+        }
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {

@@ -582,24 +582,33 @@ impl Host {
         }
     }
 
-    /// The next thing for the application to know.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
     /// Sessions that this host sends or receives.
     #[must_use]
     pub fn open_sessions(&self) -> usize {
         let sending = self.sending.values().filter(|sending| sending.over_at.is_none());
         sending.count() + self.receiving.len()
     }
+
+    /// Whether no session is open and nothing waits to be relayed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.open_sessions() == 0 && self.outbox.is_empty()
+    }
+
+    /// This host after a restart: the same settings, and no session.
+    #[must_use]
+    pub fn restarted(&self) -> Self {
+        Self::new(self.config.clone()).with_places(self.places.clone())
+    }
 }
 
 impl Node for Host {
     type Header = Header;
+    type Event = Event;
+    type Placement = Handled;
 
-    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
-        let _ = self.handle(now, port, packet);
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
+        self.handle(now, port, packet)
     }
 
     fn handle_timeout(&mut self, now: Time) {
@@ -634,15 +643,7 @@ impl Node for Host {
         [first, self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        self.open_sessions() == 0 && self.outbox.is_empty()
-    }
-
-    /// A host that comes back knows nothing.
-    fn crash(&mut self, _now: Time, down: bool) {
-        if !down {
-            let places = std::mem::take(&mut self.places);
-            *self = Self::new(self.config.clone()).with_places(places);
-        }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 }
