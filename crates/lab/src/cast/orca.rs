@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rackweave_core::{HostId, Node, Packet, Span, Time};
 use rackweave_group::baseline::{ACK_BYTES, Deliveries, Ranges, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
-use rackweave_group::orca::flow::{FlowConfig, Placement};
+use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
@@ -112,7 +112,7 @@ pub(super) fn run(
     scene.run(fabric, nodes, |switch| {
         let program = Program::<Header>::new(Arc::clone(&layout), &switches, switch)?;
         Ok(match scheme.controller {
-            Some(controller) => program.believing(controller),
+            Some(controller) => program.with_controller(controller),
             None => program,
         })
     })
@@ -202,29 +202,29 @@ impl Server {
                 }
                 _ => host.refuse(now, session, Reason::Refused),
             },
-            Event::Readable { session, upto } => {
+            Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                 host.consume(now, session, upto);
                 if let Some(client) = self.acks.get(&session) {
                     let files = (upto / u64::from(ACK_BYTES)) as u32;
                     self.rounds.acknowledge(now, *client, files);
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Attached { session: FILES, host } => {
+            Event::Sender(FILES, SenderEvent::Attached { host }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                 }
             }
-            Event::Detached { session: FILES, .. } => self.detached += 1,
-            Event::Lost { session: FILES, host, .. } => {
+            Event::Sender(FILES, SenderEvent::Detached { .. }) => self.detached += 1,
+            Event::Sender(FILES, SenderEvent::Lost { host, .. }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                     self.rounds.lose(now, client);
                 }
             }
-            Event::Failed { session: FILES, .. } => {
+            Event::Sender(FILES, SenderEvent::Failed { .. }) => {
                 (0..self.clients.len()).for_each(|client| self.rounds.lose(now, client));
             }
             _ => {}
@@ -264,7 +264,7 @@ impl Client {
                 let _ = host.open(now, self.acks, 2, &[from], Spread::Unicast, self.flow);
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
-            Event::Readable { session: FILES, upto } => {
+            Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
                 // What is told to be here was stored, byte by byte.
                 self.wrong += upto.saturating_sub(self.ranges.have());
                 host.consume(now, FILES, upto);
@@ -273,7 +273,7 @@ impl Client {
                     host.offer(now, self.acks, u64::from(files) * u64::from(ACK_BYTES));
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
                     let (block, end) = (recovery.block, recovery.end);
                     if self.ranges.insert(block, end - block) > 0 {
@@ -282,7 +282,7 @@ impl Client {
                 }
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Ended { session: FILES, length } => {
+            Event::Receiver(FILES, ReceiverEvent::Ended { length }) => {
                 self.wrong += length.abs_diff(self.total);
                 host.complete(now, FILES);
             }
@@ -382,7 +382,7 @@ impl Role for Member {
             Part::Server(_) => self
                 .host
                 .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.alone),
+                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up),
             _ => 0,
         }
     }

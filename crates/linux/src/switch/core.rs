@@ -78,7 +78,7 @@ impl CoreConfig {
                 for switch in 0..fabric.switches() {
                     let program = orca::switch::Program::new(Arc::clone(&layout), &fabric, switch)?;
                     programs.push(Program::Orca(match controller {
-                        Some(host) => program.believing(host),
+                        Some(host) => program.with_controller(host),
                         None => program,
                     }));
                 }

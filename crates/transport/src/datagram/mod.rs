@@ -21,14 +21,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit, Time,
-    Transport,
+    Assembler, Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit,
+    Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
 use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
-use crate::homa::ranges::Received;
 pub use config::{Config, InvalidConfig};
 
 /// A message on its way out.
@@ -44,7 +43,7 @@ struct Incoming {
     bytes: u32,
     /// Packets that have not arrived.
     missing: u32,
-    received: Received,
+    received: Assembler<u32>,
 }
 
 /// Datagrams at one host.
@@ -110,7 +109,7 @@ impl Host {
             Known::No => {
                 let bytes = header.message_length;
                 let missing = bytes.div_ceil(self.config.max_payload);
-                let incoming = Incoming { bytes, missing, received: Received::default() };
+                let incoming = Incoming { bytes, missing, received: Assembler::default() };
                 self.arriving.insert(now, from, local, true, State::Receiving(incoming))
             }
         }
@@ -144,7 +143,7 @@ impl Node for Host {
             return Placement::Discard;
         }
         let (number, max_gaps) = (offset / max_payload, usize::from(self.config.max_gaps));
-        let fresh = incoming.received.insert(number, number + 1, max_gaps);
+        let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         if incoming.missing == 0 {
             self.deadlines.remove(slot);

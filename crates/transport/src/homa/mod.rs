@@ -10,7 +10,7 @@
 //!
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
-//! - `receiver`: arriving data; `grants`: who is granted; `ranges`: what has arrived.
+//! - `receiver`: arriving data; `grants`: who is granted.
 //! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are asked for; `rpc`, `peer`:
 //!   the state.
 //! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
@@ -42,7 +42,6 @@ mod grants;
 pub mod leverage;
 mod pacer;
 mod peer;
-pub(crate) mod ranges;
 mod receiver;
 mod repair;
 mod rpc;
