@@ -305,12 +305,10 @@ mod tests {
         assert_eq!(set.without(Port(3)), PortSet::of(Port(0)).union(PortSet::of(Port(63))));
         assert_eq!(set.intersection(PortSet::first(4)).bits(), 0b1001);
         assert_eq!(PortSet::first(64), PortSet::first(100));
-        assert_eq!([set.pop(), set.pop(), set.pop(), set.pop()].map(|port| port.map(|p| p.0)), [
-            Some(0),
-            Some(3),
-            Some(63),
-            None
-        ]);
+        assert_eq!(
+            [set.pop(), set.pop(), set.pop(), set.pop()].map(|port| port.map(|p| p.0)),
+            [Some(0), Some(3), Some(63), None]
+        );
     }
 
     #[test]

@@ -4,9 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use rackweave_core::{
-    DropReason, HostId, PacketRef, PayloadStore, Rng, Span, SwitchProgram, Time,
-};
+use rackweave_core::{DropReason, HostId, PacketRef, PayloadStore, Rng, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
 use super::{FAULTY, Net, NetEvent};

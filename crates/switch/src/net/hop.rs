@@ -55,9 +55,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let port = Port(self.to_ports[link as usize]);
         let program = &mut self.switches[number as usize].program;
         let payloads = &mut self.payloads;
-        let verdict = self
-            .pool
-            .modify(packet, |packet| program.handle_packet(now, port, packet, payloads));
+        let verdict =
+            self.pool.modify(packet, |packet| program.handle_packet(now, port, packet, payloads));
         match verdict {
             Verdict::Route => self.route_any(number, packet),
             Verdict::Forward(port) => self.leave_by(number, port, packet),

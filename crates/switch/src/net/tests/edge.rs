@@ -93,5 +93,9 @@ fn a_timer_that_has_become_earlier_counts_once() {
     assert_eq!(run_edge(&mut net, &mut edge), [(200, NetEvent::Timer(HostId(0)))]);
     edge.timer = Some(Time(100));
     net.wake(&mut edge, HostId(0));
-    assert_eq!(run_edge(&mut net, &mut edge), [(500, NetEvent::Timer(HostId(0)))], "never in the past");
+    assert_eq!(
+        run_edge(&mut net, &mut edge),
+        [(500, NetEvent::Timer(HostId(0)))],
+        "never in the past"
+    );
 }
