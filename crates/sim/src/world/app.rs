@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    Event, FailReason, HostId, MessageId, Open, Refused, Slice, StreamEvent, Submit, Time,
-    Transport, frame,
+    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Schedule, Slice, StreamEvent, Submit,
+    Time, Transport as _, frame,
 };
 use rackweave_workload::app::{
     Action, App, AppConfig, AppStream, ChannelId, Collector, CollectorConfig, Direction,
@@ -18,8 +18,9 @@ use rackweave_workload::app::{
 };
 use rackweave_workload::{Generator, StreamMode};
 
-use super::World;
+use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
+use crate::model::Model;
 use crate::result::MeasuredRoundTrip;
 
 /// The smallest packet on a link: what answers data in a base round trip.
@@ -106,14 +107,24 @@ enum Deferred {
     Cancel { host: HostId, peer: HostId, id: MessageId, instance: u8 },
 }
 
+/// When an application is to be called.
+#[derive(Clone, Copy, Debug)]
+struct Wakeup {
+    /// The earliest time that counts; what is due at other times is of no use any more.
+    armed: Time,
+    /// When the network reports the host as a source.
+    scheduled: Option<Time>,
+}
+
 /// The applications of all hosts.
 #[derive(Debug)]
 pub(super) struct Apps<'a> {
     /// The streams of messages, each with the number of its transport at each host.
     pub(super) streams: Vec<(&'a StreamConfig, u8)>,
     apps: Vec<App>,
-    /// By host: the earliest wake-up in the event queue that counts.
-    armed: Vec<Time>,
+    wakeups: Vec<Wakeup>,
+    /// Wake-ups that are earlier than the one that the network has for the host.
+    early: Schedule<HostId>,
     messages: Messages,
     carriers: BTreeMap<MessageId, Carrier>,
     /// The ids of channels whose streams are not open yet.
@@ -124,8 +135,12 @@ pub(super) struct Apps<'a> {
     /// A caller further up the stack is doing what is deferred.
     is_doing: bool,
     has_channels: bool,
+    /// Messages are what the run is for: it ends with them.
+    is_measured: bool,
+    /// Messages that transports refused.
+    pub(super) refused: u64,
     /// Something happened that may end the run.
-    pub(super) maybe_done: bool,
+    pub(super) may_be_done: bool,
 }
 
 impl<'a> Apps<'a> {
@@ -133,8 +148,10 @@ impl<'a> Apps<'a> {
         hosts: u32,
         streams: Vec<(&'a StreamConfig, u8, Generator)>,
         measure: &MeasureConfig,
+        is_measured: bool,
     ) -> Self {
         let total = streams.first().and_then(|(_, _, generator)| generator.total());
+        let wanted = measure.messages.min(total.unwrap_or(u64::MAX));
         let app = |host| {
             let streams = streams.iter().map(|(config, instance, generator)| {
                 AppStream::new(&config.workload, *instance, generator.of_host(host))
@@ -151,12 +168,13 @@ impl<'a> Apps<'a> {
         let collector = Collector::new(CollectorConfig {
             hosts,
             exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
-            wanted: measure.messages.min(total.unwrap_or(u64::MAX)),
+            wanted: if is_measured { wanted } else { u64::MAX },
             warmup: Time(measure.warmup.0),
             in_order: true,
         });
         Self {
-            armed: vec![Time::MAX; apps.len()],
+            wakeups: vec![Wakeup { armed: Time::MAX, scheduled: None }; apps.len()],
+            early: Schedule::default(),
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
             apps,
@@ -167,7 +185,9 @@ impl<'a> Apps<'a> {
             last_started: None,
             deferred: VecDeque::new(),
             is_doing: false,
-            maybe_done: true,
+            is_measured,
+            refused: 0,
+            may_be_done: true,
         }
     }
 
@@ -176,9 +196,9 @@ impl<'a> Apps<'a> {
         self.collector.progress()
     }
 
-    /// All that was to be measured has ended.
+    /// All messages that were to be measured have ended; of runs that are measured by their nodes, none are wanted.
     pub(super) const fn is_done(&self) -> bool {
-        self.collector.is_done()
+        !self.is_measured || self.collector.is_done()
     }
 
     /// When the last measured message ended.
@@ -205,30 +225,62 @@ impl<'a> Apps<'a> {
     }
 }
 
-impl<T: Transport> World<'_, T> {
+impl<M: Model> World<'_, M> {
     /// The first message of every host.
     pub(super) fn start_apps(&mut self) {
-        for host in (0..self.fabric.hosts()).map(HostId) {
+        for host in (0..self.net.hosts()).map(HostId) {
             self.after_app(host);
         }
     }
 
-    /// The time of an application's next action has come, if it still counts.
+    /// The time that an application was scheduled for has come.
     pub(super) fn on_app(&mut self, host: HostId) {
-        let armed = &mut self.apps.armed[host.0 as usize];
-        if *armed == self.now {
+        self.apps.wakeups[host.0 as usize].scheduled = None;
+        self.wake_app(host);
+    }
+
+    /// Applications whose time came earlier than what they were scheduled for.
+    pub(super) fn on_early_apps(&mut self) {
+        while let Some((_, host)) = self.apps.early.pop_due(self.net.now()) {
+            self.wake_app(host);
+        }
+    }
+
+    fn wake_app(&mut self, host: HostId) {
+        let armed = &mut self.apps.wakeups[host.0 as usize].armed;
+        if *armed == self.net.now() {
             *armed = Time::MAX;
             self.run_app(host);
         }
     }
 
+    /// Makes sure that an application is called in time.
+    fn arm(&mut self, host: HostId, at: Time) {
+        let wakeup = &mut self.apps.wakeups[host.0 as usize];
+        if at >= wakeup.armed {
+            return;
+        }
+        wakeup.armed = at;
+        match wakeup.scheduled {
+            Some(scheduled) if scheduled == at => {}
+            Some(_) => {
+                self.apps.early.push(at, host);
+                self.net.wake_at(at, wake::APPS);
+            }
+            None => {
+                wakeup.scheduled = Some(at);
+                self.net.schedule(at, host.0);
+            }
+        }
+    }
+
     /// An application does one thing that is due.
     fn run_app(&mut self, host: HostId) {
-        self.settle(host.0);
-        let now = self.now;
+        self.flush(host);
+        let now = self.net.now();
         self.apps.app(host).handle_timeout(now);
         self.after_app(host);
-        self.changed(host.0);
+        self.changed(host);
     }
 
     /// Whether something is to be done at other hosts, and no caller is doing it.
@@ -245,18 +297,18 @@ impl<T: Transport> World<'_, T> {
             match deferred {
                 Deferred::Start(host) => self.run_app(host),
                 Deferred::Cancel { host, peer, id, instance } => {
-                    let now = self.now;
-                    self.settle(host.0);
+                    let now = self.net.now();
+                    self.flush(host);
                     self.transport(host, instance).cancel(now, peer, id);
-                    self.changed(host.0);
+                    self.changed(host);
                 }
             }
         }
         self.apps.is_doing = false;
     }
 
-    fn transport(&mut self, host: HostId, instance: u8) -> &mut T {
-        &mut self.hosts[host.0 as usize].transports[usize::from(instance)]
+    fn transport(&mut self, host: HostId, instance: u8) -> &mut M::Transport {
+        &mut self.hosts.all[host.0 as usize].transports[usize::from(instance)]
     }
 
     /// Takes the records and actions of an application, and sees to its next wake-up.
@@ -274,16 +326,13 @@ impl<T: Transport> World<'_, T> {
         if app.is_ready() {
             self.apps.deferred.push_back(Deferred::Start(host));
         } else if let Some(at) = app.poll_timeout() {
-            let at = at.max(self.now);
-            let armed = &mut self.apps.armed[host.0 as usize];
-            if at < *armed {
-                *armed = at;
-                self.events.push_timer(at, self.components.apps + host.0);
-            }
+            let at = at.max(self.net.now());
+            self.arm(host, at);
         }
-        let has_ended = app.has_ended(0);
+        let app = &self.apps.apps[host.0 as usize];
+        let has_ended = self.apps.streams.is_empty() || app.has_ended(0);
         self.apps.collector.set_ended(host, has_ended);
-        self.apps.maybe_done |= self.apps.is_done();
+        self.apps.may_be_done |= self.apps.is_done();
     }
 
     fn on_record(&mut self, host: HostId, record: Record) {
@@ -317,7 +366,7 @@ impl<T: Transport> World<'_, T> {
                 }
             }
             Record::Received { peer, key, .. } => {
-                let now = self.now;
+                let now = self.net.now();
                 apps.app(peer).received_by_peer(now, key);
                 self.after_app(peer);
             }
@@ -327,20 +376,20 @@ impl<T: Transport> World<'_, T> {
     /// Does what an application asks for. The host's NIC has been brought up to date, and will be asked for
     /// packets afterwards.
     fn act(&mut self, host: HostId, action: Action) {
-        let now = self.now;
+        let now = self.net.now();
         match action {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
                 let Some(id) = self.apps.app(host).id(key) else { return };
                 let message = Submit { id, peer, bytes, kind };
                 if self.transport(host, instance).submit(now, message).is_err() {
-                    self.counters.refused += 1;
+                    self.apps.refused += 1;
                     self.apps.app(host).submit_refused(now, key);
                 }
             }
             Action::Respond { instance, peer, id, bytes, .. } => {
-                let message = Submit { id, peer, bytes, kind: rackweave_core::Kind::Response };
+                let message = Submit { id, peer, bytes, kind: Kind::Response };
                 if self.transport(host, instance).submit(now, message).is_err() {
-                    self.counters.refused += 1;
+                    self.apps.refused += 1;
                     self.fail(id, FailReason::Cancelled);
                     for id in [request(id), id] {
                         self.cancel_at_both_ends(host, peer, id, instance);
@@ -389,12 +438,12 @@ impl<T: Transport> World<'_, T> {
     }
 
     fn open(&mut self, carrier: Carrier, channel: ChannelId, instance: u8) {
-        let now = self.now;
+        let now = self.net.now();
         let Carrier { client: host, server: peer, .. } = carrier;
         let Some(id) = self.apps.channel_ids.remove(&(host, channel)) else { return };
         let open = Open { id, peer, deadline: Time::MAX };
         if self.transport(host, instance).open(now, open).is_err() {
-            self.counters.refused += 1;
+            self.apps.refused += 1;
             return self.apps.app(host).open_refused(now, channel);
         }
         self.apps.carriers.insert(id, carrier);
@@ -409,7 +458,7 @@ impl<T: Transport> World<'_, T> {
 
     /// A message or stream has failed at one of its ends: it has at both.
     fn fail(&mut self, id: MessageId, reason: FailReason) {
-        let (now, id) = (self.now, request(id));
+        let (now, id) = (self.net.now(), request(id));
         let client = if let Some(message) = self.apps.messages.get(id).copied() {
             self.apps.app(message.src).fail(now, message.key, reason);
             message.src
@@ -426,7 +475,7 @@ impl<T: Transport> World<'_, T> {
 
     /// A transport reports something to its host's application.
     pub(super) fn on_event(&mut self, host: HostId, instance: u8, event: Event) {
-        let now = self.now;
+        let now = self.net.now();
         match event {
             Event::Sent { .. } => return,
             Event::Failed { id, reason, .. } => return self.fail(id, reason),
@@ -481,7 +530,7 @@ impl<T: Transport> World<'_, T> {
                 None => return,
             },
         };
-        apps.collector.stored(self.now, stream, client, u64::from(slice.len));
+        apps.collector.stored(self.net.now(), stream, client, u64::from(slice.len));
         if self.measure.verify || is_stream {
             let ends = if id.is_response() { (server, client) } else { (client, server) };
             assert_eq!((src, host), ends, "bytes of message {id} astray");
@@ -505,11 +554,11 @@ impl<T: Transport> World<'_, T> {
 
     /// A host has lost everything.
     pub(super) fn crash_app(&mut self, host: HostId) {
-        let now = self.now;
+        let now = self.net.now();
         self.apps.app(host).crash(now);
         self.after_app(host);
         if self.apps.has_channels {
-            for client in (0..self.fabric.hosts()).map(HostId) {
+            for client in (0..self.net.hosts()).map(HostId) {
                 self.apps.app(client).server_crashed(now, host);
                 self.after_app(client);
             }
@@ -519,7 +568,7 @@ impl<T: Transport> World<'_, T> {
 
     /// A host is back after a crash.
     pub(super) fn restart_app(&mut self, host: HostId, paused: bool) {
-        let now = self.now;
+        let now = self.net.now();
         self.apps.app(host).restart(now, paused);
         self.after_app(host);
         self.do_deferred();
@@ -528,11 +577,15 @@ impl<T: Transport> World<'_, T> {
     /// The measured messages, in the order of their start.
     pub(super) fn records(&self) -> Vec<MessageRecord> {
         let framing: Vec<_> = (self.apps.streams.iter())
-            .map(|(_, instance)| self.hosts[0].transports[usize::from(*instance)].framing())
+            .map(|(_, instance)| self.hosts.all[0].transports[usize::from(*instance)].framing())
             .collect();
-        self.apps.collector.records(|stream, src, dst, bytes| {
-            self.fabric.ideal(src, dst, bytes, framing[usize::from(stream)])
-        })
+        let mut records = self.apps.collector.records(|stream, src, dst, bytes| {
+            self.net.fabric().ideal(src, dst, bytes, framing[usize::from(stream)])
+        });
+        for record in &mut records {
+            record.stream += self.first_stream;
+        }
+        records
     }
 
     /// What the transports have measured of the fabric, beside what it is.
@@ -542,19 +595,19 @@ impl<T: Transport> World<'_, T> {
             if self.apps.streams[..number].iter().any(|(_, before)| *before == instance) {
                 continue;
             }
-            for (src, host) in self.hosts.iter().enumerate() {
+            for (src, host) in self.hosts.all.iter().enumerate() {
                 let transport = &host.transports[usize::from(instance)];
                 let (src, framing) = (HostId(src as u32), transport.framing());
-                let is_host = |peer: HostId| peer.0 < self.fabric.hosts() && peer != src;
+                let is_host = |peer: HostId| peer.0 < self.net.hosts() && peer != src;
                 let trips = transport.round_trips();
                 measured.extend(trips.iter().filter(|trip| is_host(trip.peer)).map(|trip| {
                     MeasuredRoundTrip {
-                        stream: number as u16,
+                        stream: number as u16 + self.first_stream,
                         src,
                         dst: trip.peer,
                         min: trip.min,
                         recent: trip.recent,
-                        base: self.fabric.base_rtt_between(src, trip.peer, framing, SMALLEST),
+                        base: self.net.fabric().base_rtt_between(src, trip.peer, framing, SMALLEST),
                         samples: trip.samples,
                     }
                 }));
