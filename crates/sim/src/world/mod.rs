@@ -87,11 +87,10 @@ impl<M: Model> std::fmt::Debug for Setup<'_, M> {
 
 /// Numbers of the world's own wake-ups.
 mod wake {
-    pub(super) const SAMPLE: u32 = 0;
-    pub(super) const LATER: u32 = 1;
-    pub(super) const MEASURE: u32 = 2;
-    pub(super) const WORK: u32 = 3;
-    pub(super) const COUNT: u32 = 4;
+    pub(super) const LATER: u32 = 0;
+    pub(super) const MEASURE: u32 = 1;
+    pub(super) const WORK: u32 = 2;
+    pub(super) const COUNT: u32 = 3;
 }
 
 /// A network with its hosts and their applications, running.
@@ -146,6 +145,7 @@ impl<'a, M: Model> World<'a, M> {
         nodes::check(&nodes, n_hosts)?;
         let config = NetConfig {
             faults: faults.to_vec(),
+            sample_every: measure.sample_every,
             sources: streams.len() as u32 * n_hosts,
             wakes: wake::COUNT,
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
@@ -263,7 +263,6 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Timer(host) => self.on_timer(host),
             NetEvent::Source(source) => self.on_arrival(source),
             NetEvent::Faults => self.on_faults(),
-            NetEvent::Wake(wake::SAMPLE) => self.on_sample(),
             NetEvent::Wake(wake::LATER) => self.on_later(),
             NetEvent::Wake(wake::MEASURE) => self.on_measure(),
             NetEvent::Wake(_) => self.on_work(),

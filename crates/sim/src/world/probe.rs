@@ -1,7 +1,7 @@
-//! What a run records: queues over time, captures, statistics of links.
+//! What a run records: captures, statistics of links, the report at its end.
 
-use rackweave_core::{Span, Time};
-use rackweave_switch::net::{LinkStats, QueueSample};
+use rackweave_core::Time;
+use rackweave_switch::net::LinkStats;
 
 use super::{World, wake};
 use crate::config::CapturePort;
@@ -11,7 +11,6 @@ use crate::result::{End, RunResult};
 /// What is recorded while the run goes on.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
-    series: Vec<QueueSample>,
     /// Since when ports are measured.
     ports_since: Option<Time>,
     /// Names of the captured links.
@@ -41,9 +40,6 @@ impl<M: Model> World<'_, M> {
             self.probe.ports_since = Some(Time(from.0));
             self.net.measure_from(Time(from.0));
         }
-        if self.measure.sample_every > Span::ZERO {
-            self.net.wake_at(Time::ZERO, wake::SAMPLE);
-        }
     }
 
     /// The warm-up is over: messages count.
@@ -53,15 +49,6 @@ impl<M: Model> World<'_, M> {
             self.net.measure_now(&mut self.hosts);
         }
         self.begin_measuring();
-    }
-
-    /// Looks at all queues.
-    pub(super) fn on_sample(&mut self) {
-        self.probe.series.push(self.net.sample());
-        // Sampling by itself must not keep a run going that has nothing else to do.
-        if !self.net.is_quiet() {
-            self.net.wake_at(self.net.now() + self.measure.sample_every, wake::SAMPLE);
-        }
     }
 
     /// All links, in the fabric's order: link `h` is the uplink of host `h`.
@@ -117,7 +104,7 @@ impl<M: Model> World<'_, M> {
             links,
             counters: *self.net.counters(),
             refused: self.refused,
-            queue_series: std::mem::take(&mut self.probe.series),
+            queue_series: self.net.series().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
             peak_packets: self.net.peak_packets(),

@@ -1,7 +1,7 @@
 //! What happens to a packet at a switch and before a link.
 
 use rackweave_core::{
-    Admission, Destination, DropReason, Egress, PacketRef, PayloadStore, Port, PortSet, Queue as _,
+    Admission, Destination, DropReason, Egress, PacketRef, PayloadStore, Port, PortSet,
     SwitchProgram, Time, Verdict,
 };
 
