@@ -82,10 +82,9 @@ impl<M: Model> std::fmt::Debug for Setup<'_, M> {
 
 /// Numbers of the world's own wake-ups.
 mod wake {
-    pub(super) const SAMPLE: u32 = 0;
-    pub(super) const APPS: u32 = 1;
-    pub(super) const MEASURE: u32 = 2;
-    pub(super) const COUNT: u32 = 3;
+    pub(super) const APPS: u32 = 0;
+    pub(super) const MEASURE: u32 = 1;
+    pub(super) const COUNT: u32 = 2;
 }
 
 /// A network with its hosts and their applications, running.
@@ -128,6 +127,7 @@ impl<'a, M: Model> World<'a, M> {
         nodes::check(&nodes, n_hosts)?;
         let config = NetConfig {
             faults: faults.to_vec(),
+            sample_every: measure.sample_every,
             sources: n_hosts,
             wakes: wake::COUNT,
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
@@ -235,7 +235,6 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Timer(host) => self.on_timer(host),
             NetEvent::Source(host) => self.on_app(HostId(host)),
             NetEvent::Faults => self.on_faults(),
-            NetEvent::Wake(wake::SAMPLE) => self.on_sample(),
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(_) => self.on_measure(),
         }

@@ -1,7 +1,7 @@
-//! What a run records: queues over time, captures, statistics of links.
+//! What a run records: captures, statistics of links, the report at its end.
 
-use rackweave_core::{Span, Time};
-use rackweave_switch::net::{LinkStats, QueueSample};
+use rackweave_core::Time;
+use rackweave_switch::net::LinkStats;
 
 use super::{World, wake};
 use crate::config::CapturePort;
@@ -11,7 +11,6 @@ use crate::result::{End, RunResult};
 /// What is recorded while the run goes on.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
-    series: Vec<QueueSample>,
     /// Since when ports are measured.
     ports_since: Option<Time>,
     /// Names of the captured links.
@@ -40,9 +39,6 @@ impl<M: Model> World<'_, M> {
             self.probe.ports_since = Some(Time(from.0));
             self.net.measure_from(Time(from.0));
         }
-        if self.measure.sample_every > Span::ZERO {
-            self.net.wake_at(Time::ZERO, wake::SAMPLE);
-        }
     }
 
     /// The warm-up is over: messages count.
@@ -50,15 +46,6 @@ impl<M: Model> World<'_, M> {
         if self.measure.ports_from.is_none() {
             self.probe.ports_since = Some(self.net.now());
             self.net.measure_now(&mut self.hosts);
-        }
-    }
-
-    /// Looks at all queues.
-    pub(super) fn on_sample(&mut self) {
-        self.probe.series.push(self.net.sample());
-        // Sampling by itself must not keep a run going that has nothing else to do.
-        if !self.net.is_quiet() {
-            self.net.wake_at(self.net.now() + self.measure.sample_every, wake::SAMPLE);
         }
     }
 
@@ -115,7 +102,7 @@ impl<M: Model> World<'_, M> {
             links,
             counters: *self.net.counters(),
             refused: self.apps.refused,
-            queue_series: std::mem::take(&mut self.probe.series),
+            queue_series: self.net.series().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
             peak_packets: self.net.peak_packets(),

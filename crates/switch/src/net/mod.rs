@@ -62,6 +62,8 @@ pub struct NetConfig {
     pub run: u64,
     /// Most bytes that wait for a host's own link, of the packets given to [`Net::arrive`].
     pub nic_queue_bytes: u64,
+    /// How often queues are sampled for [`Net::series`]; zero: never.
+    pub sample_every: Span,
     /// Number of the owner's event sources with at most one pending event each: see [`Net::schedule`].
     pub sources: u32,
     /// Number of the owner's wake-ups: see [`Net::wake_at`].
@@ -82,6 +84,7 @@ impl NetConfig {
             seed,
             run,
             nic_queue_bytes: u64::MAX,
+            sample_every: Span::ZERO,
             sources: 0,
             wakes: 0,
             multi_homed: Vec::new(),
@@ -120,6 +123,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     taps: Taps<P::Header>,
     /// Since when ports are measured.
     since: Time,
+    sample_every: Span,
+    series: Vec<QueueSample>,
     /// The ports towards each switch that packets were addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
 }
@@ -134,6 +139,7 @@ struct Components {
     fault: u32,
     delayed: u32,
     since: u32,
+    sample: u32,
     wakes: u32,
     programs: u32,
     end: u32,
@@ -268,7 +274,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let sources = links.len() as u32;
         let timers = sources + config.sources;
         let fault = timers + fabric.hosts();
-        let wakes = fault + 3;
+        let wakes = fault + 4;
         let programs = wakes + config.wakes;
         let components = Components {
             sources,
@@ -276,6 +282,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             fault,
             delayed: fault + 1,
             since: fault + 2,
+            sample: fault + 3,
             wakes,
             programs,
             end: programs + if P::ACTIVE { switches.len() as u32 } else { 0 },
@@ -304,10 +311,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             counters: Counters::default(),
             taps: Taps::default(),
             since: Time::ZERO,
+            sample_every: config.sample_every,
+            series: Vec::new(),
             towards_switches: BTreeMap::new(),
             fabric,
         };
         net.start_faults();
+        if net.sample_every > Span::ZERO {
+            net.events.push_timer(Time::ZERO, net.components.sample);
+        }
         if P::ACTIVE {
             for switch in 0..net.switches.len() as u32 {
                 net.after_program(switch);
@@ -474,6 +486,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             return self.on_delayed();
         } else if component == c.since {
             self.measure_now(edge);
+        } else if component == c.sample {
+            self.on_sample::<E>();
         }
         NetEvent::Internal
     }

@@ -6,6 +6,9 @@ use super::{Net, NetEvent};
 
 /// The owner of the hosts. The network asks it, as late as it may, for what the hosts' NICs would have sent.
 pub trait Edge<H: Header> {
+    /// True if hosts may also send by [`Net::arrive`] at any time: then something can happen although no event is pending.
+    const EXTERNAL: bool = false;
+
     /// The packet that the host puts on its link, which is free at `at`. `None`: it has nothing to send until it learns
     /// something ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
@@ -16,6 +19,8 @@ pub trait Edge<H: Header> {
 
 /// For owners whose hosts are elsewhere and send by [`Net::arrive`].
 impl<H: Header> Edge<H> for () {
+    const EXTERNAL: bool = true;
+
     fn poll_transmit(&mut self, _host: HostId, _at: Time) -> Option<Packet<H>> {
         None
     }

@@ -5,6 +5,9 @@ use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchPr
 use super::nic::Edge;
 use super::{COUNTED, Net, TAPPED};
 
+/// Samples of queues that are kept: no more are taken.
+const MAX_SAMPLES: usize = 1 << 20;
+
 /// Counts since the network began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -208,8 +211,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Looks at the queues of all switches.
-    pub fn sample(&mut self) -> QueueSample {
+    /// Samples the queues of all switches.
+    pub(super) fn on_sample<E: Edge<P::Header>>(&mut self) {
         let mut sample = QueueSample { at: self.now, max_bytes: 0, total_bytes: 0 };
         for link in self.switch_links() {
             self.catch_up(link, self.now);
@@ -217,7 +220,17 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             sample.max_bytes = sample.max_bytes.max(bytes);
             sample.total_bytes += bytes;
         }
-        sample
+        self.series.push(sample);
+        // Sampling by itself must not keep a run going that has nothing else to do.
+        if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
+            self.events.push_timer(self.now + self.sample_every, self.components.sample);
+        }
+    }
+
+    /// The queues over time.
+    #[must_use]
+    pub fn series(&self) -> &[QueueSample] {
+        &self.series
     }
 
     /// All links, in the fabric's order: link `h` is the uplink of host `h`.
