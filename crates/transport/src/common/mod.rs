@@ -11,6 +11,8 @@ mod list;
 mod parameters;
 #[cfg(test)]
 pub(crate) mod stream_chaos;
+#[cfg(test)]
+pub(crate) mod suite;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
@@ -21,7 +23,7 @@ pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
 pub(crate) use parameters::shared_parameters;
-pub(crate) use parameters::{Parameters, Shared};
+pub(crate) use parameters::{Parameters, Shared, SharedMut};
 
 /// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;

@@ -3,9 +3,28 @@
 use rackweave_core::{Framing, Span};
 
 /// Parameters of a receiver-driven transport.
-pub trait Parameters: core::fmt::Debug {
+pub trait Parameters: core::fmt::Debug + Clone {
     /// Those that all of these transports have.
     fn shared(&self) -> Shared;
+
+    /// The same, to be changed.
+    fn shared_mut(&mut self) -> SharedMut<'_>;
+}
+
+/// Some of the fields of [`Shared`], as they are in a configuration.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each configuration describes them")]
+pub struct SharedMut<'a> {
+    pub max_payload: &'a mut u32,
+    pub header_bytes: &'a mut u32,
+    pub control_bytes: &'a mut u32,
+    pub patience: &'a mut Span,
+    pub finished_for: &'a mut Span,
+    pub max_message_bytes: &'a mut u32,
+    pub max_exchanges: &'a mut u32,
+    pub max_finished: &'a mut u32,
+    pub max_control: &'a mut u32,
+    pub max_gaps: &'a mut u16,
 }
 
 /// Parameters that every receiver-driven transport has under these names; its configuration describes them.
@@ -57,6 +76,21 @@ macro_rules! shared_parameters {
             #[inline]
             fn shared(&self) -> $crate::common::Shared {
                 self.shared_parameters()
+            }
+
+            fn shared_mut(&mut self) -> $crate::common::SharedMut<'_> {
+                $crate::common::SharedMut {
+                    max_payload: &mut self.max_payload,
+                    header_bytes: &mut self.header_bytes,
+                    control_bytes: &mut self.control_bytes,
+                    patience: &mut self.patience,
+                    finished_for: &mut self.finished_for,
+                    max_message_bytes: &mut self.max_message_bytes,
+                    max_exchanges: &mut self.max_exchanges,
+                    max_finished: &mut self.max_finished,
+                    max_control: &mut self.max_control,
+                    max_gaps: &mut self.max_gaps,
+                }
             }
         }
 
