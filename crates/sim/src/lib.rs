@@ -16,7 +16,7 @@ pub mod config;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, has_streams, mean_gap, run};
+pub use build::{BuildError, mean_gap, run};
 pub use cluster::{Attached, Cluster, ClusterError, ClusterNode, ClusterSetup};
 pub use config::RunConfig;
 pub use rackweave_switch::events;

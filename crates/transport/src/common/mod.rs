@@ -22,8 +22,10 @@ pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
+#[cfg(test)]
+pub(crate) use parameters::Bounds;
 pub(crate) use parameters::shared_parameters;
-pub(crate) use parameters::{Parameters, Shared, SharedMut};
+pub(crate) use parameters::{Parameters, Shared};
 
 /// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;

@@ -7,24 +7,20 @@ pub trait Parameters: core::fmt::Debug + Clone {
     /// Those that all of these transports have.
     fn shared(&self) -> Shared;
 
-    /// The same, to be changed.
-    fn shared_mut(&mut self) -> SharedMut<'_>;
+    /// The bounds of its memory, to be lowered by tests.
+    #[cfg(test)]
+    fn bounds(&mut self) -> Bounds<'_>;
 }
 
-/// Some of the fields of [`Shared`], as they are in a configuration.
+/// The bounds of a host's memory, as they are in a configuration.
+#[cfg(test)]
 #[derive(Debug)]
-#[allow(missing_docs, reason = "each configuration describes them")]
-pub struct SharedMut<'a> {
-    pub max_payload: &'a mut u32,
-    pub header_bytes: &'a mut u32,
-    pub control_bytes: &'a mut u32,
-    pub patience: &'a mut Span,
-    pub finished_for: &'a mut Span,
-    pub max_message_bytes: &'a mut u32,
-    pub max_exchanges: &'a mut u32,
-    pub max_finished: &'a mut u32,
-    pub max_control: &'a mut u32,
-    pub max_gaps: &'a mut u16,
+pub struct Bounds<'a> {
+    pub(crate) max_message_bytes: &'a mut u32,
+    pub(crate) max_exchanges: &'a mut u32,
+    pub(crate) max_finished: &'a mut u32,
+    pub(crate) max_control: &'a mut u32,
+    pub(crate) max_gaps: &'a mut u16,
 }
 
 /// Parameters that every receiver-driven transport has under these names; its configuration describes them.
@@ -68,23 +64,58 @@ impl Shared {
     }
 }
 
-/// Implements [`Parameters`] for a configuration with fields of the names above, and what follows from them. Expects an
+/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and what follows
+/// from them. `header_bytes` is the wire header of data, `control_bytes` that of the longest other packet. Expects an
 /// `InvalidConfig` with the variants `Zero`, `TooLong`, `Priority` and `FinishedFor`.
 macro_rules! shared_parameters {
-    ($config:ty, ask_interval: $ask_interval:ident, priorities: [$($priority:ident),+]) => {
+    (
+        $config:ty,
+        name: $name:literal,
+        ask_interval: $ask_interval:ident,
+        priorities: [$($priority:ident),+],
+        header_bytes: $header_bytes:expr,
+        control_bytes: $control_bytes:expr,
+    ) => {
+        impl $crate::profile::Profile for $config {
+            type Host = super::Host;
+            type Error = InvalidConfig;
+
+            const NAMES: &'static [&'static str] = &[$name];
+
+            fn check(&self) -> Result<(), InvalidConfig> {
+                self.check()
+            }
+
+            fn framing(&self) -> rackweave_core::Framing {
+                self.framing()
+            }
+
+            fn over_udp(mut self) -> Self {
+                self.header_bytes = $crate::profile::UDP_FRONT + $header_bytes;
+                self.control_bytes = $crate::profile::UDP_FRONT + $control_bytes;
+                self.max_payload = rackweave_core::frame::MTU - self.header_bytes;
+                self
+            }
+
+            fn patient(mut self, at_least: Span) -> Self {
+                if self.patience < at_least {
+                    let margin = self.finished_for.0.saturating_sub(self.patience.0);
+                    self.patience = at_least;
+                    self.finished_for = Span(at_least.0.saturating_add(margin));
+                }
+                self
+            }
+        }
+
         impl $crate::common::Parameters for $config {
             #[inline]
             fn shared(&self) -> $crate::common::Shared {
                 self.shared_parameters()
             }
 
-            fn shared_mut(&mut self) -> $crate::common::SharedMut<'_> {
-                $crate::common::SharedMut {
-                    max_payload: &mut self.max_payload,
-                    header_bytes: &mut self.header_bytes,
-                    control_bytes: &mut self.control_bytes,
-                    patience: &mut self.patience,
-                    finished_for: &mut self.finished_for,
+            #[cfg(test)]
+            fn bounds(&mut self) -> $crate::common::Bounds<'_> {
+                $crate::common::Bounds {
                     max_message_bytes: &mut self.max_message_bytes,
                     max_exchanges: &mut self.max_exchanges,
                     max_finished: &mut self.max_finished,

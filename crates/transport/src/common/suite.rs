@@ -146,7 +146,7 @@ fn makes<S: Scheme>(config: S::Config) -> impl Fn(HostId) -> Driven<S> {
 
 pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
     let mut config = usual::<S>();
-    let bounds = config.shared_mut();
+    let bounds = config.bounds();
     (*bounds.max_exchanges, *bounds.max_message_bytes) = (2, 1_000_000);
     let mut host = host::<S>(config);
     let mut submit = |n: MessageId, bytes, kind| {
@@ -183,7 +183,7 @@ pub(crate) fn a_packet_that_comes_again_after_the_end_is_acknowledged<S: Subject
 
 pub(crate) fn without_room_to_remember_nothing_new_begins<S: Subject>() {
     let mut config = usual::<S>();
-    *config.shared_mut().max_finished = 4;
+    *config.bounds().max_finished = 4;
     let remembered = config.shared().finished_for;
     let mut network = network::<S>(&config, 2, Span::from_us(1));
     for n in 1..=4 {
@@ -205,7 +205,7 @@ pub(crate) fn without_room_to_remember_nothing_new_begins<S: Subject>() {
 
 pub(crate) fn wrong_lengths_are_discarded<S: Subject>() {
     let mut config = usual::<S>();
-    *config.shared_mut().max_message_bytes = 1_000_000;
+    *config.bounds().max_message_bytes = 1_000_000;
     let full = config.shared().max_payload;
     let len = full as u16;
     let mut host = host::<S>(config);
@@ -250,7 +250,7 @@ pub(crate) fn what_a_silent_peer_began_is_forgotten<S: Subject>() {
 
 pub(crate) fn control_packets_that_wait_are_limited<S: Subject>() {
     let mut config = usual::<S>();
-    *config.shared_mut().max_control = 10;
+    *config.bounds().max_control = 10;
     let mut host = host::<S>(config);
     for n in 0..1_000 {
         let _ = host.handle_packet(Time::ZERO, 0, &forged::<S>(id(n), S::ASK));
@@ -324,7 +324,7 @@ fn flood<S: Subject>(config: S::Config, seed: u64, packets: u32, sources: u64) {
 
 pub(crate) fn forged_packets_do_no_harm<S: Subject>(seed: u64) {
     let mut config = usual::<S>();
-    let bounds = config.shared_mut();
+    let bounds = config.bounds();
     (*bounds.max_exchanges, *bounds.max_control) = (30, 50);
     (*bounds.max_finished, *bounds.max_gaps) = (20, 10);
     flood::<S>(config, seed, 3_000, 5);
@@ -332,7 +332,7 @@ pub(crate) fn forged_packets_do_no_harm<S: Subject>(seed: u64) {
 
 pub(crate) fn a_flood_from_everywhere_is_bounded<S: Subject>() {
     let mut config = usual::<S>();
-    let bounds = config.shared_mut();
+    let bounds = config.bounds();
     (*bounds.max_exchanges, *bounds.max_control, *bounds.max_finished) = (100, 50, 100);
     flood::<S>(config, 1, 60_000, 1 << 30);
 }
@@ -368,14 +368,14 @@ pub(crate) fn a_silent_peer_leaves_nothing_behind<S: Subject>() {
 
 pub(crate) fn spoofed_sources_leave_nothing_behind<S: Subject>() {
     let mut config = usual::<S>();
-    *config.shared_mut().max_exchanges = 5_000;
+    *config.bounds().max_exchanges = 5_000;
     let patience = config.shared().patience;
     chaos::spoofed_sources(makes::<S>(config), held, 5_000, patience * 3);
 }
 
 pub(crate) fn forged_packets_of_all_types_leave_nothing_behind<S: Subject>() {
     let mut config = usual::<S>();
-    let bounds = config.shared_mut();
+    let bounds = config.bounds();
     (*bounds.max_exchanges, *bounds.max_control, *bounds.max_finished) = (200, 100, 100);
     let patience = config.shared().patience;
     let forge = |rng: &mut Rng, from: HostId| any_packet::<S>(rng, from.0);

@@ -4,6 +4,8 @@ use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 use thiserror::Error;
 
+use crate::profile::{Profile, UDP_FRONT};
+
 /// Parameters of datagrams: plain numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -106,5 +108,31 @@ impl Config {
             header_bytes: self.header_bytes,
             spray_above_bytes: if self.spray { 0 } else { u32::MAX },
         }
+    }
+}
+
+impl Profile for Config {
+    type Host = super::Host;
+    type Error = InvalidConfig;
+
+    const NAMES: &'static [&'static str] = &["datagram"];
+
+    fn check(&self) -> Result<(), InvalidConfig> {
+        self.check()
+    }
+
+    fn framing(&self) -> Framing {
+        self.framing()
+    }
+
+    fn over_udp(mut self) -> Self {
+        self.header_bytes = UDP_FRONT + HEADER_BYTES;
+        self.max_payload = frame::MTU - self.header_bytes;
+        self
+    }
+
+    /// A sender waits for no answer.
+    fn patient(self, _: Span) -> Self {
+        self
     }
 }

@@ -1,6 +1,7 @@
 //! NDP's parameters.
 
 use rackweave_core::{Rate, Span};
+use rackweave_wire::ndp::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -171,7 +172,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: max_rto, priorities: [data_priority, control_priority]);
+shared_parameters!(
+    Config,
+    name: "ndp",
+    ask_interval: max_rto,
+    priorities: [data_priority, control_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::PULL,
+);
 
 #[cfg(test)]
 mod tests {

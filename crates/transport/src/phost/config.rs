@@ -1,6 +1,7 @@
 //! pHost's parameters.
 
 use rackweave_core::{Rate, Span, frame};
+use rackweave_wire::phost::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -205,7 +206,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: max_rts_interval, priorities: [control_priority, short_priority, long_priority]);
+shared_parameters!(
+    Config,
+    name: "phost",
+    ask_interval: max_rts_interval,
+    priorities: [control_priority, short_priority, long_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::RTS,
+);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Polo's parameters.
 
 use rackweave_core::{Rate, Span, frame};
+use rackweave_wire::polo::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -248,7 +249,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: pause_probe, priorities: [data_priority, control_priority]);
+shared_parameters!(
+    Config,
+    name: "polo",
+    ask_interval: pause_probe,
+    priorities: [data_priority, control_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::ADJOINT,
+);
 
 #[cfg(test)]
 mod tests {
