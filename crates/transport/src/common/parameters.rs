@@ -150,7 +150,7 @@ macro_rules! shared_parameters {
                 self.shared_parameters().framing()
             }
 
-            /// Packets of a message of so many bytes.
+            /// Packets of a message of this length.
             pub(super) const fn packets(&self, bytes: u32) -> u32 {
                 bytes.div_ceil(self.max_payload)
             }

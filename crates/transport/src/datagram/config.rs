@@ -15,7 +15,7 @@ pub struct Config {
     pub header_bytes: u32,
     /// The queue in switches.
     pub priority: u8,
-    /// Whether switches pick a path for each packet anew.
+    /// Whether switches pick a path for each packet.
     pub spray: bool,
     /// A message of which nothing has arrived for so long is forgotten.
     pub forget_after: Span,
@@ -29,8 +29,8 @@ pub struct Config {
     /// Gaps between arrived packets that are remembered for a message. A packet that would make
     /// one more is dropped.
     pub max_gaps: u16,
-    /// Delivered messages that are remembered. While there are so many, no new one begins: it
-    /// could be an old one.
+    /// Delivered messages that are remembered. While that many are, no new one begins, because
+    /// it could be an old one.
     pub max_finished: u32,
     /// For how long they are remembered: longer than any packet is on its way.
     pub finished_for: Span,
