@@ -8,12 +8,14 @@ pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;
-mod over_udp;
-mod patient;
+#[cfg(test)]
+mod patient_tests;
 pub mod phost;
 pub mod polo;
+mod profile;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
 pub use machine::{Machine, TransportConfig};
+pub use profile::Profile;

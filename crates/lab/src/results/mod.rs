@@ -21,7 +21,7 @@ pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
-use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
+use crate::scenario::{PointSpec, Scenario, Unfinished};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others follow from
 /// scenario and seed, byte for byte.
@@ -335,7 +335,7 @@ impl PointResult {
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
-                transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
+                transport: spec.config.streams[stream].transport.name().to_owned(),
                 label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,

@@ -31,7 +31,6 @@ pub use self::hosts::Hosts;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
 pub use self::text::ScenarioText;
-pub use self::transport::transport_name;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -42,6 +42,7 @@ mod grants;
 pub mod leverage;
 mod pacer;
 mod peer;
+mod profile;
 mod receiver;
 mod repair;
 mod rpc;

@@ -33,6 +33,7 @@ mod config;
 mod congestion;
 mod connection;
 mod host;
+mod profile;
 mod receiver;
 mod rtt;
 mod sender;
