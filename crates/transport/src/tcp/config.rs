@@ -13,6 +13,10 @@ pub enum CongestionControl {
     Cubic,
     /// DCTCP (RFC 8257): the cut follows the share of marked bytes.
     Dctcp,
+    /// The tests' controller of delay.
+    #[cfg(test)]
+    #[allow(missing_docs, reason = "for tests")]
+    Delay { target: Span },
 }
 
 /// TCP's parameters. [`Config::tcp`] and [`Config::dctcp`] are the profiles to start from.

@@ -35,6 +35,7 @@ mod connection;
 mod host;
 mod receiver;
 mod rtt;
+mod send_times;
 mod sender;
 mod stream;
 mod timers;

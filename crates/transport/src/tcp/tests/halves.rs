@@ -3,6 +3,7 @@
 use rackweave_core::{Kind, MessageId, Placement, Slice, Span, Time};
 
 use crate::tcp::Config;
+use crate::tcp::congestion::Controller as _;
 use crate::tcp::receiver::{Arrived, Receiver};
 use crate::tcp::sender::{Acked, Segment, Sender};
 
