@@ -312,7 +312,7 @@ impl Host {
         if let Some(id) = id {
             self.events.push_back(Event::Failed { peer, id: MessageId(id), reason });
         }
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
     fn submit_outgoing(&mut self, now: Time, message: Submit, length: u32) -> Result<(), Refused> {
@@ -404,7 +404,6 @@ impl Node for Host {
         if packet.src == self.id || packet.dst != self.id {
             return Placement::Discard;
         }
-        self.leverage.now = now;
         let placement = self.handle_header(now, packet);
         if self.config.leverage.measure_rtt {
             self.note_stamps(now, packet);
@@ -413,7 +412,6 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        self.leverage.now = now;
         if let Some(due) = self.next_tick.filter(|at| *at <= now) {
             self.note_lateness(due, now);
             self.handle_tick(now);
@@ -424,9 +422,8 @@ impl Node for Host {
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
-        self.leverage.now = now;
         while let Some(control) = self.control.pop_front() {
-            if let Some(packet) = self.control_packet(control) {
+            if let Some(packet) = self.control_packet(now, control) {
                 return Some(packet);
             }
         }
@@ -494,11 +491,10 @@ impl Transport for Host {
             },
             Known::No | Known::Finished => None,
         };
-        self.leverage.now = now;
         if let Some(slot) = submitted.or(arriving) {
             let is_server = self.rpcs.get(slot).id & 1 == 1;
             self.remove_rpc(now, slot, is_server);
-            self.issue_grants();
+            self.issue_grants(now);
         }
     }
 
@@ -518,7 +514,6 @@ impl Transport for Host {
     }
 
     fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
-        self.leverage.now = now;
         self.open_stream(now, stream)
     }
 
@@ -530,12 +525,10 @@ impl Transport for Host {
         bytes: u64,
         end: bool,
     ) -> Result<(), Refused> {
-        self.leverage.now = now;
         self.write_stream(now, peer, id.0, bytes, end)
     }
 
     fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
-        self.leverage.now = now;
         self.consume_stream(now, peer, id.0 ^ 1, bytes);
     }
 }

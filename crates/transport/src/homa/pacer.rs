@@ -42,12 +42,11 @@ impl Host {
     }
 
     /// New data for this peer have been handed to the link.
-    pub(super) fn note_sent(&mut self, peer: u32, wire_bytes: u32) {
+    pub(super) fn note_sent(&mut self, now: Time, peer: u32, wire_bytes: u32) {
         let config = &self.config;
         if !config.leverage.rtt_pacer {
             return;
         }
-        let now = self.leverage.now;
         let packets = u64::from(config.leverage.back_off_packets);
         let congested = self.peers.get_mut(peer).path.as_deref().is_some_and(|path| path.congested);
         if congested && packets > 0 {

@@ -164,7 +164,7 @@ impl Host {
         if left == 0 {
             self.arrived(now, slot);
         }
-        self.issue_grants();
+        self.issue_grants(now);
         if self.repairs.is_due() {
             self.repair();
         }
@@ -178,7 +178,7 @@ impl Host {
         let State::Receiving(incoming) = &rpc.state else { return };
         let length = incoming.length;
         let bytes = u64::from(length);
-        self.echo_at_end(host, id, one_way, length);
+        self.echo_at_end(now, host, id, one_way, length);
         let is_client = id & 1 == 0;
         let kind = match (is_client, one_way) {
             (true, _) => Kind::Response,
@@ -271,23 +271,23 @@ impl Host {
     }
 
     /// Makes all grants that may be made now.
-    pub(super) fn issue_grants(&mut self) {
+    pub(super) fn issue_grants(&mut self, now: Time) {
         if self.grants.is_empty() {
             return;
         }
         let mut rank = 0;
         while let Some((at, grant)) = self.grants.next(&self.config, &self.peers, rank) {
             // A message that needs no more grants leaves the list, and others move up.
-            rank = if self.grant(grant) { 0 } else { at + 1 };
+            rank = if self.grant(now, grant) { 0 } else { at + 1 };
         }
         if self.grants.fifo_due(&self.config) {
-            self.grant_oldest();
+            self.grant_oldest(now);
             self.grants.fifo_done();
         }
     }
 
     /// Makes one grant; whether it was the message's last.
-    fn grant(&mut self, grant: Grant) -> bool {
+    fn grant(&mut self, now: Time, grant: Grant) -> bool {
         let Grant { slot, offset, mut priority } = grant;
         let rpc = self.rpcs.get_mut(slot);
         let (host, id, birth, peer) = (rpc.host, rpc.id, rpc.birth, rpc.peer);
@@ -310,15 +310,14 @@ impl Host {
             self.grants.remove(&self.rpcs, list, key);
         }
         if !waits {
-            let decided = self.leverage.now;
-            self.control.push_back(Control::Grant { slot, host, id, decided });
+            self.control.push_back(Control::Grant { slot, host, id, decided: now });
         }
         last
     }
 
     /// The FIFO share (facts 1.4, step 7): a grant to the oldest message that has few bytes on the
     /// way, at the highest scheduled priority.
-    fn grant_oldest(&mut self) {
+    fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;
         // Those before it have much on the way, so that they are few.
         let oldest = self.grants.by_age().find_map(|slot| {
@@ -328,7 +327,7 @@ impl Host {
         if let Some((slot, incoming)) = oldest {
             let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
             let offset = config.whole_packets(wanted, incoming.limit);
-            self.grant(Grant { slot, offset, priority: config.max_sched_priority });
+            self.grant(now, Grant { slot, offset, priority: config.max_sched_priority });
         }
     }
 }

@@ -16,7 +16,7 @@ const ALL: u32 = u32::MAX;
 
 impl Host {
     /// Makes the control packet; `None` if it has become pointless.
-    pub(super) fn control_packet(&mut self, control: Control) -> Option<Packet<Header>> {
+    pub(super) fn control_packet(&mut self, now: Time, control: Control) -> Option<Packet<Header>> {
         let (dst, header) = match control {
             Control::Other { dst, header } => (dst, header),
             Control::Grant { slot, host, id, decided } => {
@@ -31,7 +31,7 @@ impl Host {
                 incoming.grant_waits = false;
                 let (offset, priority) = (incoming.granted, incoming.priority);
                 let one_way = rpc.one_way;
-                let stamps = self.grant_stamps(host, decided);
+                let stamps = self.grant_stamps(now, host, decided);
                 let body = Body::Grant { offset, priority, resend_all: false, stamps };
                 (host, Header { id: Id64::new(id), one_way, body })
             }
@@ -68,7 +68,7 @@ impl Host {
         self.queue.again_sent(more);
         // "RESEND retransmissions at num_priorities - 1" (facts 1.3).
         let priority = self.config.num_priorities - 1;
-        Some(self.data_packet(slot, offset, end - offset, Some(priority)))
+        Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
     }
 
     /// The next packet of new data, shortest message first.
@@ -92,20 +92,21 @@ impl Host {
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(Ready { left, slot, birth }, more);
-        let packet = self.data_packet(slot, offset, end - offset, None);
-        self.note_sent(self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
+        let packet = self.data_packet(now, slot, offset, end - offset, None);
+        self.note_sent(now, self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
         Some(packet)
     }
 
     /// A DATA packet; `again` is the priority of a retransmission.
     fn data_packet(
         &mut self,
+        now: Time,
         slot: u32,
         offset: u32,
         len: u32,
         again: Option<u8>,
     ) -> Packet<Header> {
-        let stamps = self.data_stamps(self.rpcs.get(slot).peer, len, again.is_some());
+        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, again.is_some());
         let rpc = self.rpcs.get(slot);
         let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let State::Sending(outgoing) = &rpc.state else {

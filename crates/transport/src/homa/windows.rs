@@ -124,8 +124,6 @@ impl UnscheduledRatio {
 /// What a host needs for Leverage Homa besides what it knows of each peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The time of the call that is being handled.
-    pub(super) now: Time,
     /// When the host's software last turned out to be late: its timer was handled at this time
     /// instead of when it was due.
     late_at: Option<Time>,
@@ -142,7 +140,6 @@ impl Host {
 
     /// The timer that was due at `due` is handled.
     pub(super) fn note_lateness(&mut self, due: Time, now: Time) {
-        self.leverage.now = now;
         if due < now {
             self.leverage.late_at = Some(now);
         }
@@ -173,7 +170,6 @@ impl Host {
 
     /// A message of `length` bytes was submitted, of which so many are unscheduled.
     pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
-        self.leverage.now = now;
         if self.config.leverage.unscheduled_ratio {
             let throttled = !self.queue.nothing_new();
             let leverage = &self.config.leverage;
@@ -182,12 +178,17 @@ impl Host {
     }
 
     /// The time stamps of a DATA packet that is handed to the link now.
-    pub(super) fn data_stamps(&mut self, peer: u32, len: u32, again: bool) -> DataStamps {
+    pub(super) fn data_stamps(
+        &mut self,
+        now: Time,
+        peer: u32,
+        len: u32,
+        again: bool,
+    ) -> DataStamps {
         let config = &self.config;
         if !config.leverage.measure_rtt || len < config.max_payload || again {
             return DataStamps::default();
         }
-        let now = self.leverage.now;
         let path = self.peers.get_mut(peer).path.get_or_insert_default();
         let sent_at = path.data.send(now, path.probe_interval());
         let echo = match path.kept_grant.take() {
@@ -199,11 +200,10 @@ impl Host {
     }
 
     /// The time stamps of a GRANT that is handed to the link now, and was decided on at `decided`.
-    pub(super) fn grant_stamps(&mut self, to: HostId, decided: Time) -> GrantStamps {
+    pub(super) fn grant_stamps(&mut self, now: Time, to: HostId, decided: Time) -> GrantStamps {
         if !self.config.leverage.measure_rtt {
             return GrantStamps::default();
         }
-        let now = self.leverage.now;
         let Some(peer) = self.peers.find(to) else { return GrantStamps::default() };
         let path = peer.path.get_or_insert_default();
         let sent_at = path.grants.send(now, path.probe_interval());
@@ -222,11 +222,17 @@ impl Host {
     /// now, in a GRANT that grants nothing new. Without that, messages that fit the unscheduled
     /// window would tell their sender nothing of the congestion that they make, and the window
     /// would never shrink (ours). Messages of one packet are not worth another.
-    pub(super) fn echo_at_end(&mut self, to: HostId, id: u64, one_way: bool, length: u32) {
+    pub(super) fn echo_at_end(
+        &mut self,
+        now: Time,
+        to: HostId,
+        id: u64,
+        one_way: bool,
+        length: u32,
+    ) {
         if !self.config.leverage.measure_rtt || length <= self.config.max_payload {
             return;
         }
-        let now = self.leverage.now;
         let Some(path) = self.peers.find(to).and_then(|peer| peer.path.as_deref_mut()) else {
             return;
         };

@@ -316,7 +316,7 @@ impl Host {
     pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
         self.tell_reset(slot, Reason::Cancelled);
         self.remove_stream(now, slot, Reason::Cancelled);
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
     /// The stream fails here; the peer is told.
@@ -360,7 +360,7 @@ impl Host {
             },
         );
         self.events.push_back(Event::Failed { peer, id, reason });
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
     fn remove_stream(&mut self, now: Time, slot: u32, reason: Reason) {
@@ -378,14 +378,13 @@ impl Host {
     }
 
     /// Has a CREDIT sent; what it says is looked up then.
-    fn queue_credit(&mut self, slot: u32) {
+    fn queue_credit(&mut self, now: Time, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
         if let State::Stream(stream) = &mut rpc.state
             && !core::mem::replace(&mut stream.receive.incoming.grant_waits, true)
         {
-            let decided = self.leverage.now;
-            self.control.push_back(Control::Grant { slot, host, id, decided });
+            self.control.push_back(Control::Grant { slot, host, id, decided: now });
         }
     }
 

@@ -255,9 +255,9 @@ impl Host {
         if bytes > 0 || end {
             self.events.push_back(Event::Stream(StreamEvent::Readable { peer, id, bytes, end }));
         }
-        self.issue_grants();
+        self.issue_grants(now);
         if asks {
-            self.queue_credit(slot);
+            self.queue_credit(now, slot);
             self.ask_if_late(now, slot, idle);
         }
         self.acknowledge(now, slot, len > 0 && fresh == 0);
@@ -284,7 +284,7 @@ impl Host {
             || more > 0 && receive.told_allowed <= received
             || received - receive.told_received >= two_packets;
         if at_once {
-            return self.queue_credit(slot);
+            return self.queue_credit(now, slot);
         }
         let news =
             more > 0 || received > receive.told_received || receive.ended && !receive.told_ended;
@@ -330,7 +330,7 @@ impl Host {
         self.change_receiving(slot, |receive| {
             receive.consumed = receive.consumed.saturating_add(bytes).min(receive.received());
         });
-        self.issue_grants();
+        self.issue_grants(now);
         self.acknowledge(now, slot, false);
     }
 }

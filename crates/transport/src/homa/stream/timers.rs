@@ -91,7 +91,7 @@ impl Host {
             return self.fail_stream(now, slot, FailReason::Deadline);
         }
         if stream.credit_due <= now {
-            self.queue_credit(slot);
+            self.queue_credit(now, slot);
             if let Some(stream) = self.stream_mut(slot) {
                 stream.credit_due = Time::MAX;
             }
