@@ -1,4 +1,4 @@
-//! Random streams by name: adding a host, or one more draw, does not shift the others.
+//! Named random streams: another host, or one more draw in one stream, does not change the others.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg64Mcg;

@@ -12,7 +12,8 @@ pub struct Cutoffs {
 }
 
 impl Cutoffs {
-    /// The kernel module's defaults: 200, 2800 and 15000 bytes, and everything longer (facts 1.2).
+    /// The kernel module's defaults: 200, 2800 and 15000 bytes, and everything longer
+    /// (docs/sources.md#homa-parameters).
     pub const LINUX: Self = Self {
         longest: [u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, 15_000, 2_800, 200],
         num_priorities: 8,
@@ -57,8 +58,8 @@ impl Cutoffs {
         core::array::from_fn(|i| self.longest[7 - i])
     }
 
-    /// The priority by this many bytes: "from the highest down, the first whose cutoff is not
-    /// below" (facts 1.3).
+    /// The priority of this many bytes: from the highest level down, the first whose cutoff is not below
+    /// them (docs/sources.md#homa-sending).
     #[must_use]
     #[inline]
     pub fn priority(&self, bytes: u32) -> u8 {
@@ -91,7 +92,7 @@ impl Cutoffs {
 /// Divides `num_priorities` levels for a workload of these (size, weight) pairs: unscheduled levels
 /// in proportion to the unscheduled bytes, at least one, and at least one scheduled level left; the
 /// cutoffs such that each unscheduled level carries about as many bytes (SIGCOMM'18 section 3.4;
-/// facts 1.5). Counts payload bytes, by the length of messages, as `HomaModule` does.
+/// docs/sources.md#homa-cutoffs). Counts payload bytes, by the length of messages, as `HomaModule` does.
 ///
 /// Sizes may come in any order; sizes and weights of zero or less count nothing. Without any bytes
 /// at all there is one unscheduled level.

@@ -63,7 +63,7 @@ pub struct Leverage {
     pub rtt_pacer: bool,
     /// It sends so much of the link without grants while round trips are short, in 1/1000.
     pub trickle_share: u32,
-    /// And leaves room for so many packets behind each one to a peer with congestion.
+    /// And leaves room for this many packets behind each one to a peer with congestion.
     pub back_off_packets: u32,
 }
 

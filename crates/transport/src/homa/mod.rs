@@ -10,25 +10,25 @@
 //!
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
-//! - `receiver`: arriving data; `grants`: who is granted.
-//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are asked for; `rpc`, `peer`:
+//! - `receiver`: arriving data; `grants`: which messages are granted.
+//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are requested; `rpc`, `peer`:
 //!   the state.
 //! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
 //!
 //! # Events
-//! A response says that its request has arrived: a request has no [`Event::Sent`] of its own.
+//! A response implies that its request has arrived: a request has no [`Event::Sent`] of its own.
 //! One-way messages (ours: a flag in the common header) are acknowledged as responses are.
 //!
 //! # At most once
 //! A finished RPC is remembered for [`Config::finished_ticks`], so that packets that come late or
-//! twice are not taken for a new one (the known gap of Homa: facts 1.6, last line). If there is no
+//! twice are not mistaken for a new one (the known gap of Homa: docs/sources.md#homa-loss). If there is no
 //! room to remember it, ids of that peer up to it are refused for that time: their messages fail
 //! with a reason rather than being delivered twice. A peer that restarts has forgotten all this.
 //!
 //! # Memory
 //! Whatever arrives, a host holds at most [`Config::max_rpcs`] RPCs (more are refused with
 //! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
-//! each; as many peers, with [`Config::max_acks_queued`] ids each, of which idle ones make room;
+//! each; as many peers, with [`Config::max_acks_queued`] ids each, and idle peers make room for new ones;
 //! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and
 //! [`Config::max_control`] packets that wait for the link, besides a GRANT for each RPC. What a silent
 //! peer has begun is forgotten after [`Config::patience`], and fails after it if the application
@@ -82,7 +82,7 @@ const SERVER_PORT: u16 = 99;
 /// A control packet that waits for the link.
 #[derive(Clone, Copy, Debug)]
 enum Control {
-    /// A GRANT: what it says is looked up when it is sent, so that a newer grant replaces it.
+    /// A GRANT. Its fields are looked up when it is sent, so that a newer grant replaces it.
     Grant {
         slot: u32,
         host: HostId,
@@ -96,7 +96,7 @@ enum Control {
     },
 }
 
-/// An RPC of which it is remembered that it is finished.
+/// A finished RPC, remembered so that late packets of it are recognised.
 #[derive(Clone, Copy, Debug)]
 struct Finished {
     tick: u32,
@@ -181,7 +181,7 @@ impl Host {
         u32::try_from(now.0 / self.config.tick.0.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The timer runs from the first RPC on, and stops at a tick that finds none.
+    /// Starts the timer, which stops at a tick that finds no RPC.
     fn start_timer(&mut self, now: Time) {
         if self.next_tick.is_none() {
             self.next_tick = Some(now.saturating_add(self.config.tick));
@@ -210,8 +210,8 @@ impl Host {
         Some(self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state))
     }
 
-    /// Ends an RPC in whatever state it is, without an event. `finished`: packets of it that still
-    /// come are answered as those of a finished one.
+    /// Ends an RPC in any state, without an event. `finished`: later packets of it are answered as those of a
+    /// finished one.
     fn remove_rpc(&mut self, now: Time, slot: u32, finished: bool) {
         let (host, id, peer) = {
             let rpc = self.rpcs.get(slot);
@@ -272,7 +272,7 @@ impl Host {
         }
     }
 
-    /// Queues a control packet; with too many waiting it is lost, as any packet may be.
+    /// Queues a control packet. If too many wait already it is dropped, as the network may drop any packet.
     fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
         if self.control.len() < self.config.max_control as usize {
             let header = Header { id: Id64::new(id), one_way, body };
@@ -293,7 +293,7 @@ impl Host {
             .sprayed(self.config.spray)
     }
 
-    /// Tells the application that an RPC will not complete, and forgets it.
+    /// Reports to the application that an RPC will not complete, and forgets it.
     fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, local) = (rpc.host, rpc.id);

@@ -1,6 +1,6 @@
 //! A pacer that knows round trips (slide "Future Improvements": "when RTT is low, although GRANT is not
 //! received, try to send some packets at a relatively low rate. When RTT is high, transmit less
-//! packets to NIC"). How low, and how much less, is ours; nobody has published such a pacer.
+//! packets to NIC"). How low, and how much less, is ours: no such pacer was published.
 
 use rackweave_core::{Span, Time};
 

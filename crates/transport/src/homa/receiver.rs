@@ -9,9 +9,9 @@ use super::grants::{Grant, Key};
 use super::rpc::{Incoming, Known, State};
 use super::{Control, Host};
 
-/// Ids in one ACK packet besides the common header's. The kernel module's has room for five (facts
-/// 1.1); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
-/// the rest, or the next packets tell it.
+/// Ids in one ACK packet besides the common header's. The kernel module's has room for five
+/// (docs/sources.md#homa-wire-format); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
+/// the rest, or the next packets acknowledge them.
 const ACK_OTHERS: usize = 3;
 
 impl Host {
@@ -66,7 +66,7 @@ impl Host {
                 State::Sending(_) if is_client && !self.rpcs.get(slot).one_way => {}
                 _ => return None,
             },
-            // The peer goes on because it has not heard that the message has arrived.
+            // The peer continues because the acknowledgement was lost or is on the way.
             Known::Finished => {
                 self.send_ack(from, id, header.one_way);
                 return None;
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// Notes that the peer is to be told that an RPC is finished here.
+    /// Queues the acknowledgement of an RPC that is finished here.
     fn queue_ack(&mut self, peer: u32, host: HostId, id: u64, one_way: bool) {
         // 0 is "none" in a DATA packet.
         if id == 0 {
@@ -222,7 +222,7 @@ impl Host {
         self.send_control(host, id, one_way, Body::Ack { count: count as u8, others });
     }
 
-    /// NEED_ACK (facts 1.6): the sender of a response or one-way message asks whether it arrived.
+    /// NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether it arrived.
     pub(super) fn handle_need_ack(&mut self, from: HostId, header: &Header) {
         let (id, one_way) = (header.local_id(), header.one_way);
         let slot = match self.rpcs.find(from, id) {
@@ -315,7 +315,7 @@ impl Host {
         last
     }
 
-    /// The FIFO share (facts 1.4, step 7): a grant to the oldest message that has few bytes on the
+    /// The FIFO share (docs/sources.md#homa-grants, rule 7): a grant to the oldest message that has few bytes on the
     /// way, at the highest scheduled priority.
     fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;

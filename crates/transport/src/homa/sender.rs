@@ -1,4 +1,4 @@
-//! The sender: what goes next, and what receivers tell it.
+//! The sender: which packet leaves next, and how control packets from receivers are handled.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
@@ -46,7 +46,7 @@ impl Host {
             Body::Ack { .. } => sizes.ack,
             Body::Stream(stream) => self.config.streams.l3_bytes(&stream),
         };
-        // Control packets have the highest priority (facts 1.3).
+        // Control packets have the highest priority (docs/sources.md#homa-sending).
         Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
     }
 
@@ -66,7 +66,7 @@ impl Host {
         outgoing.again_from = end;
         let more = outgoing.is_again();
         self.queue.again_sent(more);
-        // "RESEND retransmissions at num_priorities - 1" (facts 1.3).
+        // Retransmissions go at `num_priorities - 1` (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
     }
@@ -127,7 +127,8 @@ impl Host {
                 })
             }
         });
-        // Each packet carries one acknowledgement, if any waits for this peer (facts 1.6).
+        // Each packet carries one acknowledgement, if any waits for this peer
+        // (docs/sources.md#homa-loss).
         let ack_id = if peer.acks.is_empty() { 0 } else { peer.acks.remove(0) };
         let body = Body::Data {
             message_length: outgoing.length,
@@ -155,15 +156,15 @@ impl Host {
         }
     }
 
-    /// The peer is alive and knows the RPC.
+    /// The peer is alive and knows this RPC: restarts its count of silent ticks.
     pub(super) fn heard(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
             self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
         }
     }
 
-    /// BUSY (facts 1.6). Ours: a peer that has told that it is busy with others is asked less and less often,
-    /// since a thousand senders' questions are a load too.
+    /// BUSY (docs/sources.md#homa-loss). Ours: the interval between questions to a busy peer grows with each
+    /// BUSY, because the questions of a thousand senders are a load too.
     pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
         self.heard(from, id);
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
@@ -196,13 +197,13 @@ impl Host {
         }
     }
 
-    /// Lets a message be sent up to `offset`, if that is news; a grant says at which priority.
+    /// Allows a message to be sent up to `offset`, if it was not already; `priority` is a grant's.
     pub(super) fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;
         let State::Sending(outgoing) = &mut rpc.state else { return };
-        // The newest grant is the one that reaches furthest (facts 1.3).
+        // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
         if offset <= outgoing.granted {
             return;
         }
@@ -217,11 +218,10 @@ impl Host {
         }
     }
 
-    /// Sends what was sent of `from..to` again; whether there is any such byte.
+    /// Queues those bytes of `from..to` that were sent before for retransmission; returns whether there are any.
     ///
-    /// One range a message: a second RESEND that comes before the first is served extends the
-    /// range (ours; what is not missing is sent in vain then, and the receiver asks at most once
-    /// in an interval).
+    /// There is one range per message: a second RESEND before the first is served extends it. That is ours,
+    /// and costs duplicates of what lies between, but receivers ask at most once in an interval.
     pub(super) fn send_again(&mut self, slot: u32, from: u32, to: u32) -> bool {
         let config = &self.config;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else { return false };
@@ -240,7 +240,7 @@ impl Host {
         true
     }
 
-    /// RESEND (facts 1.6). The bytes go at the highest priority, which is what receivers ask for.
+    /// RESEND (docs/sources.md#homa-loss). The bytes go at the highest priority, which is what receivers ask for.
     pub(super) fn handle_resend(
         &mut self,
         from: HostId,
@@ -266,7 +266,7 @@ impl Host {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
-                // A range beyond the grants says that a grant was lost.
+                // A range beyond the grants means that a grant was lost.
                 self.allow(slot, end, None);
                 !self.send_again(slot, offset, end)
             }
@@ -279,7 +279,7 @@ impl Host {
         }
     }
 
-    /// UNKNOWN (facts 1.6): a client begins anew, a server gives up.
+    /// UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
     pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;
@@ -292,7 +292,7 @@ impl Host {
             return;
         }
         // The question that UNKNOWN answers may have overtaken the data, and many packets may each
-        // bring one: the client begins anew when it has been silent for long enough, once (ours).
+        // bring one: the client restarts once, after a time of silence (ours).
         // One whose response is arriving notes it for the reason of a failure only: the packet may
         // be older than the response.
         let rpc = self.rpcs.get_mut(slot);
@@ -344,8 +344,8 @@ impl Host {
         let State::Sending(outgoing) = &rpc.state else { return };
         let is_client = id & 1 == 0;
         // An acknowledgement of a message that was not wholly sent, or of a request without a
-        // response, is of a peer that has given up and forgotten (ours; see `Host::fail`). What was
-        // sent before the message was begun anew may have arrived after all.
+        // response, comes from a peer that has given up and forgotten it (ours; see `Host::fail`). What was
+        // sent before the message was restarted may have arrived after all.
         if outgoing.sent_to < outgoing.length || is_client && !rpc.one_way {
             return self.fail(now, slot, FailReason::PeerForgot);
         }

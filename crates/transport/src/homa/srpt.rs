@@ -22,7 +22,7 @@ pub(super) struct SendQueue {
     shortest: Heap<(u32, u64)>,
     /// The same by age, if the oldest has a share.
     oldest: Heap<u64>,
-    /// RPCs of which a range is to be sent again, each at most once.
+    /// RPCs with a range to retransmit, each at most once.
     again: List,
     /// Of 1000 packets, those that are of the oldest message instead of the shortest.
     fifo_fraction: u32,

@@ -1,4 +1,4 @@
-//! What measured round trips decide: congestion, windows, and the unscheduled ratio.
+//! What measured round trips control: congestion detection, windows, and the unscheduled ratio.
 
 use rackweave_core::{HostId, Packet, RoundTrip, Span, Time};
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
@@ -8,7 +8,7 @@ use super::config::Config;
 use super::leverage::{Detection, Leverage};
 use super::rtt::{Kept, Measured, Probes, field_ns};
 
-/// What is known of the path to a peer, once anything of it was measured or is being measured.
+/// Round-trip state of the path to a peer; it exists once a measurement has begun.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerPath {
     /// Times that went out with DATA.
@@ -20,7 +20,7 @@ pub(super) struct PeerPath {
     /// The newest time of the peer's GRANTs, to go back with DATA.
     kept_grant: Kept,
     pub(super) measured: Measured,
-    /// The peer's last round trips say that the network is congested.
+    /// The last round trips to the peer indicate congestion.
     pub(super) congested: bool,
     /// Bytes that a message may send without grants; 0 before the first round trip is measured.
     pub(super) unscheduled: u32,
@@ -65,7 +65,7 @@ impl PeerPath {
         let cap = u32::try_from(link.bytes_in(min)).unwrap_or(u32::MAX).max(packet);
         let recent = self.measured.sending;
         let due = now.since(self.adjusted) >= recent;
-        // How much it shrinks and grows is ours (facts 2): halved at most once in a round trip, which
+        // How much it shrinks and grows is ours (docs/sources.md#leverage-homa): halved at most once in a round trip, which
         // is as long as it takes to see the effect; a packet more in each short one.
         if self.unscheduled == 0 {
             (self.unscheduled, self.adjusted) = (cap, now);
@@ -95,7 +95,7 @@ pub(super) struct UnscheduledRatio {
 }
 
 impl UnscheduledRatio {
-    /// Beyond this no window that 32 bits can say has a byte left.
+    /// After this many halvings a window of 32 bits is zero.
     const MOST: u32 = 31;
 
     pub(super) fn submitted(
@@ -121,11 +121,10 @@ impl UnscheduledRatio {
     }
 }
 
-/// What a host needs for Leverage Homa besides what it knows of each peer.
+/// The state of Leverage Homa at a host, besides that of each peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// When the host's software last turned out to be late: its timer was handled at this time
-    /// instead of when it was due.
+    /// When the host's software was last late: its timer was handled at this time, after it was due.
     late_at: Option<Time>,
     pub(super) ratio: UnscheduledRatio,
     pub(super) pacer: super::pacer::Pacer,
@@ -168,7 +167,7 @@ impl Host {
         bytes
     }
 
-    /// A message of `length` bytes was submitted, of which so many are unscheduled.
+    /// A message of `length` bytes was submitted, `unscheduled` of which need no grant.
     pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
         if self.config.leverage.unscheduled_ratio {
             let throttled = !self.queue.nothing_new();
@@ -220,8 +219,8 @@ impl Host {
 
     /// A message has arrived whole: if the newest time of its sender has not gone back with a GRANT, it does so
     /// now, in a GRANT that grants nothing new. Without that, messages that fit the unscheduled
-    /// window would tell their sender nothing of the congestion that they make, and the window
-    /// would never shrink (ours). Messages of one packet are not worth another.
+    /// window would give their sender no measurement of the congestion that they cause, and the window would
+    /// never shrink (ours). Messages of one packet do not justify a second one.
     pub(super) fn echo_at_end(
         &mut self,
         now: Time,
@@ -258,7 +257,7 @@ impl Host {
             {
                 let path = peer.path.get_or_insert_default();
                 if is_late {
-                    // What it brings is used up, but nothing is learnt from it.
+                    // The echo is consumed, but not measured.
                     path.grants.answered_later(now, stamps.echo);
                     return;
                 }
@@ -310,7 +309,7 @@ impl Host {
         all
     }
 
-    /// Whether the last round trip to this peer says that there is congestion.
+    /// Whether the last round trip to this peer indicates congestion.
     #[cfg(test)]
     pub(super) fn is_congested(&mut self, peer: HostId) -> bool {
         let path = self.peers.find(peer).and_then(|peer| peer.path.as_deref());

@@ -28,20 +28,20 @@ pub(super) enum Role {
     Server,
 }
 
-/// How far a connection is open.
+/// The state of a connection's opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
     /// The SYN is to be sent, for the first time or again.
     Due { again: bool },
     /// The SYN is under way since then (`None` if it was sent again: Karn).
     Sent(Option<Time>),
-    /// No handshake, and nothing heard yet: every segment can open the connection.
+    /// No handshake, and nothing received yet: every segment can open the connection.
     Data,
     /// The peer has answered.
     Done,
 }
 
-/// Who speaks with whom: the key of a connection at a host.
+/// The key of a connection at a host: the peer and both ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) peer: HostId,
@@ -49,23 +49,23 @@ pub(super) struct Key {
     pub(super) ports: u32,
 }
 
-/// What became of an arriving segment.
+/// The result of an arriving segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The connection goes on.
     Continue(Placement),
     /// It ended.
     Ended(FailReason),
-    /// The peer speaks of an older connection and must be told.
+    /// The segment is of an older connection: the peer is to get a reset.
     Stale,
 }
 
-/// What the passing of time did.
+/// The result of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     /// The connection goes on.
     Continue,
-    /// It failed.
+    /// The peer does not answer.
     Failed,
     /// It had nothing to do for long.
     Idle,
@@ -176,7 +176,7 @@ impl Connection {
         self.sender.push(id, len, kind);
     }
 
-    /// When it wants to be looked at, if nothing happens before.
+    /// When [`Connection::handle_timeout`] is to be called, if nothing happens before.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let halves = self.sender.deadline().min(self.receiver.deadline());
         let halves = self.stream.as_ref().map_or(halves, |stream| halves.min(stream.deadline));
@@ -289,8 +289,8 @@ impl Connection {
         self.handle_body(now, packet, config)
     }
 
-    /// A segment without an acknowledgement: the peer has heard nothing on this connection. Its
-    /// `ack` field says where its stream starts.
+    /// A segment without an acknowledgement: the peer has received nothing on this connection. Its `ack` field
+    /// holds the start of its stream.
     fn handle_opening(&mut self, now: Time, packet: &Packet<Header>, config: &Config) -> Verdict {
         let syn = packet.header.flags & flags::SYN != 0;
         if !syn || self.role == Role::Client {
@@ -443,14 +443,14 @@ impl Connection {
         self.bare(flags::FIN | flags::ACK, config)
     }
 
-    /// What tells the peer at once that the connection is no more.
+    /// A reset, which ends the connection at the peer at once.
     pub(super) fn reset_header(&self) -> Header {
         let seq = wire_sequence(self.send_start, self.sender.nxt());
         let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
         Header { seq, ack: 0, window: 0, flags: flags::RST, body }
     }
 
-    /// What acknowledges everything, of a stream that has closed.
+    /// The last acknowledgement of a stream that has closed.
     pub(super) fn last_header(&self) -> Header {
         let seq = wire_sequence(self.send_start, self.sender.nxt());
         let ack = wire_sequence(self.receive_start, self.receiver.nxt());
@@ -544,8 +544,8 @@ impl Connection {
             header.flags |= flags::CWR;
         }
         if self.opening == Opening::Data {
-            // As in a SYN the acknowledgement number means nothing; here it says where the stream
-            // starts, since any segment of the first window may be the first to arrive.
+            // As in a SYN the acknowledgement number has no meaning; here it holds the start of the
+            // stream, since any segment of the first window may be the first to arrive.
             header.flags |= flags::SYN;
             header.ack = self.send_start;
         } else {

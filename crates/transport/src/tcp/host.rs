@@ -1,4 +1,4 @@
-//! The connections of one host: who gets the link next, which timer is next, who opens and closes.
+//! The connections of one host: which one sends next, which timer is next, and how they open and close.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl Host {
         Some(slot)
     }
 
-    /// Puts the connection on the lists and the timer that it wants to be on.
+    /// Queues the connection for what it has to send, and arms its timer.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
@@ -218,7 +218,7 @@ impl Host {
         self.timers.arm(slot, connection.deadline(&self.config));
     }
 
-    /// Tells the application what an arriving segment has completed.
+    /// Reports to the application what an arriving segment has completed.
     #[inline]
     fn report(&mut self, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
@@ -257,7 +257,7 @@ impl Host {
         }
     }
 
-    /// The connection is no more; with a reason, so are its messages.
+    /// Removes the connection; its messages fail with the reason.
     pub(super) fn close(&mut self, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
         let peer = connection.key.peer;
@@ -367,7 +367,7 @@ impl Host {
     }
 }
 
-/// Takes an id out of a list in no order; says whether it was there.
+/// Removes an id from an unordered list; returns whether it was there.
 fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
     let found = ids.iter().position(|other| *other == id);
     found.map(|index| ids.swap_remove(index)).is_some()

@@ -1,5 +1,4 @@
-//! The receiving half of a connection: what has arrived, which messages it completes, and when to
-//! acknowledge.
+//! The receiving half of a connection: reassembly, the messages that it completes, and acknowledgements.
 
 use std::collections::VecDeque;
 
@@ -20,7 +19,7 @@ pub(super) struct Incoming {
     end: u64,
     pub(super) id: MessageId,
     pub(super) kind: Kind,
-    /// Nobody wants it any more.
+    /// The application has cancelled it.
     pub(super) cancelled: bool,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Ack {
     pub(super) ack: u64,
     /// Congestion marks are reported.
     pub(super) ece: bool,
-    /// Whether ranges out of order are to be told.
+    /// Whether it reports ranges that arrived out of order.
     pub(super) with_sack: bool,
 }
 
@@ -66,7 +65,7 @@ pub(super) struct Receiver {
     ahead: RangeSet,
     /// Positions in the ranges that changed last, the last first: what to SACK.
     recent: [u64; 3],
-    /// What arrived again, to be reported (RFC 2883).
+    /// The last duplicate range, to be reported (RFC 2883).
     again: Option<(u64, u64)>,
     /// Acknowledgements to be sent at once.
     due: u32,
@@ -74,7 +73,7 @@ pub(super) struct Receiver {
     unacked_segments: u32,
     delayed_until: Time,
     /// DCTCP: the last packet was marked. Classic ECN: a mark is to be echoed until the sender
-    /// says that it has reduced its window.
+    /// confirms by CWR that it has reduced its window.
     marked: bool,
     /// DCTCP: what the packets before the last change of `marked` get.
     before_change: Option<Ack>,
@@ -124,7 +123,7 @@ impl Receiver {
         }
     }
 
-    /// Forgets the message if it is arriving; says whether it is.
+    /// Marks the message as cancelled if it is arriving; returns whether it is.
     pub(super) fn cancel(&mut self, id: MessageId) -> bool {
         let found = self.messages.iter_mut().find(|message| message.id == id);
         found.map(|message| message.cancelled = true).is_some()
@@ -135,7 +134,7 @@ impl Receiver {
         self.messages.iter().any(|message| message.id == id && !message.cancelled)
     }
 
-    /// The next message that is whole; told once.
+    /// Takes the next message that is complete.
     pub(super) fn pop_whole(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;
         self.messages.pop_front()
@@ -213,8 +212,8 @@ impl Receiver {
         Some(index)
     }
 
-    /// The index of the segment's message, which is new or told the same before. A segment whose
-    /// mapping contradicts what is known is of no use.
+    /// The index of the segment's message, which is new or was described equally by earlier segments. A segment
+    /// whose mapping contradicts them is discarded.
     fn locate(&mut self, data: &Arrived, wanted: impl Fn(MessageId) -> bool) -> Option<usize> {
         let start = data.position.checked_sub(u64::from(data.slice.offset))?;
         let end = start.checked_add(u64::from(data.message_length))?;
@@ -270,7 +269,7 @@ impl Receiver {
     }
 
     /// A segment that is not the next one is acknowledged at once. Without SACK, senders count
-    /// these acknowledgements; with it, one tells all.
+    /// these acknowledgements; with it, one reports all.
     fn duplicate(&mut self, config: &Config) {
         self.due = if config.sack { self.due.max(1) } else { self.due.saturating_add(1) };
     }
@@ -288,7 +287,7 @@ impl Receiver {
             // RFC 3168, 6.1.3.
             self.marked = data.marked || self.marked && !data.cwr;
         } else if data.marked != self.marked {
-            // RFC 8257, 3.2: an acknowledgement speaks of packets of one kind. The ones before
+            // RFC 8257, 3.2: an acknowledgement covers packets of one kind, marked or not. The ones before
             // the change get theirs, then this one gets its own, at once (as in Linux).
             if self.unacked_segments > 0 && self.before_change.is_none() {
                 let with_sack = false;

@@ -1,4 +1,4 @@
-//! The sending half of a connection: the stream, what of it is under way, lost or to be sent next.
+//! The sending half of a connection: the stream, and which of its bytes are in flight, lost, or next to be sent.
 //!
 //! Positions are `u64` offsets into the stream, from 0. Loss is kept as two edges instead of a mark
 //! on each segment: every gap below `lost_below` is lost, and below `resent_below` it was sent
@@ -21,7 +21,7 @@ pub(super) struct Outgoing {
     pub(super) start: u64,
     pub(super) len: u32,
     pub(super) kind: Kind,
-    /// Nobody wants to know of it any more, but its bytes are part of the stream.
+    /// The application has cancelled it, but its bytes are part of the stream.
     pub(super) cancelled: bool,
 }
 
@@ -31,7 +31,7 @@ impl Outgoing {
     }
 }
 
-/// What recovers from what.
+/// The state of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is known to be lost.
@@ -94,13 +94,13 @@ pub(super) struct Sender {
     /// The phase ends when this is acknowledged.
     recover: u64,
     duplicate_acks: u32,
-    /// The first segment of a recovery goes out whatever the window says.
+    /// The first segment of a recovery is sent regardless of the window.
     resend_first: bool,
-    /// The window was the limit when this was sent: acknowledgements below let it grow.
+    /// The window was the limit when this was sent: acknowledgements below it let the window grow.
     limited_below: u64,
     /// The last reaction to marks ends when this is acknowledged.
     reduced_below: u64,
-    /// Tell the peer of it.
+    /// CWR is to be sent.
     cwr_due: bool,
     rtt: Rtt,
     /// The segment that is timed: its end, and when it was sent.
@@ -109,14 +109,14 @@ pub(super) struct Sender {
     retries: u32,
     probe_at: Time,
     probe_due: bool,
-    /// A probe repeated the segment that ends here, and it is not known what for.
+    /// A tail loss probe repeated the segment that ends here, and whether it repaired a loss is not known yet.
     probe_end: Option<u64>,
     last_sent: Time,
     /// Pacing: no segment before this time; `Time::MAX`: at once.
     pace_at: Time,
     /// Kept if the congestion controller uses delays.
     send_times: SendTimes,
-    /// The receiver closes its window: not one segment beyond it.
+    /// The receiver may close its window, which is then never exceeded.
     strict: bool,
 }
 
@@ -175,7 +175,7 @@ impl Sender {
         &self.congestion
     }
 
-    /// The receiver may close its window: it is kept to.
+    /// The receiver may close its window, which is never exceeded from now on.
     pub(super) const fn keep_to_window(&mut self) {
         self.strict = true;
     }
@@ -213,8 +213,7 @@ impl Sender {
         self.messages.push_back(message);
     }
 
-    /// Takes a message out of the stream if none of its bytes were sent; otherwise only forgets who
-    /// wanted it.
+    /// Removes a message from the stream if none of its bytes were sent; otherwise marks it as cancelled.
     pub(super) fn cancel(&mut self, id: MessageId) {
         let Some(index) = self.messages.iter().position(|m| m.id == id && !m.cancelled) else {
             return;
@@ -236,7 +235,7 @@ impl Sender {
         self.messages.iter().any(|message| message.id == id && message.cancelled)
     }
 
-    /// The next message that was wholly acknowledged; told once.
+    /// Takes the next message that was completely acknowledged.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;
         self.cursor = self.cursor.saturating_sub(1);
@@ -259,7 +258,7 @@ impl Sender {
         }
     }
 
-    /// Bytes under way (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
+    /// Bytes in flight (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
     /// a segment that has arrived, as in Linux).
     #[inline]
     fn pipe(&self, config: &Config) -> u64 {
@@ -305,9 +304,9 @@ impl Sender {
         fits(segment.len).then_some(Plan::New(segment))
     }
 
-    /// The next bytes that were never sent, if the receive window has room for them. One segment
-    /// it always has: our receivers never close it, so a closed one is a damaged header, and
-    /// waiting for it to open would be for ever.
+    /// The next bytes that were never sent, if the receive window has room for them. One segment always may be
+    /// sent: receivers of messages never close their window, so that a closed one comes from a damaged header and
+    /// would never open.
     #[inline]
     fn next_new(&self, mss: u64) -> Option<Segment> {
         let message = self.messages.get(self.cursor)?;
@@ -351,7 +350,7 @@ impl Sender {
         }
     }
 
-    /// Whether anything is left to send, whatever the window says.
+    /// Whether anything is left to send, regardless of the window.
     pub(super) const fn has_more(&self) -> bool {
         self.nxt < self.end || self.resent_below < self.lost_below
     }
@@ -424,7 +423,7 @@ impl Sender {
         self.pace_at != Time::MAX
     }
 
-    /// Whether this segment is to say that the window was reduced (RFC 3168): the next new one.
+    /// Whether this segment carries CWR (RFC 3168): the first new one after the window was reduced.
     pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
         let new = segment.position + segment.len == self.nxt;
         new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
@@ -449,7 +448,7 @@ impl Sender {
         }
     }
 
-    /// The clock has reached [`Sender::deadline`]. False: the peer is silent.
+    /// The clock has reached [`Sender::deadline`]. False: the peer does not answer, and the connection fails.
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> bool {
         self.is_paced(now);
         if now >= self.rto_at {
@@ -489,12 +488,12 @@ impl Sender {
         true
     }
 
-    /// The timer of an opening request (SYN), which is no part of the stream.
+    /// Starts the timer of a SYN, which is not part of the stream.
     pub(super) fn arm_open(&mut self, now: Time, config: &Config) {
         self.rto_at = now.saturating_add(self.rtt.rto(config));
     }
 
-    /// The opening request was not answered. False: the peer is silent.
+    /// The SYN was not answered. False: the connection fails.
     pub(super) fn open_timed_out(&mut self, config: &Config) -> bool {
         self.retries += 1;
         self.rto_at = Time::MAX;
@@ -502,7 +501,7 @@ impl Sender {
         self.retries <= config.max_retries
     }
 
-    /// The opening request was answered.
+    /// The SYN was answered.
     pub(super) fn opened(&mut self, rtt: Option<Span>) {
         self.retries = 0;
         self.rto_at = Time::MAX;

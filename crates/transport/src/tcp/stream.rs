@@ -3,7 +3,7 @@
 //!
 //! What connections for messages do without is here: the receive window follows what the application
 //! consumes, a direction ends with FIN, and what is cancelled is reset. An end that has closed
-//! answers late segments for a while, as TIME-WAIT does. TCP tells a peer neither a deadline nor why
+//! answers late segments for a while, as TIME-WAIT does. TCP carries neither a deadline nor why
 //! it resets: the client keeps the deadline, and the peer fails with
 //! [`FailReason::PeerForgot`].
 //!
@@ -41,7 +41,7 @@ pub(super) struct Stream {
     readable: u64,
     ended: bool,
     consumed: u64,
-    /// The right edge of the window, as the peer was told last.
+    /// The right edge of the window that was last advertised.
     told_edge: u64,
 }
 
@@ -66,7 +66,7 @@ impl Stream {
         self.consumed + config.window_bytes()
     }
 
-    /// The window to tell when all before `next` is here.
+    /// The window to advertise when all before `next` has arrived.
     pub(super) fn window(&self, next: u64, config: &Config) -> u64 {
         self.edge(config).saturating_sub(next)
     }
@@ -75,7 +75,7 @@ impl Stream {
         self.told_edge = self.told_edge.max(edge);
     }
 
-    /// Whether the peer is to be told that the window has opened: as RFC 9293, 3.8.6.2.2, without
+    /// Whether to send a window update: as RFC 9293, 3.8.6.2.2, without
     /// its silly windows.
     fn has_opened(&self, next: u64, config: &Config) -> bool {
         let more = self.edge(config).saturating_sub(self.told_edge);
@@ -125,7 +125,7 @@ impl Connection {
             }
             None => !is_fin || at >= self.receiver.nxt(),
         };
-        // The bytes are where the sequence number says.
+        // The sequence number determines the position of the bytes.
         if !possible || !is_fin && slice.offset != at as u32 || is_fin && slice.len > 0 {
             return discard;
         }
@@ -311,7 +311,7 @@ impl Host {
             return false;
         }
         let Some(&last) = self.time_wait.get(&key) else { return false };
-        // An acknowledgement alone needs none.
+        // An acknowledgement without data needs none.
         if !matches!(header.body, Body::Ack { .. }) {
             self.stray(key, last);
         }

@@ -8,11 +8,11 @@
 //! # One id, two directions
 //! Client, server and bidirectional streams are the same thing, and a unary RPC is a stream whose
 //! directions are written once each, with their end. A stream has one slot among the RPCs. Its
-//! sending half stands in the SRPT queue of all messages, by the bytes written and not sent; its
-//! receiving half among the messages to grant, by the bytes written and not here.
+//! sending half is in the SRPT queue of all messages, by the bytes written and not sent; its
+//! receiving half among the messages to grant, by the bytes written and not received.
 //!
 //! # Credit
-//! STREAM says how much has been written; CREDIT says up to where the peer may send. Each STREAM
+//! STREAM announces how much has been written, CREDIT up to where the peer may send. Each STREAM
 //! packet carries a CREDIT for the other direction. There are two kinds of credit:
 //! - *standing*: when all that was written may be sent, the sender may send about the unscheduled
 //!   window beyond what has arrived, so that the next write starts at once;
@@ -26,13 +26,12 @@
 //!
 //! # Loss
 //! The receiver asks (MISSING) for bytes that it has allowed and that are late, the sender asks (an
-//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and whoever has heard nothing
-//! for long asks too. Questions without an answer end the stream with
-//! [`FailReason::PeerSilent`]. An answer without news lets
-//! the next question wait longer.
+//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and either end asks after a long
+//! silence. Questions without an answer end the stream with [`FailReason::PeerSilent`]. An
+//! answer without progress lengthens the time until the next question.
 //!
 //! # Beginning and end
-//! The client's packets are marked as opening until it hears of the server, whose packets bear a tag:
+//! The client's packets are marked as opening until the first packet of the server, whose packets carry a tag:
 //! the time of its birth. A server that has restarted has another tag or none, so that bytes of two
 //! incarnations never mix: the stream fails with
 //! [`FailReason::PeerForgot`]. A stream that has closed is
@@ -61,13 +60,13 @@ use send::Sending;
 pub(super) struct Stream {
     send: Sending,
     pub(super) receive: Receiving,
-    /// The server's name for its instance; 0 at a client that has not heard of it.
+    /// The server's name for its instance; 0 at a client before the server's first packet.
     tag: u32,
     deadline: Time,
-    /// The peer may know of it.
+    /// A packet of it was sent, so that the peer may know of it.
     started: bool,
     heard_at: Time,
-    /// Questions since the peer was last heard.
+    /// Questions since the peer's last packet.
     asked: u16,
     asked_at: Time,
     /// Answers without news, up to a limit.
@@ -217,11 +216,10 @@ impl Host {
         placement
     }
 
-    /// The stream that a packet is of, if it is of this incarnation of both ends; else the peer is
-    /// told.
+    /// The stream that a packet belongs to, if it is of this incarnation of both ends; else a RESET is sent.
     fn stream_of(&mut self, now: Time, from: HostId, id: u64, said: &wire::Stream) -> Option<u32> {
         let is_client = id & 1 == 0;
-        // `None`: a client that has not heard of its server.
+        // `None`: a client before its server's first packet.
         let (tag, is_reset) = match *said {
             wire::Stream::Data { flags, tag, .. } => {
                 ((flags & flags::OPENING == 0).then_some(tag), false)
@@ -242,7 +240,7 @@ impl Host {
             Known::Slot(slot) => slot,
             Known::Finished => {
                 let reason = self.rpcs.ended(from, id);
-                // One who has closed has nothing to say to an acknowledgement.
+                // A closed stream does not answer acknowledgements.
                 if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, said) {
                     return None;
                 }
@@ -267,7 +265,7 @@ impl Host {
                     stream.tag = tag;
                     true
                 }
-                // The first that is heard of the server is that it has done with the stream.
+                // The server's first packet says that it has ended the stream.
                 Some(_) if stream.tag == 0 && is_reset => true,
                 tag => tag == Some(stream.tag) && (stream.tag != 0 || is_reset),
             }
@@ -312,14 +310,14 @@ impl Host {
         self.events.push_back(Event::Stream(StreamEvent::Closed { peer, id }));
     }
 
-    /// The application does not want the stream any more.
+    /// The application cancels the stream.
     pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
         self.tell_reset(slot, Reason::Cancelled);
         self.remove_stream(now, slot, Reason::Cancelled);
         self.issue_grants(now);
     }
 
-    /// The stream fails here; the peer is told.
+    /// The stream fails at this host; a RESET informs the peer.
     pub(super) fn fail_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
         self.tell_reset(
             slot,
@@ -346,7 +344,7 @@ impl Host {
         self.send_control(peer, id, false, body);
     }
 
-    /// Tells the application that the stream has failed, and forgets it.
+    /// Reports to the application that the stream has failed, and forgets it.
     fn end_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id & !1));
@@ -377,7 +375,7 @@ impl Host {
         self.leave_grants(slot);
     }
 
-    /// Has a CREDIT sent; what it says is looked up then.
+    /// Queues a CREDIT; its fields are looked up when it is sent.
     fn queue_credit(&mut self, now: Time, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
@@ -393,7 +391,7 @@ impl Host {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
         let State::Stream(stream) = &mut rpc.state else { return None };
-        // What it was to say has travelled with data.
+        // Its content has travelled with data.
         if !core::mem::replace(&mut stream.receive.incoming.grant_waits, false) {
             return None;
         }
@@ -403,7 +401,7 @@ impl Host {
         Some(self.packet(host, self.config.streams.credit, priority, header))
     }
 
-    /// What a CREDIT says now. It is taken to be sent.
+    /// The body of a CREDIT that is sent now.
     fn credit(&mut self, slot: u32) -> wire::Stream {
         let Some(stream) = self.stream_mut(slot) else {
             unreachable!("callers have found the stream");

@@ -20,15 +20,15 @@ pub(in crate::homa) struct Receiving {
     pub(in crate::homa) incoming: Incoming,
     /// A multiple of a full packet; it follows what has arrived, so that 32 bits suffice from it.
     base: u64,
-    /// The application has taken the bytes before this one.
+    /// The application has consumed the bytes before this one.
     consumed: u64,
     /// Standing credit reaches to here.
     standing: u64,
-    /// Where the direction ends, once the peer has said it.
+    /// Where the direction ends, once the peer has announced it.
     end: Option<u64>,
     /// The application knows that the direction has ended.
     ended: bool,
-    /// What the peer was told last.
+    /// What the last CREDIT to the peer contained.
     told_allowed: u64,
     told_received: u64,
     told_ended: bool,
@@ -36,7 +36,7 @@ pub(in crate::homa) struct Receiving {
     pub(super) moved_at: Time,
 }
 
-/// What a STREAM packet says of the direction that it carries.
+/// The fields of a STREAM packet about the direction whose data it carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) offset: u32,
@@ -74,7 +74,7 @@ impl Receiving {
         }
     }
 
-    /// All bytes before this one are here.
+    /// All bytes before this one have arrived.
     fn received(&self) -> u64 {
         self.base + u64::from(self.incoming.received.prefix())
     }
@@ -88,7 +88,7 @@ impl Receiving {
         self.standing.max(self.base + u64::from(self.incoming.granted))
     }
 
-    /// Flow control: no byte from this one on may come.
+    /// Flow control: the peer may send no byte from this one on.
     fn limit(&self, config: &Config) -> u64 {
         let limit = self.consumed + u64::from(config.streams.window_bytes);
         // Whole packets, so that an application that reads byte by byte makes the peer send no
@@ -105,12 +105,12 @@ impl Receiving {
         self.ended
     }
 
-    /// Whether the peer was told that all is here; only its questions repeat it.
+    /// Whether the complete reception was acknowledged; it is repeated only if the peer asks.
     pub(super) const fn has_told_end(&self) -> bool {
         self.told_ended
     }
 
-    /// What the peer is told, in any packet that goes to it.
+    /// The credit and the acknowledgement for the next packet to the peer, which are recorded as sent.
     pub(super) fn tell(&mut self) -> (Credit, u8) {
         let (allowed, received) = (self.allowed(), self.received());
         self.told_allowed = allowed;
@@ -143,7 +143,7 @@ impl Receiving {
         let limit = self.limit(config);
         // As soon as all that was written may come, not when it is here: a stream of short writes, of
         // which some are always on the way, has a round trip's worth of credit all the time. A packet
-        // more, because the peer is told for every second one.
+        // more, because CREDIT is sent for every second one.
         let may_come = self.incoming.left == 0 || self.allowed() >= self.written();
         if may_come && self.end.is_none() {
             let wanted = free.saturating_add(config.max_payload).min(config.streams.window_bytes);
@@ -203,7 +203,7 @@ impl Host {
         }
     }
 
-    /// Bytes of a stream, and what the peer says of them.
+    /// Handles a STREAM packet: data, and what the peer has written.
     pub(super) fn handle_piece(&mut self, now: Time, slot: u32, piece: Piece) -> Placement {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id ^ 1));
@@ -267,9 +267,9 @@ impl Host {
         Placement::Store(Slice { message: id, offset: piece.offset, len: u32::from(piece.len) })
     }
 
-    /// Has the peer told what it may send and what has arrived: at once when it may be waiting for
-    /// that, and for every second packet, else within a tick (as TCP: RFC 9293 section 3.8.6.3).
-    /// `repeat`: it has not heard what it was told.
+    /// Sends CREDIT with what the peer may send and what has arrived: at once when it may be waiting for that,
+    /// and for every second packet, else within a tick (as TCP: RFC 9293 section 3.8.6.3). `repeat`: the
+    /// peer has missed the last one.
     fn acknowledge(&mut self, now: Time, slot: u32, repeat: bool) {
         let due = now.saturating_add(self.config.tick);
         let two_packets = 2 * u64::from(self.config.max_payload);
@@ -324,7 +324,7 @@ impl Host {
     pub(in crate::homa) fn consume_stream(&mut self, now: Time, peer: HostId, id: u64, bytes: u64) {
         let Some(slot) = self.find_stream(peer, id) else { return };
         if bytes == 0 {
-            // A client that has not heard of its server has no tag for a CREDIT.
+            // A client without a packet from its server has no tag for a CREDIT.
             return;
         }
         self.change_receiving(slot, |receive| {

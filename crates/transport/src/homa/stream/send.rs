@@ -16,10 +16,10 @@ use super::expand;
 /// No stream is longer; beyond it, offsets would come near the end of 64 bits.
 const MAX_STREAM: u64 = 1 << 62;
 
-/// What may be written and not acknowledged, as far as the receiver is told.
+/// The most unacknowledged bytes that are announced as written to the receiver.
 const MAX_AHEAD: u64 = MAX_WINDOW as u64 * 2 - 1;
 
-/// Ranges to be sent again that are kept apart; more are joined, and some bytes go in vain.
+/// Ranges to retransmit that are kept separately; more are merged, at the cost of duplicates.
 const MAX_AGAIN: usize = 4;
 
 /// The half of a stream that this host writes.
@@ -41,9 +41,9 @@ pub(super) struct Sending {
     free_to: u64,
     /// ... and the others at this one: of the newest grant.
     priority: u8,
-    /// To be sent again, in order.
+    /// Ranges to retransmit, in order.
     again: SmallVec<[(u64, u64); MAX_AGAIN]>,
-    /// It stands in the SRPT queue.
+    /// It is in the SRPT queue.
     queued: bool,
     /// When something of it was last sent or acknowledged.
     pub(super) moved_at: Time,
@@ -214,7 +214,7 @@ impl Host {
         }
         let more = !send.again.is_empty();
         self.queue.again_sent(more);
-        // As retransmissions of messages (facts 1.3).
+        // As retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.piece(now, slot, offset, end - offset, Some(priority)))
     }
@@ -253,7 +253,7 @@ impl Host {
         }
     }
 
-    /// A STREAM packet's header; what it acknowledges is taken to be told.
+    /// A STREAM packet's header; what it acknowledges is recorded as sent.
     fn stream_header(&mut self, now: Time, slot: u32, offset: u64, len: u16, more: u8) -> Header {
         let rpc = self.rpcs.get_mut(slot);
         let (id, peer) = (rpc.id, rpc.peer);
@@ -271,7 +271,7 @@ impl Host {
             flags |= flags::OPENING;
             match stream.deadline {
                 Time::MAX => 0,
-                // A deadline that this field cannot say is the client's alone to keep.
+                // A deadline that does not fit this field is enforced by the client only.
                 deadline => u32::try_from(deadline.since(now).0.div_ceil(1_000_000)).unwrap_or(0),
             }
         } else {
@@ -304,7 +304,7 @@ impl Host {
         self.send_control(host, id.get(), one_way, body);
     }
 
-    /// What a packet of the peer says of the direction that this host sends.
+    /// Handles the credit and acknowledgement in a packet of the peer.
     pub(super) fn handle_credit(&mut self, now: Time, slot: u32, credit: Credit, flags: u8) {
         let rpc = self.rpcs.get_mut(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id));
@@ -332,7 +332,7 @@ impl Host {
             }
         }
         if let Some(allowed) = expand(send.acked, credit.allowed) {
-            // The newest grant is the one that reaches furthest (facts 1.3).
+            // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
             let allowed = allowed.min(send.acked + u64::from(MAX_WINDOW));
             if allowed > send.allowed {
                 match credit.priority {
@@ -380,7 +380,7 @@ impl Host {
         let send = &mut stream.send;
         let Some(from) = expand(send.acked, offset) else { return };
         let to = from.saturating_add(u64::from(length));
-        // A range beyond what is allowed says that a CREDIT was lost.
+        // A range beyond what is allowed means that a CREDIT was lost.
         let allowed = to.min(send.acked + u64::from(MAX_WINDOW));
         send.allowed = send.allowed.max(allowed);
         let (from, to) = (from.max(send.acked), to.min(send.next));
