@@ -192,13 +192,13 @@ impl<H: Header> Packet<H> {
         self.flags >> INSTANCE_SHIFT
     }
 
-    /// Source port.
+    /// The source port: the high half of [`Packet::ports`].
     #[must_use]
     pub const fn source_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
 
-    /// Destination port.
+    /// The destination port: the low half of [`Packet::ports`].
     #[must_use]
     pub const fn destination_port(&self) -> u16 {
         self.ports as u16

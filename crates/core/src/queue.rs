@@ -297,9 +297,9 @@ impl DropReason {
 /// The result of putting a packet into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It waits.
+    /// It waits in the queue.
     Queued,
-    /// It waits, marked.
+    /// It waits in the queue, with an ECN mark.
     Marked,
     /// It, or one that waited, was trimmed to its header; both wait.
     Trimmed,

@@ -52,7 +52,7 @@ impl Rng {
         self.unit() < p
     }
 
-    /// Shuffles (Fisher-Yates).
+    /// Shuffles the items uniformly (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = self.below(i as u64 + 1) as usize;

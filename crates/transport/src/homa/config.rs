@@ -12,20 +12,16 @@ use super::stream::config::{MAX_WINDOW, StreamConfig};
 /// The most priority levels that Ethernet (802.1p) has.
 pub const MAX_PRIORITIES: u8 = 8;
 
-/// Bytes of each packet type from the IP header on, without the payload.
+/// Bytes of each packet type from the IP header on, without the payload. `common` is the common header, which is all of
+/// UNKNOWN, BUSY and NEED_ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the packet types")]
 pub struct HeaderBytes {
-    /// DATA.
     pub data: u32,
-    /// GRANT.
     pub grant: u32,
-    /// RESEND.
     pub resend: u32,
-    /// UNKNOWN, BUSY and NEED_ACK: only the common header.
     pub common: u32,
-    /// CUTOFFS.
     pub cutoffs: u32,
-    /// ACK.
     pub ack: u32,
 }
 
@@ -132,7 +128,7 @@ pub struct Config {
     /// further tick.
     pub request_ack_ticks: u16,
 
-    /// Streams.
+    /// The parameters of streams.
     pub streams: StreamConfig,
 
     /// Acknowledgements for one peer that wait to travel with data; one more, and an ACK packet is sent. At
@@ -165,12 +161,8 @@ pub enum InvalidConfig {
     PacketTooLong(u32),
     /// `cutoffs`, `num_priorities` and `max_sched_priority` contradict each other.
     #[error("priorities do not fit each other: scheduled ones are 0 to {highest} of {all}")]
-    Priorities {
-        /// `max_sched_priority`.
-        highest: u8,
-        /// `num_priorities`.
-        all: u8,
-    },
+    #[allow(missing_docs, reason = "the message names them")]
+    Priorities { highest: u8, all: u8 },
     /// A share above 1000/1000.
     #[error("{0} is in 1/1000 and can be at most 1000")]
     Share(&'static str),
@@ -390,7 +382,7 @@ impl Config {
     /// The same for this workload of (size, weight) pairs: [`cutoffs::allocate_for`].
     ///
     /// # Panics
-    /// As that.
+    /// As [`cutoffs::allocate_for`].
     #[must_use]
     pub fn with_workload(self, sizes: &[(u32, f64)], unscheduled_levels: Option<u8>) -> Self {
         let cutoffs = cutoffs::allocate_for(&self, sizes, unscheduled_levels);

@@ -233,12 +233,12 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         match &rpc.state {
             State::Sending(outgoing) => {
-                if outgoing.is_ready() || outgoing.is_again() {
+                if outgoing.is_ready() || outgoing.needs_resend() {
                     self.queue.remove(slot);
                 }
             }
             State::Receiving(incoming) => {
-                self.grants.incoming -= u64::from(incoming.on_the_way());
+                self.grants.incoming -= u64::from(incoming.in_flight());
                 self.repairs.release(incoming.asked);
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };
@@ -325,8 +325,8 @@ impl Host {
             unscheduled,
             next: 0,
             sent_to: 0,
-            again_from: 0,
-            again_to: 0,
+            resend_from: 0,
+            resend_to: 0,
             priority: 0,
         };
         let state = State::Sending(outgoing);
@@ -338,7 +338,7 @@ impl Host {
                     State::Sending(_) => return Err(Refused::DuplicateId),
                     _ => return Err(Refused::UnknownRequest),
                 }
-                rpc.heard(self.config.resend_ticks);
+                rpc.note_alive(self.config.resend_ticks);
                 rpc.state = state;
                 slot
             }
@@ -427,7 +427,7 @@ impl Node for Host {
                 return Some(packet);
             }
         }
-        if let Some(packet) = self.packet_again(now) {
+        if let Some(packet) = self.next_retransmission(now) {
             return Some(packet);
         }
         if self.backs_off(now) {

@@ -97,7 +97,7 @@ impl Host {
         for slot in 0..self.rpcs.slots() {
             let rpc = self.rpcs.get(slot);
             let State::Sending(outgoing) = &rpc.state else { continue };
-            if outgoing.is_ready() || outgoing.is_again() || outgoing.next >= outgoing.length {
+            if outgoing.is_ready() || outgoing.needs_resend() || outgoing.next >= outgoing.length {
                 continue;
             }
             let left = outgoing.length - outgoing.next;

@@ -7,7 +7,7 @@ use super::cutoffs::Cutoffs;
 use super::grantable::Grantable;
 use super::windows::PeerPath;
 
-/// Another host.
+/// One peer: another host with which this one has, or lately had, RPCs.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) host: HostId,
@@ -18,7 +18,7 @@ pub(super) struct Peer {
     /// Its unscheduled levels and their version, once it has announced them by CUTOFFS.
     pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
     /// The tick in which this host last sent its own CUTOFFS, plus one.
-    pub(super) cutoffs_told: u32,
+    pub(super) cutoffs_sent: u32,
     /// RESENDs sent to it since its last packet.
     pub(super) asked: u16,
     /// The tick of the last of them.
@@ -75,7 +75,7 @@ impl Peers {
             rpcs: 0,
             used: tick,
             cutoffs: None,
-            cutoffs_told: 0,
+            cutoffs_sent: 0,
             asked: 0,
             asked_at: 0,
             acks: Vec::new(),

@@ -32,7 +32,7 @@ impl Host {
         };
         let from = packet.src;
         let len = u32::from(segment_length);
-        self.repairs.came(packet.priority, packet.wire_bytes.into());
+        self.repairs.data_arrived(packet.priority, packet.wire_bytes.into());
         let in_message = offset.checked_add(len).filter(|end| *end <= message_length);
         let Some(end) = in_message else { return Placement::Discard };
         if len == 0 || message_length > self.config.max_message_bytes || packet.is_trimmed() {
@@ -134,9 +134,9 @@ impl Host {
         if !matches!(&rpc.state, State::Receiving(incoming) if incoming.length == message_length) {
             return Placement::Discard;
         }
-        rpc.heard(self.config.resend_ticks);
+        rpc.note_alive(self.config.resend_ticks);
         let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
-        let (old_left, before) = (incoming.left, incoming.on_the_way());
+        let (old_left, before) = (incoming.left, incoming.in_flight());
         let fresh = incoming.received.insert(offset..end, max_gaps).unwrap_or(0);
         incoming.left -= fresh;
         if incoming.asked > 0 {
@@ -145,13 +145,13 @@ impl Host {
             self.repairs.release(asked);
         }
         let left = incoming.left;
-        self.grants.incoming -= u64::from(before - incoming.on_the_way());
+        self.grants.incoming -= u64::from(before - incoming.in_flight());
         let grantable = incoming.granted < incoming.length;
         if self.config.one_resend_per_peer {
             self.peers.get_mut(peer).asked = 0;
         }
         if self.config.cutoff_version != 0 && self.config.cutoff_version != cutoff_version {
-            self.tell_cutoffs(now, slot);
+            self.send_cutoffs(now, slot);
         }
         if fresh == 0 {
             return Placement::Discard;
@@ -257,13 +257,13 @@ impl Host {
     }
 
     /// Tells the sender this host's unscheduled levels, at most once in a tick.
-    pub(super) fn tell_cutoffs(&mut self, now: Time, slot: u32) {
+    pub(super) fn send_cutoffs(&mut self, now: Time, slot: u32) {
         let tick = self.tick(now);
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let peer = self.peers.get_mut(rpc.peer);
-        if peer.cutoffs_told <= tick {
-            peer.cutoffs_told = tick.saturating_add(1);
+        if peer.cutoffs_sent <= tick {
+            peer.cutoffs_sent = tick.saturating_add(1);
             let cutoffs = self.config.cutoffs.to_wire();
             let version = self.config.cutoff_version;
             self.send_control(host, id, one_way, Body::Cutoffs { cutoffs, version });
@@ -296,11 +296,11 @@ impl Host {
         if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {
             priority = priority.max(self.config.cutoffs.priority(ungranted));
         }
-        let before = incoming.on_the_way();
+        let before = incoming.in_flight();
         let bytes = offset - incoming.granted;
         incoming.granted = offset;
         incoming.priority = priority;
-        self.grants.incoming += u64::from(incoming.on_the_way() - before);
+        self.grants.incoming += u64::from(incoming.in_flight() - before);
         let key = Key { left: incoming.left, birth, slot };
         let last = !incoming.is_grantable();
         let waits = core::mem::replace(&mut incoming.grant_waits, true);
@@ -322,7 +322,7 @@ impl Host {
         // Those before it have much on the way, so that they are few.
         let oldest = self.grants.by_age().find_map(|slot| {
             let incoming = self.rpcs.get(slot).incoming()?;
-            (incoming.on_the_way() <= config.unscheduled_bytes).then_some((slot, incoming))
+            (incoming.in_flight() <= config.unscheduled_bytes).then_some((slot, incoming))
         });
         if let Some((slot, incoming)) = oldest {
             let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);

@@ -38,7 +38,7 @@ pub(super) struct Repairs {
     /// The number of the last tick.
     tick: u32,
     /// Bytes of data that arrived since then, by priority.
-    came: [u64; MAX_PRIORITIES as usize],
+    arrived_bytes: [u64; MAX_PRIORITIES as usize],
     /// Levels below this one had no room on the link before the last tick.
     starved_below: u8,
 }
@@ -51,15 +51,15 @@ impl Repairs {
     }
 
     /// The sender has answered that it has nothing of the message to send now, or its bytes were lost again.
-    pub(super) fn is_late(&mut self, incoming: &mut Incoming) {
+    pub(super) fn forget_requested(&mut self, incoming: &mut Incoming) {
         self.release(core::mem::take(&mut incoming.asked));
         incoming.asked_to = 0;
     }
 
     /// A data packet has arrived.
     #[inline]
-    pub(super) fn came(&mut self, priority: u8, wire_bytes: u32) {
-        self.came[usize::from(priority % MAX_PRIORITIES)] += u64::from(wire_bytes);
+    pub(super) fn data_arrived(&mut self, priority: u8, wire_bytes: u32) {
+        self.arrived_bytes[usize::from(priority % MAX_PRIORITIES)] += u64::from(wire_bytes);
     }
 
     /// Whether packets of this priority may still be waiting for those of higher ones.
@@ -82,21 +82,21 @@ impl Repairs {
 
 impl Host {
     /// A tick begins: collects which messages are due for repair.
-    pub(super) fn begin_repairs(&mut self, tick: u32) {
+    pub(super) fn begin_repair_tick(&mut self, tick: u32) {
         self.repairs.tick = tick;
         self.repairs.due.clear();
         // A link that carries control packets, too, is full with a little less of data.
         let full = self.config.link.bytes_in(self.config.tick) / 8 * 7;
         let mut above = 0;
         self.repairs.starved_below = 0;
-        for (level, came) in (0..MAX_PRIORITIES).zip(&mut self.repairs.came).rev() {
-            above += core::mem::take(came);
+        for (level, bytes) in (0..MAX_PRIORITIES).zip(&mut self.repairs.arrived_bytes).rev() {
+            above += core::mem::take(bytes);
             if above >= full {
                 self.repairs.starved_below = level;
                 break;
             }
         }
-        self.repairs.came = [0; MAX_PRIORITIES as usize];
+        self.repairs.arrived_bytes = [0; MAX_PRIORITIES as usize];
     }
 
     /// A message lacks granted bytes at a tick. Returns whether to give it up.
@@ -107,7 +107,7 @@ impl Host {
         let (asked, next_ask) = (rpc.asked, rpc.next_ask);
         let State::Receiving(incoming) = &mut rpc.state else { return false };
         if incoming.asked > 0 && self.repairs.tick.saturating_sub(incoming.asked_at) >= LOST_AFTER {
-            self.repairs.is_late(incoming);
+            self.repairs.forget_requested(incoming);
         }
         if incoming.asked_to == 0 {
             if silent < next_ask {
@@ -128,7 +128,7 @@ impl Host {
 
     /// All messages have had the tick. Those whose last request was not answered come last, and otherwise
     /// the one with the fewest bytes remaining first.
-    pub(super) fn repairs_found(&mut self) {
+    pub(super) fn start_repairs(&mut self) {
         let rpcs = &self.rpcs;
         self.repairs.due.sort_unstable_by_key(|&slot| {
             let rpc = rpcs.get(slot);

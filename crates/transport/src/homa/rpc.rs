@@ -40,8 +40,8 @@ impl Rpc {
     /// The peer has shown that it is alive and knows the RPC; the next question is due after `resend_ticks` of
     /// silence.
     #[inline]
-    pub(super) const fn heard(&mut self, resend_ticks: u16) {
-        self.wait_anew(resend_ticks);
+    pub(super) const fn note_alive(&mut self, resend_ticks: u16) {
+        self.restart_silence(resend_ticks);
         self.asked = 0;
         self.restarts = 0;
         self.unknown = false;
@@ -69,7 +69,7 @@ impl Rpc {
 
     /// Restarts the count of silent ticks.
     #[inline]
-    pub(super) const fn wait_anew(&mut self, next_ask: u16) {
+    pub(super) const fn restart_silence(&mut self, next_ask: u16) {
         self.silent = 0;
         self.next_ask = next_ask;
     }
@@ -103,9 +103,9 @@ pub(super) struct Outgoing {
     /// The first byte that was never sent: all of the message may have arrived once there is none.
     pub(super) sent_to: u32,
     /// The range to retransmit: from here ...
-    pub(super) again_from: u32,
+    pub(super) resend_from: u32,
     /// ... to here; empty if not below.
-    pub(super) again_to: u32,
+    pub(super) resend_to: u32,
     /// Priority of scheduled packets: of the newest grant.
     pub(super) priority: u8,
 }
@@ -116,8 +116,8 @@ impl Outgoing {
         self.next < self.granted
     }
     /// Whether bytes are to be sent again.
-    pub(super) const fn is_again(&self) -> bool {
-        self.again_from < self.again_to
+    pub(super) const fn needs_resend(&self) -> bool {
+        self.resend_from < self.resend_to
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Incoming {
 impl Incoming {
     /// Bytes granted and not received: what counts towards `max_incoming`.
     #[inline]
-    pub(super) const fn on_the_way(&self) -> u32 {
+    pub(super) const fn in_flight(&self) -> u32 {
         self.granted.saturating_sub(self.length - self.left)
     }
 
@@ -161,7 +161,7 @@ impl Incoming {
     }
 }
 
-/// "No slot".
+/// The end of the free list.
 const NONE: u32 = u32::MAX;
 /// In the index, instead of a slot: the RPC is finished.
 const FINISHED: u32 = u32::MAX - 1;
@@ -173,7 +173,7 @@ const GIVEN_UP: u32 = u32::MAX - 4;
 /// The state of an id at this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Nothing.
+    /// Unknown, or forgotten.
     No,
     /// It is under way, in this slot.
     Slot(u32),

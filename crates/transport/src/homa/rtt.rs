@@ -96,11 +96,11 @@ impl Probes {
 
 /// The newest time that came from a peer, to be sent back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct PendingEcho {
     held: Option<(u32, Time)>,
 }
 
-impl Kept {
+impl PendingEcho {
     /// A packet with this time has arrived. One that is older than the time held was overtaken or is a
     /// duplicate, and is ignored.
     pub(super) fn note(&mut self, now: Time, sent_at: u32) {
@@ -159,7 +159,7 @@ pub(super) struct Measured {
     pub(super) sending: Span,
     /// When that was.
     pub(super) sending_at: Time,
-    /// Their average.
+    /// The moving average of round trips of DATA.
     pub(super) average: Span,
     /// How many were measured, of both.
     pub(super) samples: u64,
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(probes.answered(now, first), Some(before));
         probes.send(before, Span::ZERO);
         assert_eq!(probes.answered_later(now, first.wrapping_add(7_000)), Some(1_000));
-        let mut kept = Kept::default();
+        let mut kept = PendingEcho::default();
         kept.note(before, first);
         kept.note(now, 3_000);
         assert_eq!(kept.take(), Some((3_000, now)));
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn copies_and_overtaken_packets_do_not_replace_what_is_kept() {
-        let mut kept = Kept::default();
+        let mut kept = PendingEcho::default();
         kept.note(us(10), 500);
         kept.note(us(20), 500);
         kept.note(us(21), 400);

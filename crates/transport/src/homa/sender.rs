@@ -51,21 +51,21 @@ impl Host {
     }
 
     /// The next packet that answers a RESEND: before new data, since a receiver waits for it.
-    pub(super) fn packet_again(&mut self, now: Time) -> Option<Packet<Header>> {
-        let slot = self.queue.first_again()?;
+    pub(super) fn next_retransmission(&mut self, now: Time) -> Option<Packet<Header>> {
+        let slot = self.queue.first_resend()?;
         if let State::Stream(_) = self.rpcs.get(slot).state {
-            return self.stream_packet_again(now, slot);
+            return self.next_stream_retransmission(now, slot);
         }
         let max_payload = self.config.max_payload;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
-            self.queue.again_sent(false);
+            self.queue.resend_sent(false);
             return None;
         };
-        let offset = outgoing.again_from;
+        let offset = outgoing.resend_from;
         let end = offset.saturating_add(max_payload).min(outgoing.length);
-        outgoing.again_from = end;
-        let more = outgoing.is_again();
-        self.queue.again_sent(more);
+        outgoing.resend_from = end;
+        let more = outgoing.needs_resend();
+        self.queue.resend_sent(more);
         // Retransmissions go at `num_priorities - 1` (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
@@ -114,7 +114,7 @@ impl Host {
         };
         let peer = self.peers.get_mut(rpc.peer);
         let (cutoffs, cutoff_version) = match &peer.cutoffs {
-            Some(told) => (&told.0, told.1),
+            Some(announced) => (&announced.0, announced.1),
             None => (&self.config.cutoffs, 0),
         };
         let priority = again.unwrap_or_else(|| {
@@ -157,20 +157,20 @@ impl Host {
     }
 
     /// The peer is alive and knows this RPC: restarts its count of silent ticks.
-    pub(super) fn heard(&mut self, from: HostId, id: u64) {
+    pub(super) fn note_alive(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
-            self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
+            self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         }
     }
 
     /// BUSY (docs/sources.md#homa-loss). Ours: the interval between questions to a busy peer grows with each
     /// BUSY, because the questions of a thousand senders are a load too.
     pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
-        self.heard(from, id);
+        self.note_alive(from, id);
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let rpc = self.rpcs.get_mut(slot);
         match &mut rpc.state {
-            State::Receiving(incoming) => self.repairs.is_late(incoming),
+            State::Receiving(incoming) => self.repairs.forget_requested(incoming),
             State::Sending(_) if self.config.paced_resends => {
                 rpc.busy = rpc.busy.saturating_add(1);
                 rpc.next_ask = self.config.busy_ticks(rpc.id, rpc.busy);
@@ -189,11 +189,11 @@ impl Host {
     ) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let rpc = self.rpcs.get_mut(slot);
-        rpc.heard(self.config.resend_ticks);
+        rpc.note_alive(self.config.resend_ticks);
         rpc.busy = 0;
         self.allow(slot, offset, Some(priority));
         if resend_all {
-            self.send_again(slot, 0, ALL);
+            self.queue_resend(slot, 0, ALL);
         }
     }
 
@@ -222,7 +222,7 @@ impl Host {
     ///
     /// There is one range per message: a second RESEND before the first is served extends it. That is ours,
     /// and costs duplicates of what lies between, but receivers ask at most once in an interval.
-    pub(super) fn send_again(&mut self, slot: u32, from: u32, to: u32) -> bool {
+    pub(super) fn queue_resend(&mut self, slot: u32, from: u32, to: u32) -> bool {
         let config = &self.config;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else { return false };
         let to = config.whole_packets(to, outgoing.length).min(outgoing.next);
@@ -230,11 +230,11 @@ impl Host {
         if from >= to {
             return false;
         }
-        if outgoing.is_again() {
-            outgoing.again_from = outgoing.again_from.min(from);
-            outgoing.again_to = outgoing.again_to.max(to);
+        if outgoing.needs_resend() {
+            outgoing.resend_from = outgoing.resend_from.min(from);
+            outgoing.resend_to = outgoing.resend_to.max(to);
         } else {
-            (outgoing.again_from, outgoing.again_to) = (from, to);
+            (outgoing.resend_from, outgoing.resend_to) = (from, to);
             self.queue.push_again(slot);
         }
         true
@@ -261,14 +261,14 @@ impl Host {
             // wait for each other without end.
             return self.send_control(from, id, header.one_way, Body::Unknown);
         }
-        self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
+        self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         let answer_busy = match &self.rpcs.get(slot).state {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
                 // A range beyond the grants means that a grant was lost.
                 self.allow(slot, end, None);
-                !self.send_again(slot, offset, end)
+                !self.queue_resend(slot, offset, end)
             }
             // A server without a response is alive.
             State::Receiving(_) | State::InService => true,
@@ -302,8 +302,8 @@ impl Host {
         }
         if rpc.restarts < self.config.max_restarts {
             self.begin_anew(slot);
-        } else if self.send_again(slot, 0, ALL) {
-            self.rpcs.get_mut(slot).wait_anew(self.config.resend_ticks);
+        } else if self.queue_resend(slot, 0, ALL) {
+            self.rpcs.get_mut(slot).restart_silence(self.config.resend_ticks);
         }
     }
 
@@ -317,22 +317,22 @@ impl Host {
         outgoing.next = 0;
         outgoing.unscheduled = first.min(outgoing.length);
         outgoing.granted = outgoing.unscheduled;
-        (outgoing.again_from, outgoing.again_to) = (0, 0);
+        (outgoing.resend_from, outgoing.resend_to) = (0, 0);
         let left = outgoing.length;
         rpc.restarts += 1;
         rpc.asked = 0;
         let jitter = self.config.restart_jitter(rpc.id, rpc.restarts);
-        rpc.wait_anew(self.config.resend_ticks.saturating_add(jitter));
+        rpc.restart_silence(self.config.resend_ticks.saturating_add(jitter));
         self.queue.push(Ready { left, slot, birth: rpc.birth });
     }
 
     pub(super) fn handle_cutoffs(&mut self, from: HostId, cutoffs: [u32; 7], version: u16) {
         let num_priorities = self.config.num_priorities;
         if let Some(peer) = self.peers.find(from) {
-            let told = (Cutoffs::from_wire(cutoffs, num_priorities), version);
+            let announced = (Cutoffs::from_wire(cutoffs, num_priorities), version);
             match &mut peer.cutoffs {
-                Some(known) => **known = told,
-                None => peer.cutoffs = Some(Box::new(told)),
+                Some(known) => **known = announced,
+                None => peer.cutoffs = Some(Box::new(announced)),
             }
         }
     }

@@ -100,12 +100,12 @@ impl SendQueue {
 
     /// The RPC that is to send bytes again first.
     #[inline]
-    pub(super) fn first_again(&self) -> Option<u32> {
+    pub(super) fn first_resend(&self) -> Option<u32> {
         self.again.first()
     }
 
     /// The first RPC has sent a packet again; with `more` to send, the others have their turn first.
-    pub(super) fn again_sent(&mut self, more: bool) {
+    pub(super) fn resend_sent(&mut self, more: bool) {
         if let Some(slot) = self.again.pop_front()
             && more
         {

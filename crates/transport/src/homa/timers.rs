@@ -27,11 +27,11 @@ impl Host {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
         let mut active = false;
-        self.begin_repairs(tick);
+        self.begin_repair_tick(tick);
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }
-        self.repairs_found();
+        self.start_repairs();
         if !active {
             self.next_tick = None;
         }
@@ -48,7 +48,7 @@ impl Host {
                 None => Wait::Nothing,
             },
             State::Sending(outgoing) => {
-                if outgoing.is_ready() || outgoing.is_again() {
+                if outgoing.is_ready() || outgoing.needs_resend() {
                     Wait::Nothing
                 } else if is_client && !rpc.one_way {
                     Wait::Response

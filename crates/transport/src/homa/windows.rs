@@ -6,7 +6,7 @@ use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 use super::Host;
 use super::config::Config;
 use super::leverage::{Detection, Leverage};
-use super::rtt::{Kept, Measured, Probes, field_ns};
+use super::rtt::{Measured, PendingEcho, Probes, field_ns};
 
 /// Round-trip state of the path to a peer; it exists once a measurement has begun.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +16,9 @@ pub(super) struct PeerPath {
     /// Times that went out with GRANTs.
     grants: Probes,
     /// The newest time of the peer's DATA, to go back with a GRANT.
-    kept_data: Kept,
+    pending_data_echo: PendingEcho,
     /// The newest time of the peer's GRANTs, to go back with DATA.
-    kept_grant: Kept,
+    pending_grant_echo: PendingEcho,
     pub(super) measured: Measured,
     /// The last round trips to the peer indicate congestion.
     pub(super) congested: bool,
@@ -46,7 +46,7 @@ impl PeerPath {
     }
 
     /// After a round trip of DATA: whether there is congestion, and what may go without grants.
-    fn judge(&mut self, now: Time, config: &Config) {
+    fn adjust_windows(&mut self, now: Time, config: &Config) {
         let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
             config.leverage;
         let Some(min) = self.measured.min() else { return };
@@ -190,7 +190,7 @@ impl Host {
         }
         let path = self.peers.get_mut(peer).path.get_or_insert_default();
         let sent_at = path.data.send(now, path.probe_interval());
-        let echo = match path.kept_grant.take() {
+        let echo = match path.pending_grant_echo.take() {
             // As if the GRANT had left the peer later by the time that has passed since it came.
             Some((sent_at, arrived)) => sent_at.wrapping_add(field_ns(now.since(arrived))).max(1),
             None => 0,
@@ -206,7 +206,7 @@ impl Host {
         let Some(peer) = self.peers.find(to) else { return GrantStamps::default() };
         let path = peer.path.get_or_insert_default();
         let sent_at = path.grants.send(now, path.probe_interval());
-        match path.kept_data.take() {
+        match path.pending_data_echo.take() {
             Some((echo, arrived)) => GrantStamps {
                 sent_at,
                 echo,
@@ -235,7 +235,7 @@ impl Host {
         let Some(path) = self.peers.find(to).and_then(|peer| peer.path.as_deref_mut()) else {
             return;
         };
-        if let Some((echo, arrived)) = path.kept_data.take() {
+        if let Some((echo, arrived)) = path.pending_data_echo.take() {
             let held_ns = field_ns(now.since(arrived));
             let stamps = GrantStamps { sent_at: 0, echo, held_ns, host_ns: 0 };
             let body = Body::Grant { offset: length, priority: 0, resend_all: false, stamps };
@@ -261,7 +261,7 @@ impl Host {
                     path.grants.answered_later(now, stamps.echo);
                     return;
                 }
-                path.kept_data.note(now, stamps.sent_at);
+                path.pending_data_echo.note(now, stamps.sent_at);
                 let is_full = u32::from(segment_length) == config.max_payload;
                 if is_full
                     && stamps.echo != 0
@@ -279,7 +279,7 @@ impl Host {
                 if is_late {
                     return;
                 }
-                path.kept_grant.note(now, stamps.sent_at);
+                path.pending_grant_echo.note(now, stamps.sent_at);
                 let Some(sent) = sent.flatten() else { return };
                 let mut away = Span::from_ns(u64::from(stamps.held_ns));
                 if config.leverage.host_delay {
@@ -289,7 +289,7 @@ impl Host {
                 if rtt >= least {
                     path.measured.sending(now, rtt, window, config.leverage.average_shift);
                     path.set_scheduled(config);
-                    path.judge(now, config);
+                    path.adjust_windows(now, config);
                 }
             }
             _ => {}

@@ -62,11 +62,11 @@ pub(super) struct Receiver {
     nxt: u64,
     /// Messages from the one that holds `nxt` on, disjoint, in the order of the stream.
     messages: VecDeque<Incoming>,
-    ahead: RangeSet,
+    out_of_order: RangeSet,
     /// Positions in the ranges that changed last, the last first: what to SACK.
     recent: [u64; 3],
     /// The last duplicate range, to be reported (RFC 2883).
-    again: Option<(u64, u64)>,
+    duplicate_range: Option<(u64, u64)>,
     /// Acknowledgements to be sent at once.
     due: u32,
     /// Segments not acknowledged.
@@ -84,9 +84,9 @@ impl Receiver {
         Self {
             nxt: 0,
             messages: VecDeque::new(),
-            ahead: RangeSet::new(),
+            out_of_order: RangeSet::new(),
             recent: [0; 3],
-            again: None,
+            duplicate_range: None,
             due: 0,
             unacked_segments: 0,
             delayed_until: Time::MAX,
@@ -107,7 +107,7 @@ impl Receiver {
     }
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        (self.messages.len(), self.ahead.len())
+        (self.messages.len(), self.out_of_order.len())
     }
 
     /// Asks for an acknowledgement at once.
@@ -135,7 +135,7 @@ impl Receiver {
     }
 
     /// Takes the next message that is complete.
-    pub(super) fn pop_whole(&mut self) -> Option<Incoming> {
+    pub(super) fn pop_complete(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;
         self.messages.pop_front()
     }
@@ -183,7 +183,7 @@ impl Receiver {
         let (position, len) = (data.position, u64::from(data.slice.len));
         let end = position.checked_add(len)?;
         if end <= self.nxt {
-            self.again = Some((position, end));
+            self.duplicate_range = Some((position, end));
             self.duplicate(config);
             return None;
         }
@@ -193,10 +193,10 @@ impl Receiver {
         }
         let index = locate(self)?;
         if position > self.nxt {
-            match self.ahead.insert_bounded(position..end, config.max_ranges as usize) {
+            match self.out_of_order.insert_bounded(position..end, config.max_ranges as usize) {
                 Err(_) => return None,
                 Ok(0) => {
-                    self.again = Some((position, end));
+                    self.duplicate_range = Some((position, end));
                     self.duplicate(config);
                     return None;
                 }
@@ -255,11 +255,11 @@ impl Receiver {
         self.nxt = end;
         self.unacked_segments += 1;
         let mut at_once = self.unacked_segments >= config.ack_every_segments;
-        if !self.ahead.is_empty() {
+        if !self.out_of_order.is_empty() {
             // RFC 5681, 4.2: at once while there is a gap, and when one is filled.
             at_once = true;
-            self.nxt = self.ahead.first_missing(end);
-            self.ahead.remove_below(self.nxt);
+            self.nxt = self.out_of_order.first_missing(end);
+            self.out_of_order.remove_below(self.nxt);
         }
         if at_once {
             self.acknowledge_now();
@@ -275,8 +275,8 @@ impl Receiver {
     }
 
     fn note_recent(&mut self, position: u64) {
-        let range = self.ahead.range_at(position);
-        let again = self.recent.iter().position(|p| self.ahead.range_at(*p) == range);
+        let range = self.out_of_order.range_at(position);
+        let again = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
         self.recent[..=again.unwrap_or(2)].rotate_right(1);
         self.recent[0] = position;
     }
@@ -325,14 +325,14 @@ impl Receiver {
     pub(super) fn take_sack(&mut self) -> ([(u64, u64); 3], usize) {
         let mut blocks = [(0, 0); 3];
         let mut count = 0;
-        if let Some(block) = self.again.take() {
+        if let Some(block) = self.duplicate_range.take() {
             blocks[0] = block;
             count = 1;
         }
         let first = count;
-        if !self.ahead.is_empty() {
+        if !self.out_of_order.is_empty() {
             for position in self.recent {
-                let Some(range) = self.ahead.range_at(position) else { continue };
+                let Some(range) = self.out_of_order.range_at(position) else { continue };
                 let range = (range.start, range.end);
                 if count < blocks.len() && !blocks[first..count].contains(&range) {
                     blocks[count] = range;

@@ -69,7 +69,7 @@ pub(super) struct Segment {
 /// What may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    Again(Segment),
+    Retransmit(Segment),
     New(Segment),
     Probe(Segment),
 }
@@ -297,7 +297,8 @@ impl Sender {
             {
                 let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
                 let segment = Segment { position: from, len: (end - from).min(mss) };
-                return (self.resend_first || fits(segment.len)).then_some(Plan::Again(segment));
+                return (self.resend_first || fits(segment.len))
+                    .then_some(Plan::Retransmit(segment));
             }
         }
         let segment = self.next_new(mss)?;
@@ -384,7 +385,7 @@ impl Sender {
                 }
                 segment
             }
-            Plan::Again(segment) => {
+            Plan::Retransmit(segment) => {
                 self.resend_first = false;
                 self.resent_below = segment.position + segment.len;
                 self.note_sent_again(segment);

@@ -42,7 +42,7 @@ pub(super) struct Stream {
     ended: bool,
     consumed: u64,
     /// The right edge of the window that was last advertised.
-    told_edge: u64,
+    advertised_edge: u64,
 }
 
 impl Stream {
@@ -57,7 +57,7 @@ impl Stream {
             readable: 0,
             ended: false,
             consumed: 0,
-            told_edge: 0,
+            advertised_edge: 0,
         }
     }
 
@@ -71,16 +71,16 @@ impl Stream {
         self.edge(config).saturating_sub(next)
     }
 
-    pub(super) fn told(&mut self, edge: u64) {
-        self.told_edge = self.told_edge.max(edge);
+    pub(super) fn advertised(&mut self, edge: u64) {
+        self.advertised_edge = self.advertised_edge.max(edge);
     }
 
     /// Whether to send a window update: as RFC 9293, 3.8.6.2.2, without
     /// its silly windows.
     fn has_opened(&self, next: u64, config: &Config) -> bool {
-        let more = self.edge(config).saturating_sub(self.told_edge);
+        let more = self.edge(config).saturating_sub(self.advertised_edge);
         let enough = (2 * config.segment_bytes()).min(config.window_bytes() / 2);
-        more >= enough || more > 0 && self.told_edge <= next
+        more >= enough || more > 0 && self.advertised_edge <= next
     }
 }
 
@@ -165,7 +165,7 @@ impl Host {
         connection.make_stream(Stream::new(Some(id), deadline));
         let slot = self.insert(connection).ok_or(Refused::Busy)?;
         self.streams.insert((peer, id), slot);
-        self.settle(slot);
+        self.reschedule(slot);
         Ok(())
     }
 
@@ -194,14 +194,14 @@ impl Host {
         let kind = if id.is_response() { Kind::Response } else { Kind::OneWay };
         if connection.sender.backlog() == 0 {
             // The peer's silence counts from here.
-            connection.last_heard = now;
+            connection.last_received = now;
         }
         connection.sender.extend(id, bytes, kind);
         if end {
             stream.fin = Some(connection.sender.end());
             connection.sender.push(id, 1, kind);
         }
-        self.settle(slot);
+        self.reschedule(slot);
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl Host {
         if stream.has_opened(next, config) && !stream.ended {
             connection.receiver.acknowledge_now();
         }
-        self.settle(slot);
+        self.reschedule(slot);
     }
 
     /// Resets the stream, if it is known: no event follows.

@@ -178,10 +178,10 @@ impl Host {
         &mut self,
         now: Time,
         packet: &Packet<Header>,
-        said: wire::Stream,
+        body: wire::Stream,
     ) -> Placement {
         let (from, id) = (packet.src, packet.header.local_id());
-        let Some(slot) = self.stream_of(now, from, id, &said) else { return Placement::Discard };
+        let Some(slot) = self.stream_of(now, from, id, &body) else { return Placement::Discard };
         let Some(stream) = self.stream_mut(slot) else { return Placement::Discard };
         stream.heard_at = now;
         if stream.asked > 0 {
@@ -189,7 +189,7 @@ impl Host {
             stream.fruitless = (stream.fruitless + 1).min(timers::MAX_FRUITLESS);
         }
         let mut placement = Placement::Discard;
-        match said {
+        match body {
             wire::Stream::Data { offset, len, written, credit, cutoff_version, flags, .. } => {
                 self.handle_credit(now, slot, credit, flags);
                 let piece = receive::Piece { offset, len, written, flags };
@@ -198,7 +198,7 @@ impl Host {
                 }
                 let ours = self.config.cutoff_version;
                 if len > 0 && ours != 0 && ours != cutoff_version {
-                    self.tell_cutoffs(now, slot);
+                    self.send_cutoffs(now, slot);
                 }
             }
             wire::Stream::Credit { credit, flags, .. } => {
@@ -217,10 +217,10 @@ impl Host {
     }
 
     /// The stream that a packet belongs to, if it is of this incarnation of both ends; else a RESET is sent.
-    fn stream_of(&mut self, now: Time, from: HostId, id: u64, said: &wire::Stream) -> Option<u32> {
+    fn stream_of(&mut self, now: Time, from: HostId, id: u64, body: &wire::Stream) -> Option<u32> {
         let is_client = id & 1 == 0;
         // `None`: a client before its server's first packet.
-        let (tag, is_reset) = match *said {
+        let (tag, is_reset) = match *body {
             wire::Stream::Data { flags, tag, .. } => {
                 ((flags & flags::OPENING == 0).then_some(tag), false)
             }
@@ -229,10 +229,10 @@ impl Host {
             }
             wire::Stream::Reset { tag, .. } => (Some(tag), true),
         };
-        let told = tag.unwrap_or(0);
+        let reply_tag = tag.unwrap_or(0);
         let refuse = |host: &mut Self, reason| {
             if !is_reset {
-                host.send_reset(from, id, reason, told);
+                host.send_reset(from, id, reason, reply_tag);
             }
             None
         };
@@ -241,13 +241,13 @@ impl Host {
             Known::Finished => {
                 let reason = self.rpcs.ended(from, id);
                 // A closed stream does not answer acknowledgements.
-                if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, said) {
+                if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, body) {
                     return None;
                 }
                 return refuse(self, reason);
             }
             Known::No => {
-                return match *said {
+                return match *body {
                     wire::Stream::Data { tag, flags, .. }
                         if !is_client && flags & flags::OPENING != 0 =>
                     {
@@ -298,10 +298,10 @@ impl Host {
         if !stream.receive.has_ended() || !stream.send.is_all_acked() {
             return;
         }
-        let told = stream.receive.has_told_end();
+        let acknowledged = stream.receive.has_acknowledged_end();
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, rpc.id);
-        if !told {
+        if !acknowledged {
             let body = Body::Stream(self.credit(slot));
             self.send_control(peer, id, false, body);
         }
@@ -312,14 +312,14 @@ impl Host {
 
     /// The application cancels the stream.
     pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
-        self.tell_reset(slot, Reason::Cancelled);
+        self.reset_peer(slot, Reason::Cancelled);
         self.remove_stream(now, slot, Reason::Cancelled);
         self.issue_grants(now);
     }
 
     /// The stream fails at this host; a RESET informs the peer.
     pub(super) fn fail_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
-        self.tell_reset(
+        self.reset_peer(
             slot,
             match reason {
                 FailReason::Deadline => Reason::Deadline,
@@ -329,7 +329,7 @@ impl Host {
         self.end_stream(now, slot, reason);
     }
 
-    fn tell_reset(&mut self, slot: u32, reason: Reason) {
+    fn reset_peer(&mut self, slot: u32, reason: Reason) {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, rpc.id);
         if let Some(stream) = self.stream(slot)
@@ -407,7 +407,7 @@ impl Host {
             unreachable!("callers have found the stream");
         };
         stream.credit_due = Time::MAX;
-        let (credit, flags) = stream.receive.tell();
+        let (credit, flags) = stream.receive.advertise();
         wire::Stream::Credit { credit, flags, tag: stream.tag }
     }
 }

@@ -29,9 +29,9 @@ pub(in crate::homa) struct Receiving {
     /// The application knows that the direction has ended.
     ended: bool,
     /// What the last CREDIT to the peer contained.
-    told_allowed: u64,
-    told_received: u64,
-    told_ended: bool,
+    advertised_credit: u64,
+    advertised_received: u64,
+    advertised_end: bool,
     /// When something new last arrived or was allowed while nothing was on the way.
     pub(super) moved_at: Time,
 }
@@ -67,9 +67,9 @@ impl Receiving {
             standing: free,
             end: None,
             ended: false,
-            told_allowed: free,
-            told_received: 0,
-            told_ended: false,
+            advertised_credit: free,
+            advertised_received: 0,
+            advertised_end: false,
             moved_at: now,
         }
     }
@@ -106,16 +106,16 @@ impl Receiving {
     }
 
     /// Whether the complete reception was acknowledged; it is repeated only if the peer asks.
-    pub(super) const fn has_told_end(&self) -> bool {
-        self.told_ended
+    pub(super) const fn has_acknowledged_end(&self) -> bool {
+        self.advertised_end
     }
 
     /// The credit and the acknowledgement for the next packet to the peer, which are recorded as sent.
-    pub(super) fn tell(&mut self) -> (Credit, u8) {
+    pub(super) fn advertise(&mut self) -> (Credit, u8) {
         let (allowed, received) = (self.allowed(), self.received());
-        self.told_allowed = allowed;
-        self.told_received = received;
-        self.told_ended = self.ended;
+        self.advertised_credit = allowed;
+        self.advertised_received = received;
+        self.advertised_end = self.ended;
         let priority = if allowed > self.standing { self.incoming.priority } else { UNSCHEDULED };
         let credit = Credit { allowed: allowed as u32, received: received as u32, priority };
         (credit, if self.ended { flags::END_RECEIVED } else { 0 })
@@ -130,7 +130,7 @@ impl Receiving {
 
     /// Makes credit and limits follow what has arrived, been written and been consumed. `free`: bytes
     /// that the peer may send without grants.
-    fn settle(&mut self, config: &Config, free: u32) {
+    fn update_credit(&mut self, config: &Config, free: u32) {
         let arrived = self.incoming.received.prefix();
         if arrived > REBASE_AT {
             let by = arrived - arrived % config.max_payload;
@@ -173,11 +173,10 @@ impl Host {
         let receive = &mut stream.receive;
         let old = Key { left: receive.incoming.left, birth, slot };
         let (before, was_grantable) =
-            (receive.incoming.on_the_way(), receive.incoming.is_grantable());
+            (receive.incoming.in_flight(), receive.incoming.is_grantable());
         change(receive);
-        receive.settle(config, free);
-        let (after, is_grantable) =
-            (receive.incoming.on_the_way(), receive.incoming.is_grantable());
+        receive.update_credit(config, free);
+        let (after, is_grantable) = (receive.incoming.in_flight(), receive.incoming.is_grantable());
         self.grants.incoming = self.grants.incoming + u64::from(after) - u64::from(before);
         if !was_grantable && !is_grantable {
             return;
@@ -195,7 +194,7 @@ impl Host {
     pub(super) fn leave_grants(&mut self, slot: u32) {
         let rpc = self.rpcs.get(slot);
         let Some(incoming) = rpc.incoming() else { return };
-        self.grants.incoming -= u64::from(incoming.on_the_way());
+        self.grants.incoming -= u64::from(incoming.in_flight());
         if incoming.is_grantable() {
             let key = Key { left: incoming.left, birth: rpc.birth, slot };
             let list = &mut self.peers.get_mut(rpc.peer).grantable;
@@ -209,7 +208,7 @@ impl Host {
         let (peer, id) = (rpc.host, MessageId(rpc.id ^ 1));
         let Some(stream) = self.stream(slot) else { return Placement::Discard };
         let receive = &stream.receive;
-        let (received, idle) = (receive.received(), receive.incoming.on_the_way() == 0);
+        let (received, idle) = (receive.received(), receive.incoming.in_flight() == 0);
         let asks = piece.flags & flags::ASK != 0;
         let len = u64::from(piece.len);
         let read = (|| {
@@ -276,18 +275,19 @@ impl Host {
         let Some(stream) = self.stream_mut(slot) else { return };
         let receive = &stream.receive;
         let (allowed, received) = (receive.allowed(), receive.received());
-        let more = allowed - receive.told_allowed;
+        let more = allowed - receive.advertised_credit;
         if receive.incoming.grant_waits {
             return;
         }
         let at_once = more >= two_packets
-            || more > 0 && receive.told_allowed <= received
-            || received - receive.told_received >= two_packets;
+            || more > 0 && receive.advertised_credit <= received
+            || received - receive.advertised_received >= two_packets;
         if at_once {
             return self.queue_credit(now, slot);
         }
-        let news =
-            more > 0 || received > receive.told_received || receive.ended && !receive.told_ended;
+        let news = more > 0
+            || received > receive.advertised_received
+            || receive.ended && !receive.advertised_end;
         if news || repeat {
             stream.credit_due = stream.credit_due.min(due);
         }

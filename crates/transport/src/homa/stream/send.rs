@@ -20,7 +20,7 @@ const MAX_STREAM: u64 = 1 << 62;
 const MAX_AHEAD: u64 = MAX_WINDOW as u64 * 2 - 1;
 
 /// Ranges to retransmit that are kept separately; more are merged, at the cost of duplicates.
-const MAX_AGAIN: usize = 4;
+const MAX_RESEND_RANGES: usize = 4;
 
 /// The half of a stream that this host writes.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Sending {
     /// ... and the others at this one: of the newest grant.
     priority: u8,
     /// Ranges to retransmit, in order.
-    again: SmallVec<[(u64, u64); MAX_AGAIN]>,
+    again: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
     /// It is in the SRPT queue.
     queued: bool,
     /// When something of it was last sent or acknowledged.
@@ -100,7 +100,7 @@ impl Sending {
             apart
         });
         let at = self.again.partition_point(|&(start, _)| start < from);
-        if self.again.len() < MAX_AGAIN {
+        if self.again.len() < MAX_RESEND_RANGES {
             self.again.insert(at, (from, to));
         } else if at > 0 {
             self.again[at - 1].1 = to;
@@ -194,7 +194,7 @@ impl Host {
     }
 
     /// The next packet of bytes that the receiver misses.
-    pub(in crate::homa) fn stream_packet_again(
+    pub(in crate::homa) fn next_stream_retransmission(
         &mut self,
         now: Time,
         slot: u32,
@@ -203,7 +203,7 @@ impl Host {
         let send = &mut self.stream_mut(slot)?.send;
         let Some((from, to)) = send.again.first_mut() else {
             debug_assert!(false, "only streams with something to send again are in the list");
-            self.queue.again_sent(false);
+            self.queue.resend_sent(false);
             return None;
         };
         let offset = *from;
@@ -213,7 +213,7 @@ impl Host {
             send.again.remove(0);
         }
         let more = !send.again.is_empty();
-        self.queue.again_sent(more);
+        self.queue.resend_sent(more);
         // As retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.piece(now, slot, offset, end - offset, Some(priority)))
@@ -232,7 +232,7 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         let (dst, id) = (rpc.host, rpc.id);
         let peer = self.peers.get_mut(rpc.peer);
-        let cutoffs = peer.cutoffs.as_ref().map_or(&self.config.cutoffs, |told| &told.0);
+        let cutoffs = peer.cutoffs.as_ref().map_or(&self.config.cutoffs, |announced| &announced.0);
         let State::Stream(stream) = &rpc.state else {
             unreachable!("callers have found the stream")
         };
@@ -258,13 +258,14 @@ impl Host {
         let rpc = self.rpcs.get_mut(slot);
         let (id, peer) = (rpc.id, rpc.peer);
         let is_client = id & 1 == 0;
-        let cutoff_version = self.peers.get_mut(peer).cutoffs.as_ref().map_or(0, |told| told.1);
+        let cutoff_version =
+            self.peers.get_mut(peer).cutoffs.as_ref().map_or(0, |announced| announced.1);
         let State::Stream(stream) = &mut rpc.state else {
             unreachable!("callers have found the stream");
         };
         stream.credit_due = Time::MAX;
         stream.receive.incoming.grant_waits = false;
-        let (credit, mut flags) = stream.receive.tell();
+        let (credit, mut flags) = stream.receive.advertise();
         flags |= more;
         let opening = is_client && stream.tag == 0;
         let tag = if opening {
@@ -279,14 +280,14 @@ impl Host {
         };
         let send = &mut stream.send;
         send.moved_at = now;
-        let told = send.written.min(send.acked + MAX_AHEAD);
-        if send.ended && told == send.written {
+        let announced = send.written.min(send.acked + MAX_AHEAD);
+        if send.ended && announced == send.written {
             flags |= flags::END;
         }
         let body = Body::Stream(wire::Stream::Data {
             offset: offset as u32,
             len,
-            written: told as u32,
+            written: announced as u32,
             credit,
             cutoff_version,
             flags,

@@ -56,7 +56,7 @@ impl Host {
             return None;
         }
         let config = &self.config;
-        let missing = stream.receive.incoming.on_the_way() > 0;
+        let missing = stream.receive.incoming.in_flight() > 0;
         let unacked = stream.send.waits();
         let patience = self.ticks(u32::from(config.resend_ticks));
         let mut ask_at = stream.heard_at.saturating_add(self.ticks(self.ping_after(slot)));
