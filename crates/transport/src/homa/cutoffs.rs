@@ -2,7 +2,7 @@
 
 use super::config::{Config, MAX_PRIORITIES, PriorityBy};
 
-/// The unscheduled levels of a host: which priority a packet has by a length in bytes.
+/// The unscheduled levels of a host: the priority of a packet as a function of a length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
     /// `longest[p]`: the longest message that uses priority `p`; non-increasing in `p`.
@@ -20,8 +20,8 @@ impl Cutoffs {
         unscheduled_levels: 4,
     };
 
-    /// Cutoffs by hand: the longest message of each unscheduled level, highest level first; the
-    /// last of them takes all longer ones too.
+    /// Explicit cutoffs: the longest message of each unscheduled level, highest level first; the last level
+    /// takes all longer messages too.
     ///
     /// `None` if there is no level, no scheduled one, more than [`MAX_PRIORITIES`], or if the
     /// cutoffs fall.
@@ -42,7 +42,7 @@ impl Cutoffs {
         Some(Self { longest, num_priorities, unscheduled_levels: levels as u8 })
     }
 
-    /// From the seven numbers of a CUTOFFS packet, for priorities 7 down to 1.
+    /// Cutoffs from the seven numbers of a CUTOFFS packet, for priorities 7 down to 1.
     pub(super) fn from_wire(cutoffs: [u32; 7], num_priorities: u8) -> Self {
         let mut longest = [u32::MAX; MAX_PRIORITIES as usize];
         let mut unscheduled_levels = 1;
@@ -53,7 +53,7 @@ impl Cutoffs {
         Self { longest, num_priorities, unscheduled_levels: unscheduled_levels.min(7) }
     }
 
-    /// As in a CUTOFFS packet.
+    /// The seven numbers of a CUTOFFS packet.
     pub(super) fn to_wire(self) -> [u32; 7] {
         core::array::from_fn(|i| self.longest[7 - i])
     }

@@ -235,7 +235,7 @@ impl Host {
             outgoing.resend_to = outgoing.resend_to.max(to);
         } else {
             (outgoing.resend_from, outgoing.resend_to) = (from, to);
-            self.queue.push_again(slot);
+            self.queue.push_resend(slot);
         }
         true
     }

@@ -11,18 +11,18 @@ use super::rtt::{Measured, PendingEcho, Probes, field_ns};
 /// Round-trip state of the path to a peer; it exists once a measurement has begun.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerPath {
-    /// Times that went out with DATA.
+    /// Times that were sent with DATA.
     data: Probes,
-    /// Times that went out with GRANTs.
+    /// Times that were sent with GRANTs.
     grants: Probes,
-    /// The newest time of the peer's DATA, to go back with a GRANT.
+    /// The newest time of the peer's DATA, to be echoed by a GRANT.
     pending_data_echo: PendingEcho,
-    /// The newest time of the peer's GRANTs, to go back with DATA.
+    /// The newest time of the peer's GRANTs, to be echoed by DATA.
     pending_grant_echo: PendingEcho,
     pub(super) measured: Measured,
     /// The last round trips to the peer indicate congestion.
     pub(super) congested: bool,
-    /// Bytes that a message may send without grants; 0 before the first round trip is measured.
+    /// The unscheduled window of a message; 0 before the first round trip is measured.
     pub(super) unscheduled: u32,
     /// When it last grew or shrank.
     adjusted: Time,
@@ -31,7 +31,7 @@ pub(super) struct PeerPath {
 }
 
 impl PeerPath {
-    /// Times go out so often that at least a few are on their way in a round trip.
+    /// The interval between times: about four in a round trip.
     fn probe_interval(&self) -> Span {
         Span(self.measured.min().unwrap_or(Span::ZERO).0 / 4)
     }
@@ -45,7 +45,7 @@ impl PeerPath {
         self.scheduled = bytes.max(config.max_payload);
     }
 
-    /// After a round trip of DATA: whether there is congestion, and what may go without grants.
+    /// After a round trip of DATA: detects congestion and adjusts the unscheduled window.
     fn adjust_windows(&mut self, now: Time, config: &Config) {
         let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
             config.leverage;
@@ -81,7 +81,7 @@ impl PeerPath {
 /// The slide "Unscheduled Ratio": of the bytes that this host sends, how many are unscheduled.
 ///
 /// "IF unscheduled_ratio is less than %40 && rpc throttle list is not empty Set rtt_unscheduled to
-/// half of current value": without that, unscheduled packets would wait in the sender for nothing.
+/// half of current value": otherwise unscheduled packets would only wait in the sender.
 /// Ours: bytes are counted over a period, by the messages that begin in it; at the end of each, the
 /// rule halves all unscheduled windows of the host, or takes one such step back if it does not hold.
 /// The throttled list is the queue of messages with bytes that may be sent.
@@ -144,7 +144,7 @@ impl Host {
         }
     }
 
-    /// Bytes of a new message to this peer that go without grants.
+    /// Bytes of a new message to this peer that need no grant.
     pub(super) fn unscheduled_to(&self, peer: HostId) -> u32 {
         let is_measured = self.config.leverage.unscheduled_window;
         let peer = if is_measured { self.peers.slot(peer) } else { None };
@@ -243,7 +243,7 @@ impl Host {
         }
     }
 
-    /// Looks at the time stamps of a packet that has been handled.
+    /// Processes the time stamps of a packet that has been handled.
     pub(super) fn note_stamps(&mut self, now: Time, packet: &Packet<Header>) {
         let is_late = self.config.leverage.host_delay && self.is_late(now);
         let config = &self.config;
@@ -296,7 +296,7 @@ impl Host {
         }
     }
 
-    /// What was measured, for [`rackweave_core::Transport::round_trips`].
+    /// The measurements, for [`rackweave_core::Transport::round_trips`].
     pub(super) fn measured_round_trips(&self) -> Vec<RoundTrip> {
         let mut all: Vec<RoundTrip> = (self.peers.iter())
             .filter_map(|peer| {

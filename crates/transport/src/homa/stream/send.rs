@@ -357,7 +357,7 @@ impl Host {
         let none_again = send.again.is_empty();
         stream.progress();
         if none_again {
-            self.queue.remove_again(slot);
+            self.queue.remove_resend(slot);
         }
         self.queue_if_ready(slot);
     }
@@ -391,7 +391,7 @@ impl Host {
             send.add_again(from, to);
         }
         if lost && newly {
-            self.queue.push_again(slot);
+            self.queue.push_resend(slot);
         }
         self.queue_if_ready(slot);
         if !(lost && newly) {
