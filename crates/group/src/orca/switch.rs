@@ -5,16 +5,16 @@
 //! of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
 //! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and have no state at all.
 
-use core::marker::PhantomData;
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, HostId, Packet, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{DropReason, Header, HostId, Packet, Port, Time, Verdict};
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Labelled, TO_GROUP};
 
 use super::label::{LabelError, Layout};
-use super::view::{View, Visible};
+use super::view::View;
+use crate::system::SystemProgram;
 
 /// The value for no agent in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
@@ -48,17 +48,16 @@ enum Role {
 
 /// The program of one switch.
 #[derive(Clone, Debug)]
-pub struct Program<H> {
+pub struct Program {
     layout: Arc<Layout>,
     role: Role,
     downs: u16,
     ups: u16,
     /// The controller's host, if it is configured. Then control packets from other hosts are dropped.
     controller: Option<HostId>,
-    header: PhantomData<H>,
 }
 
-impl<H: Visible> Program<H> {
+impl Program {
     /// The program of a switch of this fabric, from which the layout was made.
     ///
     /// # Errors
@@ -91,7 +90,7 @@ impl<H: Visible> Program<H> {
             return Err(LabelError::TooManyPorts { what: "a switch", ports: downs });
         }
         let (downs, ups) = (downs as u16, ups as u16);
-        Ok(Self { layout, role, downs, ups, controller: None, header: PhantomData })
+        Ok(Self { layout, role, downs, ups, controller: None })
     }
 
     /// Accepts control packets of the controller from this host only.
@@ -132,9 +131,7 @@ impl<H: Visible> Program<H> {
     pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
         match view {
             View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
-            View::Other | View::Control | View::Data { labelled: Labelled::Host, .. } => {
-                Verdict::Route
-            }
+            View::Control | View::Data { labelled: Labelled::Host, .. } => Verdict::Route,
             // Relays send labelled data to single hosts.
             View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
@@ -234,11 +231,18 @@ impl<H: Visible> Program<H> {
     }
 }
 
-impl<H: Visible> SwitchProgram for Program<H> {
-    type Header = H;
+impl SystemProgram for Program {
+    type View = View;
 
-    fn handle_packet(&mut self, _now: Time, port: Port, packet: &mut Packet<H>) -> Verdict {
-        self.decide(port, packet.src, packet.dst, packet.header.view())
+    #[inline]
+    fn handle_packet<H: Header>(
+        &mut self,
+        _now: Time,
+        port: Port,
+        view: View,
+        packet: &mut Packet<H>,
+    ) -> Verdict {
+        self.decide(port, packet.src, packet.dst, view)
     }
 }
 
@@ -275,7 +279,7 @@ mod tests {
     use super::super::label::tests::{dumbbell, fabric, fat_tree, leaf_spine, single};
     use super::*;
 
-    fn programs(topology: Topology) -> (Arc<Layout>, Fabric, Vec<Program<Header>>) {
+    fn programs(topology: Topology) -> (Arc<Layout>, Fabric, Vec<Program>) {
         let fabric = fabric(topology);
         let layout = Arc::new(Layout::new(&fabric).expect("labels"));
         let programs = (0..fabric.switches())
@@ -286,13 +290,7 @@ mod tests {
 
     const CONTROLLER: HostId = HostId(0);
 
-    fn set_active(
-        program: &mut Program<Header>,
-        port: u16,
-        rack: u16,
-        agent: u8,
-        epoch: u32,
-    ) -> Verdict {
+    fn set_active(program: &mut Program, port: u16, rack: u16, agent: u8, epoch: u32) -> Verdict {
         let view = View::SetActive { rack, agent, epoch };
         program.decide(Port(port), CONTROLLER, HostId(1), view)
     }
@@ -374,7 +372,7 @@ mod tests {
     /// Follows a packet through the fabric; returns the hosts that got it (agents are at port 0).
     fn spread(
         fabric: &Fabric,
-        programs: &mut [Program<Header>],
+        programs: &mut [Program],
         from: HostId,
         dst: HostId,
         view: View,
@@ -453,7 +451,7 @@ mod tests {
         assert_eq!(before[1], (Some(Register { agent: 3, epoch: 1 }), 8));
         assert_eq!(before[2], (None, 0));
         for session in 0..1_000_000 {
-            let data = Data {
+            let header = Header::Data(Data {
                 labelled: if session % 2 == 0 { Labelled::Pilot } else { Labelled::Rack },
                 label: Label(u128::from(rng.next_u64())),
                 session: Session(session),
@@ -462,10 +460,11 @@ mod tests {
                 repair: false,
                 end: false,
                 parity: None,
-            };
-            let mut packet = Packet::new(HostId(50), TO_GROUP, 100, Header::Data(data));
+            });
+            let mut packet = Packet::new(HostId(50), TO_GROUP, 100, header);
+            let (port, view) = (Port(session as u16 % 52), View::of(&header));
             let program = &mut programs[session as usize % 6];
-            let _ = program.handle_packet(Time::ZERO, Port(session as u16 % 52), &mut packet);
+            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet);
         }
         let after: Vec<_> =
             programs.iter().map(|program| (program.register(), program.state_bytes())).collect();

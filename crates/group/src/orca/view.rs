@@ -2,11 +2,11 @@
 
 use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
 
+use crate::system::Visible;
+
 /// The fields of a packet by which a switch forwards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// A packet of another protocol.
-    Other,
     /// Data of a session.
     Data {
         /// The kind of the label.
@@ -39,23 +39,26 @@ pub enum View {
     Control,
 }
 
-/// A header that has a [`View`] for switch programs.
-pub trait Visible: rackweave_core::Header {
-    /// The fields that a switch needs.
-    fn view(&self) -> View;
+impl Visible<View> for Header {
+    #[inline]
+    fn view(&self) -> Option<View> {
+        Some(View::of(self))
+    }
 }
 
-impl Visible for Header {
+impl View {
+    /// The view of a packet with this header.
+    #[must_use]
     #[inline]
-    fn view(&self) -> View {
-        match *self {
-            Self::Data(Data { labelled, label, .. }) => View::Data { labelled, label },
-            Self::Control(Control { to, body, .. }) => match body {
-                Body::SetActive { rack, agent, epoch } => View::SetActive { rack, agent, epoch },
-                Body::Sync { rack, .. } => View::Sync { rack },
-                Body::Ping { place, .. } => View::Ping { place },
-                _ if to == TO_AGENT => View::ToAgent,
-                _ => View::Control,
+    pub const fn of(header: &Header) -> Self {
+        match *header {
+            Header::Data(Data { labelled, label, .. }) => Self::Data { labelled, label },
+            Header::Control(Control { to, body, .. }) => match body {
+                Body::SetActive { rack, agent, epoch } => Self::SetActive { rack, agent, epoch },
+                Body::Sync { rack, .. } => Self::Sync { rack },
+                Body::Ping { place, .. } => Self::Ping { place },
+                _ if to.0 == TO_AGENT.0 => Self::ToAgent,
+                _ => Self::Control,
             },
         }
     }
@@ -69,7 +72,7 @@ mod tests {
     use super::*;
 
     fn control(to: HostId, body: Body) -> View {
-        Header::Control(Control { from: HostId(1), to, session: Session(7), body }).view()
+        View::of(&Header::Control(Control { from: HostId(1), to, session: Session(7), body }))
     }
 
     #[test]

@@ -12,6 +12,7 @@ use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEv
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
+use rackweave_group::system::Simulated;
 use rackweave_sim::result::RunResult;
 use rackweave_sim::{Attached, Fabric};
 use rackweave_wire::orca::{Header, Reason, Session};
@@ -111,11 +112,11 @@ pub(super) fn run(
     }
     let switches = Fabric::new(fabric.config())?;
     scene.run(fabric, nodes, |switch| {
-        let program = Program::<Header>::new(Arc::clone(&layout), &switches, switch)?;
-        Ok(match scheme.controller {
+        let program = Program::new(Arc::clone(&layout), &switches, switch)?;
+        Ok(Simulated::<_, Header>::new(match scheme.controller {
             Some(controller) => program.with_controller(controller),
             None => program,
-        })
+        }))
     })
 }
 
