@@ -494,7 +494,11 @@ impl Plan {
         Ok((plan, HostState::batch(peers, streams), Some(total)))
     }
 
-    fn trace(trace: &Trace, hosts: u32, config: &WorkloadConfig) -> Result<Planned, WorkloadError> {
+    fn trace(
+        trace: &Trace,
+        hosts: u32,
+        config: &WorkloadConfig,
+    ) -> Result<Planned, WorkloadError> {
         trace.check_hosts(hosts)?;
         let entries = trace.entries();
         let max = u64::from(u32::MAX);

@@ -1,5 +1,6 @@
 //! The command as scripts see it: exit codes, standard output, files.
 
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Calls between nodes of one process.
 
+
 use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};

@@ -1,5 +1,6 @@
 //! Streams between nodes of one process.
 
+
 use std::io::ErrorKind;
 use std::time::Duration;
 
