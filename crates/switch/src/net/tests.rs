@@ -98,7 +98,7 @@ impl SwitchProgram for Obeys {
         match packet.header.number {
             TO_ALL => Verdict::Replicate(!(1 << port.0)),
             CONSUME => Verdict::Consume,
-            DROP => Verdict::Drop(DropReason::NoAgent),
+            DROP => Verdict::Drop(DropReason::Program),
             BACK => Verdict::Forward(port),
             TO_NONE => Verdict::Replicate(0),
             TO_NO_PORT => Verdict::Forward(Port(63)),
@@ -222,7 +222,7 @@ fn verdicts_are_obeyed_and_counted() {
     assert_eq!(hosts, [1, 2], "one came back, one was routed");
     let counters = net.counters();
     assert_eq!((counters.consumed, counters.copied), (2, 0));
-    assert_eq!(counters.drops[DropReason::NoAgent as usize], 1);
+    assert_eq!(counters.drops[DropReason::Program as usize], 1);
     assert_eq!(counters.drops[DropReason::NoRoute as usize], 2);
     assert_eq!((net.packets(), net.bodies().live()), (0, 0));
     assert_eq!(net.program(0).seen, [1; 7]);
