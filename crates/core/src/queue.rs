@@ -249,15 +249,13 @@ pub enum DropReason {
     WrongProtocol,
     /// A switch program dropped it.
     Program,
-    /// It was for the active agent of a rack that has none.
-    NoAgent,
     /// A copy that a switch was to make found no room for its bytes.
     NoBuffer,
 }
 
 impl DropReason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::QueueFull,
         Self::SharedBufferFull,
         Self::HeaderQueueFull,
@@ -269,7 +267,6 @@ impl DropReason {
         Self::HostPaused,
         Self::WrongProtocol,
         Self::Program,
-        Self::NoAgent,
         Self::NoBuffer,
     ];
 
@@ -288,7 +285,6 @@ impl DropReason {
             Self::HostPaused => "host_paused",
             Self::WrongProtocol => "wrong_protocol",
             Self::Program => "program",
-            Self::NoAgent => "no_agent",
             Self::NoBuffer => "no_buffer",
         }
     }

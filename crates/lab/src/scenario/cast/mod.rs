@@ -94,8 +94,8 @@ impl PlaneKeys {
             sessions: self.sessions,
             members: self.members,
             placement: match self.together {
-                1 => Members::Anywhere,
-                n => Members::Together(n),
+                1 => Members::Uniform,
+                n => Members::PerRack(n),
             },
             changes: self.changes,
             seed,
