@@ -73,20 +73,20 @@ impl Engine {
                     && matches!(control.body, Body::Sync { rack, .. } if rack == self.rack())
                 {
                     // No switch sends it back to this host.
-                    let _ = self.host.handle(now, 0, &packet);
+                    let _ = self.host.handle_packet(now, 0, &packet);
                 }
                 return Some(packet);
             }
             if packet.dst == TO_AGENT {
                 // The agent may be this host, which does not receive what it sends.
-                let _ = self.host.handle(now, 0, &packet);
+                let _ = self.host.handle_packet(now, 0, &packet);
                 return Some(packet);
             }
             if packet.dst != me || self.controller.is_none() {
                 return Some(packet);
             }
             if !self.give_controller(now, &packet) {
-                let _ = self.host.handle(now, 0, &packet);
+                let _ = self.host.handle_packet(now, 0, &packet);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use rackweave_core::{HostId, Packet, Time};
+use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_group::orca::flow::Placement;
 use rackweave_linux::sys::ReceiveBatch;
 use rackweave_wire::Malformed;
@@ -113,7 +113,7 @@ impl Engine {
         if self.give_controller(now, &packet) {
             return;
         }
-        let handled = self.host.handle(now, 0, &packet);
+        let handled = self.host.handle_packet(now, 0, &packet);
         let payload = &bytes[decoded.payload];
         match handled.store {
             Some(Placement::Store { session, offset, skip, len }) => {
