@@ -1,8 +1,8 @@
 //! Files whose blocks arrive in any order.
 //!
 //! A [`BlockStore`] writes a file under another name (`.part` behind its own), notes which blocks are complete and what they hash to, and
-//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it says which
-//! blocks are there, and it says so only of blocks whose bytes on disk have the hash that was noted.
+//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it has exactly the
+//! blocks whose bytes on disk match the hashes that were noted.
 //!
 //! ```
 //! use rackweave_cast::format::{CHUNK, tree::chunk_hash};
