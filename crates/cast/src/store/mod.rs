@@ -234,6 +234,9 @@ fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
 impl BlockStore {
     /// Opens the incomplete file, or creates it. What an earlier attempt has stored is hashed again, which takes as long as reading it.
     ///
+    /// The file is checked against the table, and the table is as trustworthy as its directory. A client that knows the right hashes
+    /// compares them with [`Self::hash`]; one that does not checks the hash of the whole file in the end.
+    ///
     /// # Errors
     /// If the target's name is taken, another transfer writes the same file, or the system refuses.
     pub fn open(config: BlockConfig) -> Result<Self, StoreError> {
