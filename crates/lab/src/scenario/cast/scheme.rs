@@ -2,6 +2,7 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
+use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use super::super::tcp::TcpKeys;
 use super::super::transport;
 use super::super::tree::{Entry, Node, Origin, Table, Value};
 use super::super::values::{AboveZero, Unit};
-use crate::cast::{OrcaScheme, Scheme, SpreadBy};
+use crate::cast::{OrcaScheme, Scheme};
 use crate::error::nearest;
 
 /// The schemes by name.
@@ -231,18 +232,18 @@ impl Chosen {
         senders: &[HostId],
     ) -> Result<OrcaScheme, Problem> {
         let spread = match keys.spread.unwrap_or_default() {
-            SpreadName::Labels => SpreadBy::Labels,
-            SpreadName::Relay => SpreadBy::Relay,
-            SpreadName::Multicast => SpreadBy::Multicast,
-            SpreadName::Unicast => SpreadBy::Unicast,
+            SpreadName::Labels => Spread::Labels,
+            SpreadName::Relay => Spread::Relay,
+            SpreadName::Multicast => Spread::Multicast,
+            SpreadName::Unicast => Spread::Unicast,
         };
-        if spread == SpreadBy::Relay && senders.len() > 1 {
+        if spread == Spread::Relay && senders.len() > 1 {
             let message = "agents copy for a sender with one port only";
             return Err(self.bad("spread", message));
         }
         let all = fabric.topology.hosts();
         let controller = match (spread, keys.controller) {
-            (SpreadBy::Labels, given) => {
+            (Spread::Labels, given) => {
                 let host = given.unwrap_or(all.saturating_sub(1));
                 if host >= all {
                     return Err(self.bad("controller", format!("there is no host {host}")));
