@@ -4,6 +4,7 @@ use core::fmt;
 
 /// A host, numbered from 0 in the order of the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct HostId(pub u32);
 
 /// A port of a switch, numbered from 0.

@@ -12,6 +12,7 @@
 //! - [`node`]: [`Node`], a host of a group system with its ports.
 //! - [`queue`]: [`Pool`], [`Fifo`] and the [`Queue`] trait; [`program`]: [`SwitchProgram`].
 //! - [`rng`]: named random streams, [`Rng::stream`].
+//! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`].
 
 pub mod frame;
 pub mod ids;
@@ -19,7 +20,10 @@ pub mod node;
 pub mod packet;
 pub mod program;
 pub mod queue;
+pub mod ranges;
 pub mod rng;
+pub mod rtt;
+pub mod schedule;
 pub mod time;
 pub mod transport;
 pub mod units;
@@ -30,7 +34,10 @@ pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
 pub use program::{SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool, Queue};
+pub use ranges::{Assembler, RangeSet, TooManyRanges};
 pub use rng::Rng;
+pub use rtt::RttEstimator;
+pub use schedule::Schedule;
 pub use time::{Span, Time};
 pub use transport::{
     Event, FailReason, Kind, Open, Placement, Refused, RoundTrip, StreamEvent, Submit, Transport,

@@ -225,6 +225,7 @@ impl Fifo {
 
 /// Why a packet was dropped. The discriminants index counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[repr(u8)]
 pub enum DropReason {
     /// The port's own buffer was full.

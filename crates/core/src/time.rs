@@ -13,10 +13,12 @@ use crate::units::{ParseUnitError, parse_scaled};
 
 /// A point in time: picoseconds since the start of the run (or of the process).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Time(pub u64);
 
 /// A length of time in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Span(pub u64);
 
 impl Time {

@@ -7,10 +7,12 @@ use crate::time::Span;
 
 /// A link rate in bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Rate(pub u64);
 
 /// A number of bytes. "KB" is 1000 bytes and "KiB" 1024, as on the wire and in papers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Bytes(pub u64);
 
 impl Rate {

@@ -131,7 +131,7 @@ impl Twins {
         let trusted = u16::from(config.controller.unwrap_or(0));
         let mut ours = Program::new(layout, &fabric, u32::from(rack)).expect("a program");
         if let Some(controller) = controller {
-            ours = ours.believing(controller);
+            ours = ours.with_controller(controller);
         }
         Some(Self { ours, kernel, rack, hosts, ports, controller, trusted, keyed })
     }

@@ -5,6 +5,7 @@ use rackweave_wire::Header;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum End {
     /// Every measured message completed or failed.
     AllDone,
@@ -18,6 +19,7 @@ pub enum End {
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Outcome {
     /// It arrived whole (for a request: its response did).
     Completed(Time),
@@ -29,6 +31,7 @@ pub enum Outcome {
 
 /// One measured message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageRecord {
     /// Which stream it belongs to (index in the run's streams).
     pub stream: u16,
@@ -48,6 +51,7 @@ pub struct MessageRecord {
 
 /// Counts of the whole run, warm-up included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
     /// Events of the engine.
     pub events: u64,
@@ -67,6 +71,7 @@ pub struct Counters {
 
 /// One look at the switches' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QueueSample {
     /// When.
     pub at: Time,
@@ -78,6 +83,7 @@ pub struct QueueSample {
 
 /// What a transport measured of the way from one host to another and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MeasuredRoundTrip {
     /// The first of the run's streams that uses this transport.
     pub stream: u16,
@@ -98,6 +104,7 @@ pub struct MeasuredRoundTrip {
 
 /// One link since [`ports_from`](crate::config::MeasureConfig::ports_from).
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkReport {
     /// From where to where: "leaf0->h3".
     pub name: String,

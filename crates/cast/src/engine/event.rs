@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use rackweave_core::HostId;
 use rackweave_group::orca::controller::ControllerEvent;
-use rackweave_group::orca::flow::{SenderSummary, Slow, Standing};
+use rackweave_group::orca::flow::{ReceiverStatus, SenderSummary, SlowReason};
 use rackweave_wire::orca::{Reason, Session};
 
 use crate::sink::{FileDone, SinkError};
@@ -163,13 +163,13 @@ pub struct ReceiverProgress {
     /// It began there.
     pub from: u64,
     /// How it stands.
-    pub standing: Standing,
+    pub standing: ReceiverStatus,
     /// Bits per second that it takes.
     pub bits_per_second: u64,
     /// Bytes that went again because of it.
     pub repairs: u64,
     /// Why it is alone.
-    pub slow: Option<Slow>,
+    pub slow: Option<SlowReason>,
     /// When it had everything, in seconds from the opening.
     pub seconds: Option<f64>,
 }

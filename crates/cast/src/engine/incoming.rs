@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rackweave_core::{Span, Time};
-use rackweave_group::orca::host::Event;
+use rackweave_group::orca::flow::ReceiverEvent;
 use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
@@ -164,9 +164,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_receiver_event(&mut self, now: Time, event: Event) {
+    pub(super) fn handle_receiver_event(
+        &mut self,
+        now: Time,
+        session: Session,
+        event: ReceiverEvent,
+    ) {
         match event {
-            Event::Readable { session, upto } => {
+            ReceiverEvent::Readable { upto } => {
                 if let Some(incoming) = self.incoming.get_mut(&session) {
                     if !incoming.drain.lags(incoming.readable) {
                         incoming.flushed = now;
@@ -175,21 +180,21 @@ impl Engine {
                     incoming.parities.forget_below(upto);
                 }
             }
-            Event::Recover { session, recovery } => self.recover(now, session, &recovery),
-            Event::Ended { session, length } => {
+            ReceiverEvent::Recover(recovery) => self.recover(now, session, &recovery),
+            ReceiverEvent::Ended { length } => {
                 if let Some(incoming) = self.incoming.get_mut(&session) {
                     incoming.readable = length;
                     incoming.ended = Some(length);
                 }
             }
-            Event::Alone { session, alone } => {
+            ReceiverEvent::Detached | ReceiverEvent::Rejoined => {
                 if let Some(incoming) = self.incoming.get_mut(&session) {
-                    incoming.alone = alone;
+                    incoming.alone = event == ReceiverEvent::Detached;
                 }
                 self.choose_group();
             }
-            Event::Failed { session, reason } => self.fail(session, reason),
-            Event::Closed { session } => {
+            ReceiverEvent::Failed { reason } => self.fail(session, reason),
+            ReceiverEvent::Closed => {
                 let Some(mut incoming) = self.incoming.remove(&session) else { return };
                 if incoming.stage != Stage::Complete {
                     self.incoming.insert(session, incoming);
@@ -198,7 +203,6 @@ impl Engine {
                 incoming.drain.close();
                 self.closing.push((incoming.stream, incoming.drain));
             }
-            _ => {}
         }
     }
 

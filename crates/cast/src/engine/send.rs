@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rackweave_core::{HostId, Packet, Time};
-use rackweave_group::orca::flow::{FlowConfig, Standing};
+use rackweave_core::{HostId, Node as _, Packet, Time};
+use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SenderEvent};
 use rackweave_group::orca::host::{Event, OpenError, Spread};
 use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
 
@@ -114,10 +114,10 @@ impl Engine {
                 address: self.peers.address(view.host).unwrap_or(unknown),
                 have: view.have,
                 from: known.from,
-                standing: view.standing,
+                standing: view.status,
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
-                slow: view.slow,
+                slow: view.slow_reason,
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
             }
         });
@@ -187,44 +187,50 @@ impl Engine {
                     Some(from) => self.invited(now, session, from, stream),
                     None => self.host.refuse(now, session, Reason::Refused),
                 },
-                Event::Failed { session, .. } | Event::Finished { session }
-                    if self.sending.contains_key(&session) =>
-                {
+                Event::Sender(session, event) => self.handle_sender_event(now, session, event),
+                Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
+            }
+        }
+    }
+
+    fn handle_sender_event(&mut self, now: Time, session: Session, event: SenderEvent) {
+        match event {
+            SenderEvent::Failed { .. } | SenderEvent::Finished => {
+                if self.sending.contains_key(&session) {
                     self.sent(now, session);
                 }
-                Event::Joined { session, host, at } => {
-                    if let Some(receiver) = self.receiver(session, host) {
-                        (receiver.from, receiver.joined) = (at, true);
-                        (receiver.lost, receiver.retry) = (None, None);
-                    }
-                    self.events.push_back(EngineEvent::Joined { session, host, at });
+            }
+            SenderEvent::Joined { host, at } => {
+                if let Some(receiver) = self.receiver(session, host) {
+                    (receiver.from, receiver.joined) = (at, true);
+                    (receiver.lost, receiver.retry) = (None, None);
                 }
-                Event::Attached { session, host } => {
-                    self.events.push_back(EngineEvent::Alone { session, host, alone: false });
+                self.events.push_back(EngineEvent::Joined { session, host, at });
+            }
+            SenderEvent::Attached { host } => {
+                self.events.push_back(EngineEvent::Alone { session, host, alone: false });
+            }
+            SenderEvent::Detached { host } => {
+                self.events.push_back(EngineEvent::Alone { session, host, alone: true });
+            }
+            SenderEvent::Completed { host } => {
+                if let Some(receiver) = self.receiver(session, host) {
+                    receiver.completed = Some(now);
                 }
-                Event::Detached { session, host } => {
-                    self.events.push_back(EngineEvent::Alone { session, host, alone: true });
+                self.events.push_back(EngineEvent::Completed { session, host });
+            }
+            SenderEvent::Lost { host, reason } => {
+                let patience = self.config.retry;
+                if let Some(receiver) = self.receiver(session, host) {
+                    let lost = *receiver.lost.get_or_insert(now);
+                    // Who was there once may have been started again; who never was is not.
+                    let back = receiver.joined
+                        && matches!(reason, Reason::Silent | Reason::Unknown)
+                        && now.since(lost) < patience;
+                    receiver.retry = back.then(|| now + AGAIN);
                 }
-                Event::Completed { session, host } => {
-                    if let Some(receiver) = self.receiver(session, host) {
-                        receiver.completed = Some(now);
-                    }
-                    self.events.push_back(EngineEvent::Completed { session, host });
-                }
-                Event::Lost { session, host, reason } => {
-                    let patience = self.config.retry;
-                    if let Some(receiver) = self.receiver(session, host) {
-                        let lost = *receiver.lost.get_or_insert(now);
-                        // Who was there once may have been started again; who never was is not.
-                        let back = receiver.joined
-                            && matches!(reason, Reason::Silent | Reason::Unknown)
-                            && now.since(lost) < patience;
-                        receiver.retry = back.then(|| now + AGAIN);
-                    }
-                    self.give_up_if_alone(now, session);
-                    self.events.push_back(EngineEvent::Lost { session, host, reason });
-                }
-                other => self.handle_receiver_event(now, other),
+                self.give_up_if_alone(now, session);
+                self.events.push_back(EngineEvent::Lost { session, host, reason });
             }
         }
     }
@@ -390,7 +396,7 @@ impl Engine {
 
     /// Whether a receiver is done, one way or another.
     #[must_use]
-    pub const fn is_over(standing: Standing) -> bool {
-        matches!(standing, Standing::Completed | Standing::Lost(_))
+    pub const fn is_over(standing: ReceiverStatus) -> bool {
+        matches!(standing, ReceiverStatus::Completed | ReceiverStatus::Lost(_))
     }
 }

@@ -136,8 +136,8 @@ pub(super) fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
 }
 
 pub(super) fn completed(view: &SendView) -> usize {
-    use rackweave_group::orca::flow::Standing;
-    view.receivers.iter().filter(|it| it.standing == Standing::Completed).count()
+    use rackweave_group::orca::flow::ReceiverStatus;
+    view.receivers.iter().filter(|it| it.standing == ReceiverStatus::Completed).count()
 }
 
 #[test]
@@ -189,8 +189,11 @@ fn a_full_disk_stops_one_receiver_only() {
     let view = send(&mut sender(None), Box::new(Files::new(&[path]).unwrap()), &to);
     assert_eq!(completed(&view), 1);
     let lost: Vec<_> = view.receivers.iter().map(|it| it.standing).collect();
-    use rackweave_group::orca::flow::Standing;
-    assert!(lost.contains(&Standing::Lost(rackweave_wire::orca::Reason::Refused)), "{lost:?}");
+    use rackweave_group::orca::flow::ReceiverStatus;
+    assert!(
+        lost.contains(&ReceiverStatus::Lost(rackweave_wire::orca::Reason::Refused)),
+        "{lost:?}"
+    );
     assert!(receivers[0].received() && !receivers[1].received());
     assert_eq!(receivers[0].read("big"), content(6_000_000));
 }

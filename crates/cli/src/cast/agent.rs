@@ -18,7 +18,7 @@ use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Pipe;
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_group::orca::host::Spread;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
@@ -336,7 +336,7 @@ fn open(
         Spread::Labels => place.map_or(0, |place| place.layout.words()),
         _ => 0,
     };
-    let flow = FlowArgs { mtu: wish.mtu, rate: wish.rate, fec: MOST_CELLS };
+    let flow = FlowArgs { mtu: wish.mtu, rate: wish.rate, fec: MAX_CELLS };
     let flow = flow.flow(&wish.to, house.key.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = random().map_err(|error| error.to_string())?;

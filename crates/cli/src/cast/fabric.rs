@@ -43,7 +43,7 @@ impl RackArgs {
 
 /// Labels have a bit for each host of a rack.
 pub(super) fn check(layout: &Layout) -> miette::Result<()> {
-    if !layout.joins_racks() && layout.racks() > 1 {
+    if !layout.reaches_other_racks() && layout.racks() > 1 {
         return Err(miette!(
             help = "write TOML with `hosts` and a table [fabric], as in docs/cast.md",
             "a rack has at most 64 hosts: labels need to know how {} hosts are joined",

@@ -13,9 +13,9 @@ use rackweave_cast::door::{SendWish, fingerprint};
 use rackweave_cast::engine::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time};
-use rackweave_group::orca::flow::{FlowConfig, Slow, Standing};
+use rackweave_group::orca::flow::{FlowConfig, ReceiverStatus, SlowReason};
 use rackweave_group::orca::host::Spread;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Reason, Session};
 use serde_json::json;
@@ -399,8 +399,8 @@ pub(super) struct FlowArgs {
 fn fec_block(text: &str) -> Result<u8, String> {
     match text.parse() {
         _ if text == "off" => Ok(0),
-        Ok(block @ 2..=MOST_CELLS) => Ok(block),
-        _ => Err(format!("\"off\", or from 2 to {MOST_CELLS} packets")),
+        Ok(block @ 2..=MAX_CELLS) => Ok(block),
+        _ => Err(format!("\"off\", or from 2 to {MAX_CELLS} packets")),
     }
 }
 
@@ -522,7 +522,7 @@ fn run(
     }
     let mut code = exit::DONE;
     for receiver in &outcome.view.receivers {
-        let Standing::Lost(reason) = receiver.standing else {
+        let ReceiverStatus::Lost(reason) = receiver.standing else {
             code = if is_complete(receiver) { code } else { exit::FAILED };
             continue;
         };
@@ -551,7 +551,7 @@ fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
 }
 
 pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
-    receiver.standing == Standing::Completed
+    receiver.standing == ReceiverStatus::Completed
 }
 
 /// What it means for a sender.
@@ -588,16 +588,16 @@ const fn name_of(spread: Spread) -> &'static str {
 
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.standing {
-        Standing::Invited => "invited".into(),
-        Standing::Attached => "receiving".into(),
-        Standing::Alone => match receiver.slow {
-            Some(Slow::Silent) => "alone (it was silent)".into(),
-            Some(Slow::Room) => "alone (its disk or reader is slow)".into(),
-            Some(Slow::Rate) => "alone (its link or host is slow)".into(),
+        ReceiverStatus::Invited => "invited".into(),
+        ReceiverStatus::Attached => "receiving".into(),
+        ReceiverStatus::Detached => match receiver.slow {
+            Some(SlowReason::Silent) => "alone (it was silent)".into(),
+            Some(SlowReason::Window) => "alone (its disk or reader is slow)".into(),
+            Some(SlowReason::Rate) => "alone (its link or host is slow)".into(),
             None => "alone (it came late)".into(),
         },
-        Standing::Completed => "complete".into(),
-        Standing::Lost(reason) => match reason {
+        ReceiverStatus::Completed => "complete".into(),
+        ReceiverStatus::Lost(reason) => match reason {
             Reason::Left => "left",
             Reason::Refused => "refused",
             Reason::Busy => "busy",
@@ -628,7 +628,7 @@ impl Outcome {
             "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
             "link_bytes": self.link_bytes, "copies": self.view.copies,
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
-            "parity_bytes": summary.parity, "alone_bytes": summary.alone, "receivers": receivers.collect::<Vec<_>>(),
+            "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
         })
     }
 

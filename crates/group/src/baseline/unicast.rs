@@ -5,6 +5,7 @@
 //! lacks a byte is never acknowledged.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
 
@@ -130,6 +131,8 @@ impl Server {
 
 impl Node for Server {
     type Header = Fragment;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         if let Fragment::Ack { files } = packet.header
@@ -171,8 +174,8 @@ impl Node for Server {
         self.writers.poll_timeout()
     }
 
-    fn is_done(&self) -> bool {
-        self.rounds.is_done()
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -202,6 +205,8 @@ impl Receiver {
 
 impl Node for Receiver {
     type Header = Fragment;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         let Fragment::Data { offset, len } = packet.header else { return };
@@ -221,6 +226,10 @@ impl Node for Receiver {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
         None
     }
 }
@@ -248,7 +257,7 @@ mod tests {
             .map(|host| Receiver::new(host, HostId(0), Deliveries::new(files, Time::MAX)))
             .collect();
         let (mut now, mut wire) = (Time::ZERO, 0);
-        while !server.is_done() {
+        while !server.rounds().is_done() {
             now = server.poll_timeout().map_or(now, |at| at.max(now));
             server.handle_timeout(now);
             while let Some(packet) = server.poll_transmit(now, 0) {

@@ -10,7 +10,7 @@ use rackweave_switch::fabric::{Fabric, Node};
 use rackweave_wire::orca::{Control, Data, Header, Session, TO_GROUP};
 
 use super::controller::{Controller, ControllerConfig, ControllerEvent};
-use super::flow::{FlowConfig, Placement};
+use super::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use super::host::{Event, Host, HostConfig, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
@@ -179,7 +179,7 @@ impl Net {
         });
         let config = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), timeout);
         net.stations[0].controller = Some(Controller::new(config));
-        net.programs = net.programs.into_iter().map(|p| p.believing(HostId(0))).collect();
+        net.programs = net.programs.into_iter().map(|p| p.with_controller(HostId(0))).collect();
         net
     }
 
@@ -241,16 +241,14 @@ impl Net {
     }
 
     pub(crate) fn crash(&mut self, host: u32, down: bool) {
-        let now = self.now;
         let station = &mut self.stations[host as usize];
         station.down = down;
-        station.host.crash(now, down);
-        if let Some(controller) = &mut station.controller {
-            controller.crash(now, down);
-        }
         station.relays.clear();
         if down {
             station.taken.clear();
+        } else {
+            station.host = station.host.restarted();
+            station.controller = station.controller.as_ref().map(Controller::restarted);
         }
         self.serve(host);
     }
@@ -273,7 +271,7 @@ impl Net {
                     station.host.join(now, session, 0, station.app.room);
                     station.taken.insert(session, Taken::default());
                 }
-                Event::Readable { session, upto } => {
+                Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                     let taken = station.taken.entry(session).or_default();
                     let new = taken.bytes.get(taken.readable as usize..upto as usize);
                     assert!(
@@ -283,7 +281,7 @@ impl Net {
                     taken.readable = upto;
                     station.host.consume(now, session, upto);
                 }
-                Event::Recover { session, recovery } => {
+                Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                     let taken = station.taken.entry(session).or_default();
                     let cells = taken.bytes.get_mut(recovery.block as usize..);
                     let cells = cells.expect("some of it is stored");
@@ -300,13 +298,13 @@ impl Net {
                     taken.bytes[recovery.block as usize..end].fill(true);
                     station.host.recovered(now, session, recovery.block, true);
                 }
-                Event::Ended { session, length } => {
+                Event::Receiver(session, ReceiverEvent::Ended { length }) => {
                     let taken = station.taken.entry(session).or_default();
                     assert_eq!(taken.readable, length);
                     taken.ended = Some(length);
                     station.host.complete(now, session);
                 }
-                Event::Closed { session } => {
+                Event::Receiver(session, ReceiverEvent::Closed) => {
                     station.taken.entry(session).or_default().closed = true
                 }
                 _ => {}
@@ -542,7 +540,7 @@ impl Net {
     }
 
     pub(crate) fn is_finished(&self, host: u32, session: u32) -> bool {
-        let finished = Event::Finished { session: Session(session) };
+        let finished = Event::Sender(Session(session), SenderEvent::Finished);
         self.stations[host as usize].events.iter().any(|(_, event)| *event == finished)
     }
 

@@ -94,7 +94,7 @@ impl Program {
 
     /// Believes only a controller at this host: what others say in its name is thrown away.
     #[must_use]
-    pub const fn believing(mut self, controller: HostId) -> Self {
+    pub const fn with_controller(mut self, controller: HostId) -> Self {
         self.controller = Some(controller);
         self
     }
@@ -335,8 +335,11 @@ mod tests {
     #[test]
     fn who_is_not_the_controller_is_not_believed() {
         let (_, _, programs) = programs(leaf_spine(2, 4, 2));
-        let mut tors: Vec<_> =
-            programs.into_iter().take(2).map(|program| program.believing(CONTROLLER)).collect();
+        let mut tors: Vec<_> = programs
+            .into_iter()
+            .take(2)
+            .map(|program| program.with_controller(CONTROLLER))
+            .collect();
         // Its own rack: only from its port. Another one: only from above.
         for (tor, right, wrong) in [(0, 0, [1, 4]), (1, 4, [0, 3])] {
             for port in wrong {

@@ -49,7 +49,7 @@ impl Orca {
         let program = |switch| {
             let program = Program::new(Arc::clone(&layout), fabric, switch)?;
             Ok(match self.controller {
-                Some(host) => program.believing(host),
+                Some(host) => program.with_controller(host),
                 None => program,
             })
         };

@@ -1,12 +1,13 @@
 //! Orca's hosts in a run: each is an agent, and some have a part of the application.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Node, Packet, Span, Time};
 use rackweave_group::baseline::{ACK_BYTES, Deliveries, Ranges, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
-use rackweave_group::orca::flow::{FlowConfig, Placement};
+use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
@@ -112,7 +113,7 @@ pub(super) fn run(
     scene.run(fabric, nodes, |switch| {
         let program = Program::new(Arc::clone(&layout), &switches, switch)?;
         Ok(Simulated::<_, Header>::new(match scheme.controller {
-            Some(controller) => program.believing(controller),
+            Some(controller) => program.with_controller(controller),
             None => program,
         }))
     })
@@ -202,29 +203,29 @@ impl Server {
                 }
                 _ => host.refuse(now, session, Reason::Refused),
             },
-            Event::Readable { session, upto } => {
+            Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                 host.consume(now, session, upto);
                 if let Some(client) = self.acks.get(&session) {
                     let files = (upto / u64::from(ACK_BYTES)) as u32;
                     self.rounds.acknowledge(now, *client, files);
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Attached { session: FILES, host } => {
+            Event::Sender(FILES, SenderEvent::Attached { host }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                 }
             }
-            Event::Detached { session: FILES, .. } => self.detached += 1,
-            Event::Lost { session: FILES, host, .. } => {
+            Event::Sender(FILES, SenderEvent::Detached { .. }) => self.detached += 1,
+            Event::Sender(FILES, SenderEvent::Lost { host, .. }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                     self.rounds.lose(now, client);
                 }
             }
-            Event::Failed { session: FILES, .. } => {
+            Event::Sender(FILES, SenderEvent::Failed { .. }) => {
                 (0..self.clients.len()).for_each(|client| self.rounds.lose(now, client));
             }
             _ => {}
@@ -264,7 +265,7 @@ impl Client {
                 let _ = host.open(now, self.acks, 2, &[from], Spread::Unicast, self.flow);
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
-            Event::Readable { session: FILES, upto } => {
+            Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
                 // What is told to be here was stored, byte by byte.
                 self.wrong += upto.saturating_sub(self.ranges.have());
                 host.consume(now, FILES, upto);
@@ -273,7 +274,7 @@ impl Client {
                     host.offer(now, self.acks, u64::from(files) * u64::from(ACK_BYTES));
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
                     let (block, end) = (recovery.block, recovery.end);
                     if self.ranges.insert(block, end - block) > 0 {
@@ -282,7 +283,7 @@ impl Client {
                 }
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Ended { session: FILES, length } => {
+            Event::Receiver(FILES, ReceiverEvent::Ended { length }) => {
                 self.wrong += length.abs_diff(self.total);
                 host.complete(now, FILES);
             }
@@ -322,9 +323,11 @@ impl Member {
 
 impl Node for Member {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
-        let handled = self.host.handle(now, port, packet);
+        let handled = self.host.handle_packet(now, port, packet);
         if let Part::Client(client) = &mut self.part {
             client.store(now, packet, handled.store);
         }
@@ -355,15 +358,8 @@ impl Node for Member {
         [host, own].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        match &self.part {
-            Part::Server(server) => server.rounds.is_done(),
-            _ => true,
-        }
-    }
-
-    fn crash(&mut self, now: Time, down: bool) {
-        self.host.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -384,10 +380,9 @@ impl Role for Member {
 
     fn repaired_bytes(&self) -> u64 {
         match &self.part {
-            Part::Server(_) => self
-                .host
-                .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.alone),
+            Part::Server(_) => self.host.summary(FILES).map_or(0, |sent| {
+                sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up
+            }),
             _ => 0,
         }
     }
@@ -404,6 +399,10 @@ impl Role for Member {
             Part::Client(client) => client.wrong,
             _ => 0,
         }
+    }
+
+    fn restart(&mut self) {
+        self.host = self.host.restarted();
     }
 }
 
@@ -424,6 +423,8 @@ impl Control {
 
 impl Node for Control {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         self.controller.handle_packet(now, port, packet);
@@ -443,13 +444,17 @@ impl Node for Control {
         self.controller.poll_timeout()
     }
 
-    fn crash(&mut self, now: Time, down: bool) {
-        self.controller.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
 impl Role for Control {
     fn silent_agents(&self) -> u64 {
         self.silent
+    }
+
+    fn restart(&mut self) {
+        self.controller = self.controller.restarted();
     }
 }

@@ -7,6 +7,7 @@ pub(super) const MAX_SAMPLES: usize = 1 << 20;
 
 /// What was counted since the fabric began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
     /// Events of the engine.
     pub events: u64,
@@ -48,6 +49,7 @@ impl Counters {
 
 /// One direction of a cable, and the queue before it.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkStats {
     /// From where to where: "leaf0->h3".
     pub name: String,
@@ -70,6 +72,7 @@ pub struct LinkStats {
 
 /// One look at the switches' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QueueSample {
     /// When.
     pub at: Time,

@@ -1,12 +1,13 @@
 //! The receiver: arriving packets, their answers, and the pacer of pulls.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
+use rackweave_core::{
+    Assembler, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
+};
 use rackweave_wire::ndp::{Body, Header};
 
 use super::{Config, ExchangeState, Host};
 use crate::common::{Known, State};
-use crate::homa::ranges::Received;
 
 /// Pulls that a driver that comes late may send at once.
 const CATCH_UP: u64 = 8;
@@ -20,7 +21,7 @@ pub(super) struct Incoming {
     length: u32,
     /// Packets that have not arrived.
     missing: u32,
-    received: Received,
+    received: Assembler<u32>,
     /// Packets that its sender sends without being pulled.
     window: u32,
     /// Packets that came, whole or not, old or new.
@@ -83,8 +84,11 @@ impl Host {
         }
         incoming.heard_at = now;
         incoming.arrivals = incoming.arrivals.saturating_add(1);
-        let fresh =
-            if trimmed { 0 } else { incoming.received.insert(number, number + 1, max_gaps) };
+        let fresh = if trimmed {
+            0
+        } else {
+            incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0)
+        };
         incoming.missing -= fresh;
         if incoming.missing == 0 {
             let incarnation = incoming.incarnation;
@@ -169,7 +173,7 @@ impl Host {
         let incoming = Incoming {
             length,
             missing: packets,
-            received: Received::default(),
+            received: Assembler::default(),
             window: packets.min(u32::from(window)),
             arrivals: 0,
             pulls: 0,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Span, Time};
+use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, RttEstimator, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
@@ -58,9 +58,7 @@ pub(super) struct Outgoing {
     transmissions: u32,
     /// The receiver's incarnation, once it was heard of.
     incarnation: Option<u16>,
-    /// Smoothed RTT and its mean deviation.
-    srtt: Span,
-    deviation: Span,
+    rtt: RttEstimator,
     /// Packets that the receiver has answered for. It pulls once for each, unless all are on the way.
     answers: u32,
     /// When the peer was last heard of (at first: when it could first have been).
@@ -157,7 +155,7 @@ impl Outgoing {
         match core::mem::replace(state, ARRIVED) {
             ARRIVED => return,
             WAITS => self.waiting -= 1,
-            sent => self.sample(now.since(sent)),
+            sent => self.rtt.sample(now.since(sent)),
         }
         self.answers = self.answers.saturating_add(1);
         self.doublings = 0;
@@ -213,18 +211,6 @@ impl Outgoing {
         }
     }
 
-    /// RFC 6298, section 2 (and facts 4).
-    #[inline]
-    fn sample(&mut self, rtt: Span) {
-        if self.srtt == Span::ZERO {
-            (self.srtt, self.deviation) = (rtt, Span(rtt.0 / 2));
-        } else {
-            let error = rtt.0.abs_diff(self.srtt.0);
-            self.deviation = Span(self.deviation.0 - self.deviation.0 / 4 + error / 4);
-            self.srtt = Span(self.srtt.0 - self.srtt.0 / 8 + rtt.0 / 8);
-        }
-    }
-
     /// Takes the cumulative number of pulls; numbers that are too high for any honest receiver
     /// count as the highest that is not.
     #[inline]
@@ -244,8 +230,7 @@ impl Outgoing {
     /// The time to wait for an answer after `doublings` timeouts.
     #[inline]
     fn rto(&self, config: &Config, doublings: u32) -> Span {
-        let measured = self.srtt.0.saturating_add(self.deviation.0.saturating_mul(4));
-        let rto = measured.max(config.min_rto.0);
+        let rto = self.rtt.rto().map_or(config.min_rto, |rto| rto.max(config.min_rto)).0;
         let rto = Span(rto.saturating_mul(1 << doublings.min(20)).min(config.max_rto.0));
         self.scatter.scatter(rto, doublings)
     }

@@ -1,12 +1,13 @@
 //! The receiver: requests, arriving packets, and who gets the next token.
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
+use rackweave_core::{
+    Assembler, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
+};
 use rackweave_wire::phost::{Body, Header};
 
 use super::config::{Config, TokenOrder};
 use super::{ExchangeState, Host};
 use crate::common::{Known, State};
-use crate::homa::ranges::Received;
 
 /// Tokens that a driver that comes late may send at once.
 const CATCH_UP: u64 = 8;
@@ -29,7 +30,7 @@ pub(super) struct Incoming {
     packets: u32,
     /// Packets that have not arrived.
     missing: u32,
-    received: Received,
+    received: Assembler<u32>,
     /// The next packet that gets a token is this one or the first missing one after it.
     cursor: u32,
     /// The number of the next token.
@@ -151,7 +152,7 @@ impl Host {
         if token < incoming.next_number {
             incoming.used = incoming.used.max(token + 1);
         }
-        let fresh = incoming.received.insert(number, number + 1, max_gaps);
+        let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         if incoming.missing == 0 {
             self.arrived(now, slot);
@@ -219,7 +220,7 @@ impl Host {
             length,
             packets,
             missing: packets,
-            received: Received::default(),
+            received: Assembler::default(),
             cursor: free,
             next_number: free,
             used: 0,

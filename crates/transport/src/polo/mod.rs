@@ -41,8 +41,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time,
-    Transport,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit,
+    Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
@@ -255,37 +255,13 @@ impl Host {
     }
 }
 
-impl Transport for Host {
+impl Node for Host {
     type Header = Header;
-
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        let response_in = self.exchanges.check(&message, self.config.max_message_bytes)?;
-        let scatter = Scatter::new(self.id, message.id.0);
-        let outgoing = Outgoing::new(now, message.bytes as u32, scatter, &self.config);
-        let state = State::Sending(outgoing);
-        let slot = if let Some(slot) = response_in {
-            // The response says that the request has arrived.
-            self.timers.remove(slot);
-            self.exchanges.get_mut(slot).state = state;
-            slot
-        } else {
-            let one_way = message.kind == Kind::OneWay;
-            let slot = self.exchanges.insert(now, message.peer, message.id.0, one_way, state);
-            slot.ok_or(Refused::Busy)?
-        };
-        self.ready.push_back(slot);
-        Ok(())
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        if let Some(slot) = self.exchanges.find_message(peer, id) {
-            let is_server = !self.exchanges.get(slot).is_client();
-            self.remove(now, slot, is_server);
-        }
-    }
+    type Event = Event;
+    type Placement = Placement;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let (from, id) = (packet.src, header.id.get());
         if from == self.id || packet.dst != self.id {
@@ -316,7 +292,7 @@ impl Transport for Host {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         if let Some((dst, header)) = self.control.pop_front() {
             let (bytes, priority) = (self.config.control_bytes, self.config.control_priority);
             return Some(self.packet(dst, bytes, priority, header));
@@ -333,6 +309,34 @@ impl Transport for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+}
+
+impl Transport for Host {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        let response_in = self.exchanges.check(&message, self.config.max_message_bytes)?;
+        let scatter = Scatter::new(self.id, message.id.0);
+        let outgoing = Outgoing::new(now, message.bytes as u32, scatter, &self.config);
+        let state = State::Sending(outgoing);
+        let slot = if let Some(slot) = response_in {
+            // The response says that the request has arrived.
+            self.timers.remove(slot);
+            self.exchanges.get_mut(slot).state = state;
+            slot
+        } else {
+            let one_way = message.kind == Kind::OneWay;
+            let slot = self.exchanges.insert(now, message.peer, message.id.0, one_way, state);
+            slot.ok_or(Refused::Busy)?
+        };
+        self.ready.push_back(slot);
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) = self.exchanges.find_message(peer, id) {
+            let is_server = !self.exchanges.get(slot).is_client();
+            self.remove(now, slot, is_server);
+        }
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {

@@ -1,11 +1,12 @@
 //! The receiver's half of a message: arriving packets, what is missing, and its answers.
 
-use rackweave_core::{Ecn, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time};
+use rackweave_core::{
+    Assembler, Ecn, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
+};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, ExchangeState, Host, after};
 use crate::common::{Known, State};
-use crate::homa::ranges::Received;
 
 /// A message on its way in (the slides' flow), in packets.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub(super) struct Incoming {
     pub(super) packets: u32,
     /// Packets that have not arrived.
     pub(super) missing: u32,
-    pub(super) received: Received,
+    pub(super) received: Assembler<u32>,
     /// Packets that its sender sends without being driven.
     pub(super) window: u32,
     /// The first packet that was neither sent unasked nor asked for.
@@ -133,7 +134,7 @@ impl Host {
         }
         (incoming.heard_at, incoming.quiet_since, incoming.tries) = (now, now, 0);
         let max_gaps = usize::from(self.config.max_gaps);
-        let fresh = incoming.received.insert(number, number + 1, max_gaps);
+        let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         incoming.limit = incoming.limit.max(number + 1);
         let mut back = u32::from(driven);
@@ -266,7 +267,7 @@ impl Host {
             length,
             packets,
             missing: packets,
-            received: Received::default(),
+            received: Assembler::default(),
             window,
             limit: window,
             max_seen: 0,

@@ -224,10 +224,10 @@ pub enum Body {
         /// Why.
         reason: Reason,
     },
-    /// "You are too slow for the others: what you lack comes to you alone" (true), or with the others again (false).
-    Alone {
-        /// Whether alone.
-        alone: bool,
+    /// How the sender serves this receiver: by unicast of its own, or with the packets for the whole group.
+    Mode {
+        /// Whether the receiver is detached from the group, because it is too slow for it or lags behind.
+        detached: bool,
     },
     // --- control plane
     /// From an agent to the controller: "alive".

@@ -376,7 +376,7 @@ fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
         ("end", Body::End { length: 1_472_559_936 }),
         ("complete", Body::Complete { place }),
         ("bye", Body::Bye { reason: Reason::Silent }),
-        ("alone", Body::Alone { alone: true }),
+        ("mode", Body::Mode { detached: true }),
         ("ping", Body::Ping { place, number: 9 }),
         ("pong", Body::Pong { number: 9 }),
         ("set_active", Body::SetActive { rack: 2, agent: 5, epoch: 3 }),

@@ -308,9 +308,10 @@ impl Controller {
         self.counters
     }
 
-    /// The next thing that has happened.
-    pub fn poll_event(&mut self) -> Option<ControllerEvent> {
-        self.events.pop_front()
+    /// This controller after a restart: the same settings, and nothing known.
+    #[must_use]
+    pub fn restarted(&self) -> Self {
+        Self::new(self.config.clone())
     }
 
     /// Puts a session with all its members (racks in order, each once, with its ports) into the store, as if they had joined
@@ -380,6 +381,8 @@ impl Controller {
 
 impl Node for Controller {
     type Header = Header;
+    type Event = ControllerEvent;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) {
         let Header::Control(Control { from, session, ref body, .. }) = packet.header else {
@@ -432,10 +435,7 @@ impl Node for Controller {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// One that comes back knows nothing.
-    fn crash(&mut self, _now: Time, down: bool) {
-        if !down {
-            *self = Self::new(self.config.clone());
-        }
+    fn poll_event(&mut self) -> Option<ControllerEvent> {
+        self.events.pop_front()
     }
 }

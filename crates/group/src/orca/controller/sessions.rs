@@ -114,7 +114,7 @@ impl Controller {
         // If all are in the sender's rack, it needs no pilot label.
         let abroad = self.store.members(session).any(|(rack, _)| rack != own);
         let racks = self.store.members(session).map(|(rack, _)| rack);
-        let racks = racks.filter(|rack| abroad && (*rack != own || layout.returns()));
+        let racks = racks.filter(|rack| abroad && (*rack != own || layout.reaches_own_rack()));
         let pilot = layout.pilot(known.sender, racks, session.0);
         let labels = Body::Labels { pilot, ports, change: known.change };
         self.say(known.sender, session, labels);

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Rate, Span};
 
-use crate::orca::parity::MOST_CELLS;
+use crate::orca::parity::MAX_CELLS;
 
 /// Settings of one session, at both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl FlowConfig {
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
         // Blocks must be whole long before the window ends: otherwise repairs would hold it up.
-        let most = (self.window / packet / 4).min(u64::from(MOST_CELLS)) as u8;
+        let most = (self.window / packet / 4).min(u64::from(MAX_CELLS)) as u8;
         self.fec_block = self.fec_block.min(most);
         self.max_receivers = self.max_receivers.max(1);
         self

@@ -48,7 +48,7 @@ pub(super) struct Congestion {
 /// What a period's receivers saw at worst.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Worst {
-    /// Standing queue as time; `None`: no samples.
+    /// ReceiverStatus queue as time; `None`: no samples.
     pub(super) queue: Option<Span>,
     /// Bytes lost.
     pub(super) lost: u64,

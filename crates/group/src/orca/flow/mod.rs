@@ -114,11 +114,10 @@ pub enum ReceiverEvent {
         /// The stream's length.
         length: u64,
     },
-    /// The receiver gets its bytes alone (true: the driver may leave the multicast group) or with the others.
-    Alone {
-        /// Whether alone.
-        alone: bool,
-    },
+    /// The sender serves this receiver by unicast from now on: the driver may leave the multicast group.
+    Detached,
+    /// The receiver gets what the sender multicasts again, after [`ReceiverEvent::Detached`].
+    Rejoined,
     /// The parities that were kept of a block suffice: the driver computes what is missing of it, stores that, and answers
     /// with [`Receiver::recovered`]. Until then these bytes are not asked for again.
     Recover(Recovery),
@@ -173,29 +172,29 @@ pub enum Placement {
     },
 }
 
-/// How a receiver stands with its sender.
+/// The state of a receiver, as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Invited, no answer yet.
+pub enum ReceiverStatus {
+    /// It was invited and has not answered yet.
     Invited,
-    /// Gets what goes to everyone.
+    /// It receives the packets that are sent to the whole group.
     Attached,
-    /// Gets its bytes alone: too slow, late, or resumed.
-    Alone,
-    /// Has completed.
+    /// It is served by unicast, because it was too slow, joined late, or resumed.
+    Detached,
+    /// It has the whole stream and has said so.
     Completed,
-    /// Is out.
+    /// It has left the session or was removed from it.
     Lost(Reason),
 }
 
-/// Why a receiver held the others up when it was last detached.
+/// Why a receiver was detached the last time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slow {
-    /// It said nothing.
+pub enum SlowReason {
+    /// No packet came from it.
     Silent,
-    /// Its application did not make room.
-    Room,
-    /// Its link or host took less than the others'.
+    /// Its receive window was full, because its application did not consume.
+    Window,
+    /// Its link or host took less than those of the others.
     Rate,
 }
 
@@ -208,14 +207,14 @@ pub struct ReceiverView {
     pub place: Place,
     /// It has all bytes below.
     pub have: u64,
-    /// How it stands.
-    pub standing: Standing,
+    /// Its state in the session.
+    pub status: ReceiverStatus,
     /// What it took lately.
     pub rate: Rate,
     /// Bytes that were sent again because it lacked them (also those that others lacked too).
     pub repairs: u64,
-    /// Why it was detached, if it was.
-    pub slow: Option<Slow>,
+    /// Why it was detached the last time; `None` if it never was.
+    pub slow_reason: Option<SlowReason>,
 }
 
 /// A sender's counters.
@@ -229,8 +228,8 @@ pub struct SenderSummary {
     pub repaired_one: u64,
     /// Bytes of parity, to everyone and to single attached receivers.
     pub parity: u64,
-    /// Bytes sent to receivers that are alone.
-    pub alone: u64,
+    /// Bytes sent by unicast to detached receivers.
+    pub catch_up: u64,
     /// Status packets that came in.
     pub statuses: u64,
     /// At what rate the slowest attached receiver takes the stream.
@@ -241,6 +240,6 @@ pub struct SenderSummary {
     pub congestion_window: u64,
     /// Attached receivers.
     pub attached: u32,
-    /// Receivers that are alone.
-    pub alone_now: u32,
+    /// Receivers that are detached at present.
+    pub detached: u32,
 }

@@ -11,7 +11,7 @@
 //!
 //! # What the driver does
 //! It is a [`Node`]'s driver, and holds the bytes: [`Handled::store`] says which bytes of a packet to keep, and
-//! [`Event::Recover`] which are to be computed from parities. An agent's
+//! [`ReceiverEvent::Recover`] which are to be computed from parities. An agent's
 //! relayed packets ([`Handled::relays`]) are polled in the order in which they were announced, as [`Data`] of a session that the
 //! host does not send; the driver keeps the payload (with its check) until then. The outbox is bounded: a driver that
 //! reads no more while [`Host::relay_room`] is 0 loses nothing.
@@ -34,7 +34,7 @@ use rackweave_wire::orca::{
 
 use super::agent::{ANY_RACK, Agent};
 use super::flow::{
-    self, FlowConfig, Placement, ReceiverEvent, ReceiverView, Recovery, SenderEvent, SenderSummary,
+    self, FlowConfig, Placement, ReceiverEvent, ReceiverView, SenderEvent, SenderSummary,
 };
 use super::label::Layout;
 use sending::Sending;
@@ -114,104 +114,25 @@ pub struct Handled {
     pub relays: u16,
 }
 
-/// What the application learns.
+/// What a host tells its application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// "Take part": answer with [`Host::join`] or [`Host::refuse`].
+    /// Another host asks this one to join a session: answer with [`Host::join`] or [`Host::refuse`].
     Invited {
-        /// Which session.
+        /// The session.
         session: Session,
-        /// By whom.
+        /// Its sender.
         from: HostId,
-        /// The name of its content.
+        /// The identity of its content, which is the same again after a restart of the sender.
         stream: u128,
-        /// Bytes of full packets.
+        /// Payload bytes of its full data packets.
         payload: u16,
     },
-    /// As a receiver: all bytes below are here.
-    Readable {
-        /// Which session.
-        session: Session,
-        /// Grows.
-        upto: u64,
-    },
-    /// As a receiver: what is missing of a block is to be computed. Answer with [`Host::recovered`].
-    Recover {
-        /// Which session.
-        session: Session,
-        /// Which block.
-        recovery: Recovery,
-    },
-    /// As a receiver: everything is here. Answer with [`Host::complete`] or [`Host::leave`].
-    Ended {
-        /// Which session.
-        session: Session,
-        /// The stream's length.
-        length: u64,
-    },
-    /// As a receiver: the bytes come to this host alone, or with the others.
-    Alone {
-        /// Which session.
-        session: Session,
-        /// Whether alone.
-        alone: bool,
-    },
-    /// As a receiver or as the sender: the session is over without success.
-    Failed {
-        /// Which session.
-        session: Session,
-        /// Why.
-        reason: Reason,
-    },
-    /// As a receiver: the session is over.
-    Closed {
-        /// Which session.
-        session: Session,
-    },
-    /// As the sender: a host takes part.
-    Joined {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-        /// From which byte on.
-        at: u64,
-    },
-    /// As the sender: a host gets what goes to everyone.
-    Attached {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-    },
-    /// As the sender: a host gets its bytes alone.
-    Detached {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-    },
-    /// As the sender: a host is out.
-    Lost {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-        /// Why.
-        reason: Reason,
-    },
-    /// As the sender: a host has everything.
-    Completed {
-        /// Which session.
-        session: Session,
-        /// Who.
-        host: HostId,
-    },
-    /// As the sender: the stream has ended, and nobody is left to serve.
-    Finished {
-        /// Which session.
-        session: Session,
-    },
+    /// An event of a session that this host sends.
+    Sender(Session, SenderEvent),
+    /// An event of a session that this host receives. [`ReceiverEvent::Recover`] is answered with [`Host::recovered`],
+    /// [`ReceiverEvent::Ended`] with [`Host::complete`] or [`Host::leave`].
+    Receiver(Session, ReceiverEvent),
 }
 
 /// Why a session can't be opened.
@@ -410,7 +331,7 @@ impl Host {
         let via_agent = spread == Spread::Labels
             && receivers.len() > FEW
             && receivers.iter().any(elsewhere)
-            && (layout.returns() || receivers.iter().all(elsewhere));
+            && (layout.reaches_own_rack() || receivers.iter().all(elsewhere));
         let sender = flow::Sender::new(now, session, stream, via_agent, flow);
         let mut sending = Sending::new(now, sender, spread);
         for &host in receivers.iter().filter(|host| **host != self.config.me) {
@@ -532,7 +453,8 @@ impl Host {
         }
         if self.receiving.len() >= self.config.max_sessions as usize {
             self.say(Some(sender), session, Body::Bye { reason: Reason::Busy });
-            self.events.push_back(Event::Failed { session, reason: Reason::Busy });
+            let event = ReceiverEvent::Failed { reason: Reason::Busy };
+            self.events.push_back(Event::Receiver(session, event));
             return;
         }
         self.ended.retain(|ended| *ended != session);
@@ -555,7 +477,7 @@ impl Host {
         self.with_receiving(now, session, |flow| flow.consume(now, upto));
     }
 
-    /// What [`Event::Recover`] asked for has been computed and stored; or that was not possible.
+    /// What [`ReceiverEvent::Recover`] asked for has been computed and stored; or that was not possible.
     pub fn recovered(&mut self, now: Time, session: Session, block: u64, stored: bool) {
         self.with_receiving(now, session, |flow| flow.recovered(now, block, stored));
     }
@@ -582,24 +504,33 @@ impl Host {
         }
     }
 
-    /// The next thing for the application to know.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
     /// Sessions that this host sends or receives.
     #[must_use]
     pub fn open_sessions(&self) -> usize {
         let sending = self.sending.values().filter(|sending| sending.over_at.is_none());
         sending.count() + self.receiving.len()
     }
+
+    /// Whether no session is open and nothing waits to be relayed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.open_sessions() == 0 && self.outbox.is_empty()
+    }
+
+    /// This host after a restart: the same settings, and no session.
+    #[must_use]
+    pub fn restarted(&self) -> Self {
+        Self::new(self.config.clone()).with_places(self.places.clone())
+    }
 }
 
 impl Node for Host {
     type Header = Header;
+    type Event = Event;
+    type Placement = Handled;
 
-    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
-        let _ = self.handle(now, port, packet);
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
+        self.handle(now, port, packet)
     }
 
     fn handle_timeout(&mut self, now: Time) {
@@ -634,15 +565,7 @@ impl Node for Host {
         [first, self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        self.open_sessions() == 0 && self.outbox.is_empty()
-    }
-
-    /// A host that comes back knows nothing.
-    fn crash(&mut self, _now: Time, down: bool) {
-        if !down {
-            let places = std::mem::take(&mut self.places);
-            *self = Self::new(self.config.clone()).with_places(places);
-        }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 }

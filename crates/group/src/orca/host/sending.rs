@@ -243,7 +243,8 @@ impl Sending {
                 // Where the pilot label can't lead back, or only to this host, or doesn't lead anywhere, the sender's rack gets a copy labelled
                 // by the sender's own table ("application flow"), for which it needs no agent.
                 let any_home = self.attached.iter().any(|it| covered.contains(it) && at_home(it));
-                let label_home = any_home && (pilot.0 == 0 || !layout.returns() || self.is_active);
+                let label_home =
+                    any_home && (pilot.0 == 0 || !layout.reaches_own_rack() || self.is_active);
                 let by_table = |it: &HostId| covered.contains(it) && label_home && at_home(it);
                 let by_agent = |it: &HostId| {
                     let is_dark = || client.is_dark(layout.place(*it).rack);

@@ -17,7 +17,7 @@ fn transfer(spread: Spread, faults: Faults) -> (Span, u64) {
     }
     net.run_until(net.now + Span::from_secs(10));
     for station in &net.stations {
-        assert!(station.host.is_done());
+        assert!(station.host.is_idle());
         assert_eq!(station.host.poll_timeout(), None, "nothing is left to do");
     }
     (took, net.sent_by(0))

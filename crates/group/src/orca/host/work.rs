@@ -112,7 +112,7 @@ impl Host {
                 let invitation = Invitation { from, stream, place, payload, via_agent };
                 self.handle_invitation(now, session, invitation, body);
             }
-            Body::End { .. } | Body::Alone { .. } => {
+            Body::End { .. } | Body::Mode { .. } => {
                 let known = self.give_receiver(now, session, from, body);
                 // We were in it before we lost our memory.
                 if !known
@@ -245,33 +245,15 @@ impl Host {
         let layout = &self.config.layout;
         let mut over = false;
         while let Some(event) = sending.flow.poll_event() {
-            self.events.push_back(match event {
-                SenderEvent::Joined { host, at } => Event::Joined { session, host, at },
-                SenderEvent::Attached { host } => {
-                    sending.attach(now, host, layout, true);
-                    Event::Attached { session, host }
-                }
-                SenderEvent::Detached { host } => {
-                    sending.attach(now, host, layout, false);
-                    Event::Detached { session, host }
-                }
-                SenderEvent::Lost { host, reason } => {
-                    sending.attach(now, host, layout, false);
-                    Event::Lost { session, host, reason }
-                }
-                SenderEvent::Completed { host } => {
-                    sending.attach(now, host, layout, false);
-                    Event::Completed { session, host }
-                }
-                SenderEvent::Finished => {
-                    over = true;
-                    Event::Finished { session }
-                }
-                SenderEvent::Failed { reason } => {
-                    over = true;
-                    Event::Failed { session, reason }
-                }
-            });
+            match event {
+                SenderEvent::Joined { .. } => {}
+                SenderEvent::Attached { host } => sending.attach(now, host, layout, true),
+                SenderEvent::Detached { host }
+                | SenderEvent::Lost { host, .. }
+                | SenderEvent::Completed { host } => sending.attach(now, host, layout, false),
+                SenderEvent::Finished | SenderEvent::Failed { .. } => over = true,
+            }
+            self.events.push_back(Event::Sender(session, event));
         }
         if over && sending.over_at.is_none() {
             sending.close(now);
@@ -283,30 +265,21 @@ impl Host {
     fn take_receiver_events(&mut self, session: Session) {
         let Some(receiving) = self.receiving.get_mut(&session) else { return };
         while let Some(event) = receiving.flow.poll_event() {
-            let event = match event {
-                ReceiverEvent::Readable { upto } => {
-                    if let Some(Event::Readable { session: same, upto: told }) =
-                        self.events.back_mut()
-                        && *same == session
-                    {
-                        *told = upto;
-                        continue;
-                    }
-                    Event::Readable { session, upto }
+            if let ReceiverEvent::Readable { upto } = event
+                && let Some(Event::Receiver(last, ReceiverEvent::Readable { upto: waiting })) =
+                    self.events.back_mut()
+                && *last == session
+            {
+                *waiting = upto;
+                continue;
+            }
+            if event == ReceiverEvent::Closed {
+                if self.ended.len() >= REMEMBERED {
+                    self.ended.pop_front();
                 }
-                ReceiverEvent::Recover(recovery) => Event::Recover { session, recovery },
-                ReceiverEvent::Ended { length } => Event::Ended { session, length },
-                ReceiverEvent::Alone { alone } => Event::Alone { session, alone },
-                ReceiverEvent::Failed { reason } => Event::Failed { session, reason },
-                ReceiverEvent::Closed => {
-                    if self.ended.len() >= REMEMBERED {
-                        self.ended.pop_front();
-                    }
-                    self.ended.push_back(session);
-                    Event::Closed { session }
-                }
-            };
-            self.events.push_back(event);
+                self.ended.push_back(session);
+            }
+            self.events.push_back(Event::Receiver(session, event));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
 
@@ -346,8 +346,8 @@ impl Chosen {
         if keys.status_interval == Some(Unit(Span::ZERO)) {
             return Err(self.bad("status_interval", "`status_interval` must be above 0"));
         }
-        if keys.fec_block.is_some_and(|block| block > MOST_CELLS) {
-            let message = format!("`fec_block` is at most {MOST_CELLS}; 0: no parity");
+        if keys.fec_block.is_some_and(|block| block > MAX_CELLS) {
+            let message = format!("`fec_block` is at most {MAX_CELLS}; 0: no parity");
             return Err(self.bad("fec_block", message));
         }
         Ok(OrcaScheme {

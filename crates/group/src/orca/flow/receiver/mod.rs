@@ -45,7 +45,7 @@ pub struct Receiver {
     config: FlowConfig,
 
     stage: Stage,
-    alone: bool,
+    detached: bool,
     ranges: Ranges,
     consumed: u64,
     room: u64,
@@ -87,7 +87,7 @@ impl Receiver {
             place,
             via_agent,
             stage: Stage::Joining,
-            alone: false,
+            detached: false,
             ranges: Ranges::starting(at),
             consumed: at,
             room,
@@ -201,15 +201,20 @@ impl Receiver {
                     self.ended(now);
                 }
             }
-            Body::Alone { alone } => {
+            Body::Mode { detached } => {
                 self.hear(now);
                 if self.stage == Stage::Joining {
                     self.stage = Stage::Taking;
                 }
-                if self.alone != alone {
-                    self.alone = alone;
-                    self.report.alone(now, alone, self.ranges.prefix());
-                    self.push(ReceiverEvent::Alone { alone });
+                if self.detached != detached {
+                    self.detached = detached;
+                    self.report.set_detached(now, detached, self.ranges.prefix());
+                    self.events.retain(|event| !is_mode(event));
+                    self.events.push_back(if detached {
+                        ReceiverEvent::Detached
+                    } else {
+                        ReceiverEvent::Rejoined
+                    });
                 }
                 self.report.soon(now);
             }
@@ -287,7 +292,7 @@ impl Receiver {
                 let limit = self.limit();
                 let (ranges, parities) = (&self.ranges, &self.parities);
                 let status = self.report.poll(now, ranges, parities, limit, self.place)?;
-                let to = if self.via_agent && !self.alone { TO_AGENT } else { self.sender };
+                let to = if self.via_agent && !self.detached { TO_AGENT } else { self.sender };
                 return Some((to, Body::Status(status)));
             }
             Stage::Joining => {
@@ -328,16 +333,9 @@ impl Receiver {
     fn readable(&mut self, upto: u64) {
         match self.events.back_mut() {
             Some(ReceiverEvent::Readable { upto: told }) => *told = upto,
-            _ => self.push(ReceiverEvent::Readable { upto }),
+            _ => self.events.push_back(ReceiverEvent::Readable { upto }),
         }
         self.finish_if_whole();
-    }
-
-    fn push(&mut self, event: ReceiverEvent) {
-        if let ReceiverEvent::Alone { .. } = event {
-            self.events.retain(|held| !matches!(held, ReceiverEvent::Alone { .. }));
-        }
-        self.events.push_back(event);
     }
 
     fn ended(&mut self, now: Time) {
@@ -351,18 +349,18 @@ impl Receiver {
             && !self.ended_told
         {
             self.ended_told = true;
-            self.push(ReceiverEvent::Ended { length });
+            self.events.push_back(ReceiverEvent::Ended { length });
         }
     }
 
     fn close(&mut self) {
         self.stage = Stage::Over;
-        self.push(ReceiverEvent::Closed);
+        self.events.push_back(ReceiverEvent::Closed);
     }
 
     fn fail(&mut self, reason: Reason) {
         self.stage = Stage::Over;
-        self.push(ReceiverEvent::Failed { reason });
+        self.events.push_back(ReceiverEvent::Failed { reason });
     }
 
     /// Everything that could grow is within what the settings allow.
@@ -372,4 +370,9 @@ impl Receiver {
         self.parities.check_bounds();
         assert!(self.events.is_empty(), "events are taken after each call");
     }
+}
+
+/// Whether an event tells of how the sender serves the receiver: a newer one replaces those that wait.
+const fn is_mode(event: &ReceiverEvent) -> bool {
+    matches!(event, ReceiverEvent::Detached | ReceiverEvent::Rejoined)
 }

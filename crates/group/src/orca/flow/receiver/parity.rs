@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::super::ranges::Ranges;
 use super::super::{Placement, ReceiverEvent, Recovery};
 use super::{Receiver, Stage};
-use crate::orca::parity::{MOST_CELLS, MOST_PARITIES};
+use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
 /// Most blocks of which parities are kept, and most parities of all of them.
 const BLOCKS: usize = 128;
@@ -44,8 +44,8 @@ impl Parities {
     /// The block that a parity is of: its end, if the parity can be right.
     fn end_of(&self, data: &Data, parity: Parity) -> Option<u64> {
         let Parity { index, data: cells, parity: count, last } = parity;
-        let right = (1..=MOST_CELLS).contains(&cells)
-            && count <= MOST_PARITIES
+        let right = (1..=MAX_CELLS).contains(&cells)
+            && count <= MAX_PARITIES
             && index < count
             && (1..=self.payload).contains(&u64::from(last))
             && u64::from(data.len) == self.payload
@@ -60,7 +60,7 @@ impl Parities {
     /// The cells of a block that are not wholly here, a bit for each.
     fn missing(&self, ranges: &Ranges, block: u64, end: u64) -> u64 {
         let mut missing = 0;
-        for cell in 0..u64::from(MOST_CELLS) {
+        for cell in 0..u64::from(MAX_CELLS) {
             let from = block + cell * self.payload;
             if from < end && ranges.lacks(from, (from + self.payload).min(end)) {
                 missing |= 1 << cell;
@@ -166,7 +166,7 @@ impl Receiver {
         if let Some(kept) = self.parities.blocks.get_mut(&block) {
             kept.asked = true;
         }
-        self.push(ReceiverEvent::Recover(Recovery {
+        self.events.push_back(ReceiverEvent::Recover(Recovery {
             block,
             end: kept.end,
             payload: self.config.payload,

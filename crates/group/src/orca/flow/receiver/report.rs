@@ -86,8 +86,8 @@ impl Report {
 
     /// From now on the receiver has a course of its own, on which what it has seen of the others' tells nothing; or it has
     /// theirs again.
-    pub(super) fn alone(&mut self, now: Time, alone: bool, prefix: u64) {
-        self.latest = alone.then_some((prefix, now));
+    pub(super) fn set_detached(&mut self, now: Time, detached: bool, prefix: u64) {
+        self.latest = detached.then_some((prefix, now));
     }
 
     /// A report is due by this time, but not too close to the last.

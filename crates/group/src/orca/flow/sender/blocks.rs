@@ -8,7 +8,7 @@ use rackweave_wire::orca::Parity;
 use super::super::{Outgoing, Piece};
 use super::Sender;
 use super::peers::{Peer, State};
-use crate::orca::parity::{MOST_CELLS, MOST_PARITIES};
+use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
 /// Receivers of which it is noted what they miss of a block. What more of them miss is told again, and then decided.
 const NAMES: usize = 1024;
@@ -113,7 +113,7 @@ impl Blocks {
             return Some(false);
         }
         let again = known.is_ok_and(|at| block.misses[at].before & bit != 0);
-        if block.rounds >= ROUNDS || block.next >= MOST_PARITIES {
+        if block.rounds >= ROUNDS || block.next >= MAX_PARITIES {
             return None;
         }
         match known {
@@ -168,12 +168,12 @@ impl Block {
         let copies = copies as usize;
         let common = needs.get(copies).copied().unwrap_or(0);
         let most = needs.first().copied().unwrap_or(0);
-        if common == 0 || self.next.saturating_add(most) > MOST_PARITIES {
+        if common == 0 || self.next.saturating_add(most) > MAX_PARITIES {
             return 0;
         }
         let alone: usize = needs.iter().map(|need| usize::from(need.saturating_sub(common))).sum();
         let parity = usize::from(common) * copies + alone;
-        let mut missed = [0_usize; MOST_CELLS as usize];
+        let mut missed = [0_usize; MAX_CELLS as usize];
         for miss in self.misses.iter().filter(|miss| miss.needs(self.all) > 0) {
             for (cell, missed) in missed.iter_mut().enumerate() {
                 *missed += (miss.open >> cell & 1) as usize;
@@ -336,7 +336,7 @@ impl Sender {
             let parity = Parity {
                 index,
                 data: cells as u8,
-                parity: MOST_PARITIES,
+                parity: MAX_PARITIES,
                 last: (end - start - (cells - 1) * u64::from(payload)) as u16,
             };
             let piece = Piece {

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_wire::orca::{Place, Reason, Session};
 
-use super::{FlowConfig, ReceiverView, SenderEvent, SenderSummary, Standing};
+use super::{FlowConfig, ReceiverStatus, ReceiverView, SenderEvent, SenderSummary};
 use blocks::Blocks;
 use course::Course;
 use peers::{Peer, Peers, State, tell};
@@ -278,16 +278,16 @@ impl Sender {
             host: peer.host,
             place: peer.place,
             have: peer.have,
-            standing: match peer.state {
-                State::Invited => Standing::Invited,
-                State::Attached => Standing::Attached,
-                State::Alone => Standing::Alone,
-                State::Done => Standing::Completed,
-                State::Gone(reason) => Standing::Lost(reason),
+            status: match peer.state {
+                State::Invited => ReceiverStatus::Invited,
+                State::Attached => ReceiverStatus::Attached,
+                State::Alone => ReceiverStatus::Detached,
+                State::Done => ReceiverStatus::Completed,
+                State::Gone(reason) => ReceiverStatus::Lost(reason),
             },
             rate: Rate(peer.rate.saturating_mul(8)),
             repairs: peer.repairs,
-            slow: peer.slow,
+            slow_reason: peer.slow,
         })
     }
 
@@ -299,7 +299,7 @@ impl Sender {
             srtt: self.group.control.srtt(),
             congestion_window: self.group.control.window(),
             attached: self.lows.attached,
-            alone_now: self.lows.alone,
+            detached: self.lows.alone,
             ..self.counters
         }
     }

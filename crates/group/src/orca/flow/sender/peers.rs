@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Place, Reason};
 
-use super::super::Slow;
+use super::super::SlowReason;
 use super::course::Course;
 
 /// How a receiver stands.
@@ -85,7 +85,7 @@ pub(super) struct Peer {
     pub(super) holds: Option<Holds>,
     pub(super) repairs: u64,
     pub(super) detached: u8,
-    pub(super) slow: Option<Slow>,
+    pub(super) slow: Option<SlowReason>,
     pub(super) alone: Option<Box<Course>>,
 }
 

@@ -99,8 +99,8 @@ impl Sender {
                     payload: self.config.payload,
                     via_agent: self.via_agent,
                 },
-                (tell::MODE, State::Attached) => Body::Alone { alone: false },
-                (tell::MODE, State::Alone) => Body::Alone { alone: true },
+                (tell::MODE, State::Attached) => Body::Mode { detached: false },
+                (tell::MODE, State::Alone) => Body::Mode { detached: true },
                 (tell::END, State::Attached | State::Alone) => match self.length {
                     Some(length) => Body::End { length },
                     None => continue,
@@ -275,7 +275,7 @@ impl Sender {
             if let Some((host, piece)) = self.piece_for(now, number) {
                 self.run += 1;
                 self.credit = self.credit.saturating_sub(u64::from(piece.len));
-                self.counters.alone += u64::from(piece.len);
+                self.counters.catch_up += u64::from(piece.len);
                 self.pay(now, piece.len);
                 return Some(Outgoing::One(host, piece));
             }

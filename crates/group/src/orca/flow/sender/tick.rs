@@ -3,7 +3,7 @@
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
 
-use super::super::{Slow, SlowPolicy};
+use super::super::{SlowPolicy, SlowReason};
 use super::peers::{Holds, Peer, State, tell};
 use super::{Sender, Stage};
 
@@ -120,7 +120,7 @@ impl Sender {
         };
         // One that was silent and is heard again was not slow: its host had something else to do. Once, the others wait until
         // it has what it missed; alone it would never catch up with them, and all the rest would be sent twice.
-        if hold_after == 1 && peer.slow == Some(Slow::Silent) && peer.heard > peer.since {
+        if hold_after == 1 && peer.slow == Some(SlowReason::Silent) && peer.heard > peer.since {
             near = behind <= self.config.window / 8 * 7;
             least = Span::ZERO;
         }
@@ -255,9 +255,9 @@ impl Sender {
             let silent = now.since(peer.heard) >= after;
             let no_room = peer.limit < self.group.head + u64::from(self.config.payload);
             peer.slow = Some(match (silent, no_room) {
-                (true, _) => Slow::Silent,
-                (false, true) => Slow::Room,
-                (false, false) => Slow::Rate,
+                (true, _) => SlowReason::Silent,
+                (false, true) => SlowReason::Window,
+                (false, false) => SlowReason::Rate,
             });
             let host = peer.host;
             parted = true;

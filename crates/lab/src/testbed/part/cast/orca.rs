@@ -210,7 +210,7 @@ impl Member for Sender {
         CastEnd {
             files: self.rounds.times().map(|(begun, end)| (begun.0, end.map(|at| at.0))).collect(),
             lost: lost.map(|(_, host)| host.0).collect(),
-            repaired_bytes: sent.repaired_all + sent.repaired_one + sent.parity + sent.alone,
+            repaired_bytes: sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up,
             detached: self.detached,
             ..CastEnd::default()
         }
