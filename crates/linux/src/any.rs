@@ -202,5 +202,5 @@ pub fn wait_any(endpoints: &mut [AnyEndpoint], until: Option<Time>) -> io::Resul
     let busy = endpoints.iter().map(AnyEndpoint::busy_poll).max().unwrap_or(Span::ZERO);
     let fds: SmallVec<[(BorrowedFd<'_>, bool); 8]> =
         endpoints.iter().map(|endpoint| (endpoint.as_fd(), endpoint.is_blocked())).collect();
-    wait::wait(clock, &fds, until, busy)
+    wait::until(clock, &fds, until, busy)
 }

@@ -6,7 +6,7 @@
 //! - [`netns`]: hosts as network namespaces.
 //! - [`tc`]: programs in the kernel, at interfaces.
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
-//! - [`Clock`]: the only place that reads the time.
+//! - [`Clock`]: the only place that reads the time. [`wait`]: sleeping until a socket or a time. [`random`]: secrets.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
 //!
 //! # What is protected
@@ -38,12 +38,14 @@ mod clock;
 pub mod endpoint;
 pub mod kernel;
 pub mod netns;
+mod random;
 pub mod switch;
 pub mod sys;
 pub mod tc;
-mod wait;
+pub mod wait;
 
 pub use any::{AnyEndpoint, wait_any};
 pub use clock::Clock;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError};
 pub use kernel::{TcpConfig, TcpEndpoint, TcpError};
+pub use random::random;

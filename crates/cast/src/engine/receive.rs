@@ -173,7 +173,7 @@ impl Engine {
     /// Asks these hosts, one by one and as a group.
     pub(super) fn ask(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
-        self.probes.nonce = super::random() as u64;
+        self.probes.nonce = rackweave_linux::random() as u64;
         self.probes.asked = self.now();
         self.ask_again(hosts);
     }

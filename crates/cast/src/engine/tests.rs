@@ -170,7 +170,8 @@ fn a_pipe_reaches_all_receivers() {
     let receivers = [Receiving::start(None, None), Receiving::start(None, None)];
     let spool = tempfile::tempdir().unwrap();
     let input = Box::new(io::Cursor::new(content(3_000_000)));
-    let pipe = Pipe::new("pipe", input, spool.path(), random(), 65_536, None).unwrap();
+    let pipe =
+        Pipe::new("pipe", input, spool.path(), rackweave_linux::random(), 65_536, None).unwrap();
     let to = receivers.each_ref().map(|it| it.address);
     let view = send(&mut sender(None), Box::new(pipe), &to);
     assert_eq!(completed(&view), 2);

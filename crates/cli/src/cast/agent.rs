@@ -24,7 +24,7 @@ use serde_json::json;
 
 use super::fabric::RackArgs;
 use super::send::{FlowArgs, Outcome, is_complete, state};
-use super::{CommonArgs, host, interrupted, random, say};
+use super::{CommonArgs, host, interrupted, say};
 use crate::exit;
 
 /// Where applications connect, if nothing else is said.
@@ -339,7 +339,7 @@ fn open(
     let flow = FlowArgs { mtu: wish.mtu, rate: wish.rate, fec: MAX_CELLS };
     let flow = flow.flow(&wish.to, house.key.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
-    let number = random().map_err(|error| error.to_string())?;
+    let number = rackweave_linux::random();
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));
     let pipe = match wish.records {
         None => Pipe::new(&wish.name, input, &args.spool, number, batch, limit),

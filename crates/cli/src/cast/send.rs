@@ -21,7 +21,7 @@ use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Reason, 
 use serde_json::json;
 
 use super::{
-    CommonArgs, Interrupted, address, diagnose, door, fabric, group, many, random, rate, say, size,
+    CommonArgs, Interrupted, address, diagnose, door, fabric, group, many, rate, say, size,
 };
 use crate::{exit, print};
 
@@ -372,7 +372,7 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     let wrong = |error: SourceError| miette!("{error}");
     if args.files[0].as_os_str() == "-" {
         let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
-        let stream = random()?;
+        let stream = rackweave_linux::random();
         let limit = args.spool_limit.map(|limit| limit.0);
         let name = args.name.as_str();
         if rackweave_cast::format::check_path(name.as_bytes()).is_err() {

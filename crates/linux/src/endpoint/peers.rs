@@ -39,6 +39,12 @@ const GUEST_IDLE: Span = Span::from_secs(60);
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
+    /// A new life's key.
+    pub(super) fn new() -> Self {
+        let number = crate::random();
+        Self([number as u64, (number >> 64) as u64])
+    }
+
     fn number(self, write: impl FnOnce(&mut SipHasher24)) -> u32 {
         let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
         write(&mut hasher);

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use rackweave_core::{Span, Time};
 use rackweave_switch::system::System;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub use self::config::{Edge, SwitchConfig, SwitchError};
@@ -45,6 +45,7 @@ pub use rackweave_switch::net::{LinkStats, QueueSample};
 use self::edge::Edges;
 use self::stats::Late;
 use crate::clock::Clock;
+use crate::wait;
 
 /// The longest sleep of [`Switch::run`]: that long it takes to stop at most.
 const LONGEST_SLEEP: Span = Span::from_ms(20);
@@ -221,16 +222,8 @@ impl<S: System> Switch<S> {
     /// # Errors
     /// If waiting itself fails.
     pub fn wait(&self, until: Time) -> Result<(), SwitchError> {
-        let left = until.since(self.clock.now()).0.div_ceil(1000);
-        let timeout = Timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as _,
-        };
-        let mut sockets = [PollFd::new(&self.epoll, PollFlags::IN)];
-        match poll(&mut sockets, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(SwitchError::Wait(error.into())),
-        }
+        wait::until(self.clock, &[(self.epoll.as_fd(), false)], Some(until), Span::ZERO)
+            .map_err(SwitchError::Wait)
     }
 
     /// Switches until it is told to stop.
@@ -264,9 +257,7 @@ impl<S: System> Switch<S> {
     }
 
     fn sleep_until(&self, at: Time) {
-        let at = self.clock.monotonic_ns(at);
-        let request =
-            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as _ };
+        let request = self.clock.timespec(at);
         // A signal ends it early, which does no harm.
         let monotonic = rustix::thread::ClockId::Monotonic;
         let _ = rustix::thread::clock_nanosleep_absolute(monotonic, &request);
