@@ -436,7 +436,7 @@ impl Net {
             packet.dst == HostId(host) || packet.dst == TO_GROUP || packet.dst.0 > u32::MAX - 2;
         let is_sync = matches!(packet.header, Header::Control(_));
         assert!(for_us || is_sync, "{packet:?} at h{host}");
-        let handled = station.host.handle(now, 0, packet);
+        let handled = station.host.handle_packet(now, 0, packet);
         if let Header::Data(data) = &packet.header {
             for _ in 0..handled.relays {
                 station.relays.push_back((data.session, data.offset, data.len));

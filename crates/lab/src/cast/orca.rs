@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use rackweave_core::ranges::RangeSet;
 use rackweave_core::{HostId, Node, Packet, Span, Time};
-use rackweave_group::baseline::{ACK_BYTES, Deliveries, Ranges, Rounds, Write, Writers};
+use rackweave_group::baseline::{ACK_BYTES, Deliveries, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
 use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
@@ -90,7 +91,7 @@ pub(super) fn run(
             flow,
             total: cast.bytes(),
             acknowledged: 0,
-            ranges: Ranges::default(),
+            ranges: RangeSet::default(),
             deliveries: scene.deliveries(),
             wrong: 0,
         }));
@@ -184,7 +185,7 @@ struct Client {
     flow: FlowConfig,
     total: u64,
     acknowledged: u32,
-    ranges: Ranges,
+    ranges: RangeSet,
     deliveries: Deliveries,
     wrong: u64,
 }
@@ -267,7 +268,7 @@ impl Client {
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
             Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
                 // What is told to be here was stored, byte by byte.
-                self.wrong += upto.saturating_sub(self.ranges.have());
+                self.wrong += upto.saturating_sub(self.ranges.first_missing(0));
                 host.consume(now, FILES, upto);
                 if let Some(files) = self.deliveries.readable(now, upto) {
                     self.acknowledged = files;
@@ -277,7 +278,7 @@ impl Client {
             Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
                     let (block, end) = (recovery.block, recovery.end);
-                    if self.ranges.insert(block, end - block) > 0 {
+                    if self.ranges.insert(block..end) > 0 {
                         self.deliveries.arrived(now);
                     }
                 }
@@ -300,7 +301,7 @@ impl Client {
         let fits = u32::from(skip) + u32::from(len) <= u32::from(data.len);
         if data.session != FILES || !fits || offset != data.offset + u64::from(skip) {
             self.wrong += u64::from(len);
-        } else if self.ranges.insert(offset, u64::from(len)) > 0 {
+        } else if self.ranges.insert(offset..offset + u64::from(len)) > 0 {
             self.deliveries.arrived(now);
         }
     }
