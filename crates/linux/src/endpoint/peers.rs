@@ -19,7 +19,7 @@ use super::config::{FIRST_GUEST, Network, Peers};
 const MAX_HELD: usize = 256;
 
 /// From one HELLO without an answer to the next: doubled each time, up to the second.
-const HELLO_AGAIN: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
+const HELLO_RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
 /// How long an answer is waited for that would tell of a peer's new life.
 const DOUBT: Span = Span::from_secs(1);
@@ -296,7 +296,7 @@ impl PeerTable {
     pub(super) fn hold(&mut self, now: Time, packet: Packet<Header>) -> bool {
         let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
         if peer.hello.is_none() {
-            peer.hello = Some((now, HELLO_AGAIN.0));
+            peer.hello = Some((now, HELLO_RETRY.0));
             self.greeting.push(packet.dst);
         }
         if peer.held.len() >= MAX_HELD {
@@ -321,7 +321,7 @@ impl PeerTable {
             if at > now {
                 return true;
             }
-            if gap > HELLO_AGAIN.1 {
+            if gap > HELLO_RETRY.1 {
                 // Nobody waits for it any more: the next packet asks anew.
                 peer.hello = None;
                 peer.held.clear();
