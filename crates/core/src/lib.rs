@@ -32,7 +32,7 @@ pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
-pub use program::{SwitchProgram, Verdict};
+pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};
 pub use rng::Rng;

@@ -171,7 +171,7 @@ impl Twins {
         let same = match (verdict, said) {
             (Verdict::Route, Said::Route) | (Verdict::Drop(_), Said::Drop) => true,
             (Verdict::Forward(ours), Said::Forward(theirs)) => u32::from(ours.0) == theirs,
-            (Verdict::Replicate(ours), Said::Replicate(theirs)) => ours == theirs,
+            (Verdict::Replicate(ours), Said::Replicate(theirs)) => ours.bits() == theirs,
             (Verdict::Consume, Said::Consume(register)) => {
                 self.kernel.set_register(register).unwrap();
                 true

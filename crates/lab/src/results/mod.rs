@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use rackweave_core::{DropReason, HostId};
 use rackweave_sim::result::{
-    CapturedPacket, End, LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
-    RunResult,
+    Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
@@ -213,9 +212,9 @@ pub struct BusiestPort {
 
 impl BusiestPort {
     /// Of equals the first.
-    fn of(ports: &[LinkReport]) -> Option<Self> {
+    fn of(ports: &[LinkStats]) -> Option<Self> {
         let busiest = ports.iter().rev().max_by(|a, b| {
-            let mean = |port: &LinkReport| port.mean_queue_bytes;
+            let mean = |port: &LinkStats| port.mean_queue_bytes;
             mean(a).total_cmp(&mean(b))
         })?;
         Some(Self {
@@ -272,7 +271,7 @@ pub struct PointResult {
     /// Queues over time.
     pub queue_series: Vec<QueueSample>,
     /// Every link.
-    pub links: Vec<LinkReport>,
+    pub links: Vec<LinkStats>,
     /// What the transports measured of the fabric.
     pub round_trips: Vec<MeasuredRoundTrip>,
     /// Every measured message, if asked for.
@@ -282,7 +281,7 @@ pub struct PointResult {
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// Captured packets.
-    pub capture: Vec<CapturedPacket<Header>>,
+    pub capture: Vec<Captured<Header>>,
     /// Of files from one to many: every file and receiver.
     pub cast: Option<CastResult>,
 }
@@ -370,7 +369,7 @@ impl PointResult {
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
             drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
-            refused: counters.refused,
+            refused: result.refused,
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
             background: background.collect(),

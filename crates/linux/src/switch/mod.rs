@@ -265,7 +265,7 @@ impl<S: System> Switch<S> {
     pub fn report(&mut self) -> Report {
         let mut counters = self.edges.counters.with(self.core.counters());
         counters.kernel_drops = self.edges.kernel_drops();
-        let links = self.core.link_stats();
+        let links = self.core.link_stats(&mut ());
         Report {
             at: self.clock.now(),
             since: self.core.since(),
@@ -273,7 +273,7 @@ impl<S: System> Switch<S> {
             links,
             queue_series: self.core.series().to_vec(),
             lateness: self.late.told(),
-            frames_inside: self.core.bodies().live(),
+            frames_inside: self.core.payloads().live(),
         }
     }
 }
