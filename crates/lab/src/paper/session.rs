@@ -40,7 +40,7 @@ pub struct ClaimResult {
     pub system: String,
     /// In a sentence.
     pub claim: String,
-    /// Where it stands.
+    /// Source in the paper.
     pub source: String,
     /// What the paper says.
     pub paper: String,
@@ -95,7 +95,7 @@ pub enum PaperError {
     Run {
         /// Which.
         name: String,
-        /// Why.
+        /// Cause.
         source: RunError,
     },
     /// Results that can't be written.

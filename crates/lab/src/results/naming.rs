@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{PointResult, PointSummary};
 
-/// The keys that a transport's `label` stands for begin with this.
+/// Prefix of the keys that a transport's `label` summarizes.
 const OF_TRANSPORT: &str = "transport.";
 
 /// Gives points their labels and variants.
@@ -46,7 +46,7 @@ pub(crate) fn plain(value: &Value) -> String {
 }
 
 /// What is compared, as keys and values. How a point is measured, and what a transport's label
-/// stands for, count only if nothing else distinguishes the points.
+/// summarizes, count only if nothing else distinguishes the points.
 fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
     let labelled = are_labelled(points);
     let variant = |point: &PointResult, all: bool| -> Vec<(String, String)> {

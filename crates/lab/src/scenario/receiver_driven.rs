@@ -23,7 +23,7 @@ keys! {
     }
 }
 
-/// Who picks the paths of sprayed packets.
+/// What picks the paths of sprayed packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Paths {

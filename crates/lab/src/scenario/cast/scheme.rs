@@ -191,7 +191,7 @@ impl Chosen {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
-    /// The congestion control of the kernel that it stands for, if it is TCP.
+    /// The kernel's name of its congestion control, if it is TCP.
     pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
         match &self.keys {
             Keys::Streams(_, tcp) => tcp.kernel_tcp(),
@@ -250,7 +250,7 @@ impl Chosen {
                 if senders.contains(&HostId(host)) {
                     let message = format!("the controller's host {host} is the sender's");
                     return Err(self.bad("controller", message).with_help(
-                        "it has a host of its own, so that a crash of the one is none of the other",
+                        "it has a host of its own, so that one crash does not stop both",
                     ));
                 }
                 Some(HostId(host))
