@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use crate::cast::CastCommand;
 use crate::rpc::RpcCommand;
 use crate::switch::SwitchArgs;
 
-/// Data-center transports, tried on a simulated fabric before they run on a real one.
+/// Compare data-center transports in simulation, and run the same code on real hosts.
 #[derive(Debug, Parser)]
 #[command(
     name = "rackweave",
     version,
-    after_help = "Start here:\n  rackweave run quickstart          Homa, DCTCP and TCP beside each other\n  \
-                  rackweave list scenarios          what else there is\n\n\
+    after_help = "Start here:\n  rackweave run quickstart          compare Homa, DCTCP and TCP\n  \
+                  rackweave list scenarios          list the built-in scenarios\n\n\
                   Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, 130 interrupted."
 )]
 pub(crate) struct Args {
@@ -25,30 +25,30 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a scenario: all points of its sweep, on all cores.
+    /// Run a scenario in the simulator: all points of its sweep, on all cores.
     Run(RunArgs),
-    /// Run a scenario really: hosts are processes, the switch works at real rates.
+    /// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
     Testbed(TestbedArgs),
-    /// Run what papers claim, and say whether it holds.
+    /// Reproduce the claims of papers, and report which of them hold.
     Paper(PaperArgs),
-    /// Run a user-space switch: the simulator's queues at real rates, for real hosts.
+    /// Run a user-space switch with the simulator's queues, for real hosts.
     Switch(Box<SwitchArgs>),
-    /// List what scenarios can name.
+    /// List transports, fabrics, workloads, scenarios or claims.
     List(ListArgs),
-    /// A process of a testbed.
+    /// A host of a testbed, started by `testbed`.
     #[command(hide = true)]
-    TestbedPart(PartArgs),
-    /// Calls and streams between real hosts: serve them, or measure them.
+    TestbedPart(WorkerArgs),
+    /// Serve or measure calls and streams between real hosts.
     #[command(subcommand)]
     Rpc(RpcCommand),
-    /// Files and streams to many hosts at once, with hashes and resumption.
+    /// Send files and streams to many hosts at once, hashed and resumable.
     #[command(subcommand)]
     Cast(CastCommand),
 }
 
-/// Run a scenario: all points of its sweep, on all cores.
+/// Run a scenario in the simulator: all points of its sweep, on all cores.
 ///
-/// Prints a table, and writes summary.json, CSV files and report.html to a folder. The same
+/// Prints a table, and writes summary.json, CSV files and report.html to a directory. The same
 /// scenario and seed give the same results, with any number of jobs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -60,73 +60,73 @@ pub(crate) struct RunArgs {
     /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: String,
-    /// Set a key; it replaces what the file says, also a sweep over this key.
+    /// Set a key, replacing its value in the file, or a sweep over it.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Seed of everything random (default: the scenario's).
+    /// Random seed (default: the scenario's).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
-    /// Points that run at the same time (default: one for each core).
+    /// Points to run in parallel (default: one per core).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Folder for the results (default: out/NAME).
+    /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print summary.json on standard output, and nothing else.
+    /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say what the scenario means and what it will cost, without running it.
+    /// Describe the scenario and estimate its cost, without running it.
     #[arg(long)]
     pub(crate) explain: bool,
-    /// No progress bar and no table.
+    /// Print neither a progress bar nor a table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
-/// Run a scenario really: hosts are processes, the switch works at real rates.
+/// Run a scenario for real: one process per host, joined by a user-space switch at line rate.
 ///
-/// Takes the same files as `run`, and writes the same. Each host is a network namespace with a link to the
-/// switch, which takes root; with --overlay it is a UDP socket of this machine, which takes no right.
-/// Transports are the simulator's code; TCP is the kernel's, but in the overlay.
+/// Reads and writes the same files as `run`. Each host is a network namespace with a link to the
+/// switch, which requires root; with --overlay it is a UDP socket on loopback, which requires no privileges.
+/// Transports are the simulator's code. TCP is the kernel's, except in the overlay.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave testbed testbed-incast --overlay\n  \
     rackweave testbed testbed --set 'sweep.transport.name=[\"homa\", \"tcp\"]'\n\n\
-    Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file or refused, 130 interrupted.")]
+    Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, or refused, 130 interrupted.")]
 pub(crate) struct TestbedArgs {
     /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: String,
-    /// Hosts are UDP sockets on loopback: no root, no kernel TCP.
+    /// Make hosts UDP sockets on loopback: no root, no kernel TCP.
     #[arg(long)]
     pub(crate) overlay: bool,
-    /// Set a key; it replaces what the file says, also a sweep over this key.
+    /// Set a key, replacing its value in the file, or a sweep over it.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Seed of everything random that is sent (default: the scenario's).
+    /// Random seed of what is sent (default: the scenario's).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
-    /// Folder for the results (default: out/NAME.testbed).
+    /// Directory for the results (default: out/NAME.testbed).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print summary.json on standard output, and nothing else.
+    /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// No progress bar and no table.
+    /// Print neither a progress bar nor a table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct PartArgs {
-    /// Which: for those who look at the list of processes.
+pub(crate) struct WorkerArgs {
+    /// The worker's name, which shows in the list of processes.
     pub(crate) name: String,
 }
 
-/// Run what papers claim, and say whether it holds.
+/// Reproduce the claims of papers, and report which of them hold.
 ///
-/// Prints for each claim what the paper says, what came out here, and whether and why the claim
-/// holds; draws the papers' figures anew. A claim that does not hold is a result, no failure.
+/// For each claim it prints the paper's numbers, the numbers measured here, and whether and why the claim
+/// holds, and it redraws the papers' figures. A claim that does not hold is a result, not a failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave paper --quick\n  \
@@ -134,25 +134,25 @@ pub(crate) struct PartArgs {
     rackweave paper --claim homa-sigcomm --json | jq '.claims[] | {id, holds, here}'\n\n\
     Exit codes: 0 every claim was decided, 1 one could not be, 2 wrong usage or file, 130 interrupted.")]
 pub(crate) struct PaperArgs {
-    /// A paper (homa, polo), or a file of claims (default: all papers).
+    /// A paper (homa, polo, orca, two-worlds), or a claims file (default: all papers).
     #[arg(value_name = "PAPER")]
     pub(crate) paper: Option<String>,
-    /// Only this claim (see --list).
+    /// Run only this claim; may be repeated (see --list).
     #[arg(long = "claim", value_name = "ID")]
     pub(crate) claims: Vec<String>,
-    /// Smaller sizes and fewer repetitions: minutes instead of hours.
+    /// Use smaller sizes and fewer repetitions: minutes instead of hours.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Folder for figures and results (default: out/papers).
+    /// Directory for figures and results (default: out/papers).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print claims.json on standard output, and nothing else.
+    /// Print only claims.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Points that run at the same time (default: one for each core).
+    /// Points to run in parallel (default: one per core).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// List the claims, and run nothing.
+    /// List the claims without running them.
     #[arg(long)]
     pub(crate) list: bool,
 }
@@ -161,7 +161,7 @@ pub(crate) struct PaperArgs {
 pub(crate) struct ListArgs {
     /// What to list.
     pub(crate) topic: TopicArg,
-    /// Print one JSON document.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -174,7 +174,7 @@ pub(crate) enum TopicArg {
     Fabrics,
     /// Published message sizes, for `workload.sizes`.
     Workloads,
-    /// Built-in scenarios, and scenario files in this folder.
+    /// Built-in scenarios, and scenario files in this directory.
     Scenarios,
     /// Published results that can be checked.
     Claims,

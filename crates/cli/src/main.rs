@@ -1,4 +1,4 @@
-//! The `rackweave` command: argument parsing and printing, nothing else.
+//! The `rackweave` command. It parses arguments and prints; the work is done by the libraries.
 
 mod args;
 mod cast;
@@ -17,13 +17,13 @@ use rackweave_lab::list;
 
 use crate::args::{Args, Command, ListArgs};
 
-/// What the exit code says; scripts depend on it.
+/// Exit codes, which scripts depend on.
 pub(crate) mod exit {
     /// Done.
     pub(crate) const DONE: u8 = 0;
-    /// It ran, and something failed.
+    /// It ran and something failed.
     pub(crate) const FAILED: u8 = 1;
-    /// Wrong usage or a wrong file.
+    /// Wrong usage or an invalid file.
     pub(crate) const USAGE: u8 = 2;
     /// Stopped by Ctrl-C.
     pub(crate) const INTERRUPTED: u8 = 130;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(args),
         Command::Testbed(args) => testbed::testbed(&args),
-        Command::TestbedPart(args) => Ok(testbed::part(&args)),
+        Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         Command::Switch(args) => switch::switch(&args),
         Command::List(args) => list(&args),
         Command::Paper(args) => paper::paper(&args),
@@ -43,11 +43,11 @@ fn main() -> ExitCode {
     });
     ExitCode::from(match result {
         Ok(Ok(code)) => code,
-        // The panic has been printed; scripts know no other code.
+        // The panic message has been printed.
         Err(_) => exit::FAILED,
         Ok(Err(error)) => {
             let mut stderr = std::io::stderr().lock();
-            // Where nobody reads errors, there is no use in an error about it.
+            // If stderr is closed, there is nowhere to report that.
             let _ = writeln!(stderr, "{error:?}");
             exit::USAGE
         }
@@ -65,7 +65,7 @@ fn list(args: &ListArgs) -> miette::Result<u8> {
     }
 }
 
-/// Writes to stdout. Where the reader has gone away (`| head`), that is a clean end.
+/// Writes to stdout. A reader that has gone away (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> miette::Result<u8> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -73,4 +73,11 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(exit::DONE),
         Err(error) => Err(miette::miette!("cannot write to standard output: {error}")),
     }
+}
+
+/// The error about a text that is no address.
+pub(crate) fn not_an_address(text: &str) -> String {
+    format!(
+        "`{text}` is neither an IP address nor a resolvable host name (expected HOST or HOST:PORT)"
+    )
 }

@@ -1,6 +1,5 @@
 //! `rackweave paper`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,11 +9,11 @@ use rackweave_lab::paper::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
 use crate::progress::Progress;
-use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c};
-use crate::testbed::part_command;
+use crate::run::{PLAIN_WIDTH, quoted, stop_on_ctrl_c, warn};
+use crate::testbed::worker_command;
 use crate::{exit, print};
 
-/// Lines longer than this are hard to read on any terminal.
+/// Longer lines are hard to read on any terminal.
 const WIDEST: usize = 120;
 
 pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
@@ -22,7 +21,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         paper: args.paper.clone(),
         claims: args.claims.clone(),
         quick: args.quick,
-        parts: Some(part_command()?),
+        parts: Some(worker_command()?),
     };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {
@@ -46,9 +45,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         print(&text(&results, out.path()))?;
     }
     if results.interrupted {
-        let mut stderr = std::io::stderr().lock();
-        // Where nobody reads errors, there is no use in an error about it.
-        let _ = writeln!(stderr, "Interrupted: claims whose points are missing are not decided.");
+        warn("Interrupted: claims whose points are missing are not decided.");
         return Ok(exit::INTERRUPTED);
     }
     Ok(if results.all_decided() { exit::DONE } else { exit::FAILED })
@@ -61,7 +58,7 @@ fn text(results: &ClaimResults, out: &Path) -> String {
     format!("{}claims:  {out}/claims.json\npage:    {out}/index.html\n", results.to_text(width))
 }
 
-/// What gives the same results again.
+/// The command that reproduces these results.
 fn command_line(args: &PaperArgs) -> String {
     let mut parts = vec!["rackweave".to_owned(), "paper".to_owned()];
     parts.extend(args.paper.iter().map(|paper| quoted(paper)));

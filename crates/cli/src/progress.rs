@@ -1,4 +1,4 @@
-//! The progress bar, on a terminal only.
+//! The progress bar, shown on a terminal only.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Steps of the bar.
+/// Resolution of the bar.
 const STEPS: u64 = 1000;
 
-/// A bar that is drawn by a thread of its own until it is dropped.
+/// A progress bar, drawn by a thread of its own until it is dropped.
 pub(crate) struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Draws on stderr, if that is a terminal, how far `work` is.
+    /// Shows the progress of a simulation on stderr, if that is a terminal.
     pub(crate) fn start<T: Send + Sync + 'static>(
         work: &Arc<T>,
         progress: fn(&T) -> rackweave_lab::Progress,
@@ -27,7 +27,7 @@ impl Progress {
         Self::with(work, progress, wanted, simulated)
     }
 
-    /// The same for work on real hosts.
+    /// Shows the progress of a run on real hosts.
     pub(crate) fn start_real<T: Send + Sync + 'static>(
         work: &Arc<T>,
         progress: fn(&T) -> rackweave_lab::Progress,
@@ -49,8 +49,8 @@ impl Progress {
         let work = Arc::clone(work);
         let thread = std::thread::spawn(move || {
             let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::stderr());
-            // One line at any width: a line that wraps can't be drawn over.
-            let style = "{bar:20} {percent:>3} %  {elapsed}, about {eta} to go  {wide_msg}";
+            // `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
+            let style = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
             }
@@ -90,7 +90,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A bar that failed to draw must not spoil the results.
+            // A bar that failed to draw must not affect the results.
             let _ = thread.join();
         }
     }

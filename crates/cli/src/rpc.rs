@@ -16,36 +16,36 @@ use rackweave_rpc_bench::{
 
 use crate::{exit, print};
 
-/// The port of servers, as `cp_node`'s.
+/// Default port of servers, the same as `cp_node`'s.
 const PORT: u16 = 4000;
 
-/// How often it is looked whether something has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often to check whether the run has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RpcCommand {
-    /// Answer requests: each with its own bytes, or shortly.
+    /// Serve requests: echo each one, or send a short reply.
     Serve(ServeArgs),
-    /// Send requests, and tell throughput and round trips each second.
+    /// Send requests and report throughput and RTT every second.
     Bench(Box<BenchArgs>),
 }
 
-/// What both need to know of the transport.
+/// Options of the transport, the same for servers and clients.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {
-    /// What carries the calls: Homa or Polo over UDP, or the kernel's TCP.
+    /// Transport: Homa or Polo over UDP, or the kernel's TCP.
     #[arg(long, default_value = "homa")]
     transport: TransportArg,
-    /// Which Homa.
+    /// Profile of Homa: the published parameters to use.
     #[arg(long, default_value = "leverage-homa")]
     profile: ProfileArg,
-    /// Rate of this host's link: Homa and Polo send no faster.
+    /// Rate of this host's link, which Homa and Polo do not exceed.
     #[arg(long, value_name = "RATE", default_value = "10 Gbps")]
     link: Rate,
-    /// Look again for so many microseconds before sleeping.
+    /// Poll for this many microseconds before sleeping.
     #[arg(long, value_name = "US", default_value_t = 0)]
     busy_poll: u64,
-    /// The longest message (default: homa 1 MB as the kernel module, polo and tcp 128 MiB).
+    /// Longest message (default: homa 1 MB, as in the kernel module; polo and tcp 128 MiB).
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     max_message: Option<u64>,
     /// Congestion control of the kernel's TCP (default: the system's).
@@ -53,10 +53,10 @@ pub(crate) struct SetupArgs {
     congestion: Option<String>,
 }
 
-/// Answer requests: each with its own bytes, or shortly.
+/// Serve requests: echo each one, or send a short reply.
 ///
-/// Serves this host only, whatever address it listens at, unless --allow names others.
-/// Nothing is encrypted: whoever is on the way can read and forge.
+/// Serves clients on this host only, whatever address it listens at, unless --allow names others.
+/// Nothing is encrypted: anyone on the path can read and forge messages.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc serve\n  \
@@ -66,21 +66,21 @@ pub(crate) struct SetupArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Where the first thread listens; the others at the ports that follow.
+    /// Address of the first thread; the others listen at the following ports.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4000", value_parser = address)]
     listen: SocketAddr,
-    /// Threads, each with a port of its own.
+    /// Threads, each with its own port.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
-    /// Serve also hosts with these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.
+    /// Also serve clients at these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
 }
 
-/// Send requests, and tell throughput and round trips each second.
+/// Send requests and report throughput and RTT every second.
 ///
-/// In the manner of HomaModule's cp_node: the same line each second, the same workloads, the same
-/// dump. Round trips are from the moment at which a request is handed to the transport.
+/// Modelled on HomaModule's cp_node: the same line every second, the same workloads, the same
+/// dump. Round trips count from the moment at which a request is handed to the transport.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc bench --workload 100 --unloaded 10000\n  \
@@ -88,59 +88,59 @@ pub(crate) struct ServeArgs {
     rackweave rpc bench --transport tcp --workload W3 --gbps 1 --seconds 5 --dump rtts.txt\n  \
     rackweave rpc bench --workload 1000000 --total \"10 GB\" --check\n  \
     rackweave rpc bench --stream --total \"10 GB\" --json\n\n\
-    Exit codes: 0 done, 1 something failed or was not as sent, 2 wrong usage, 130 interrupted.")]
+    Exit codes: 0 done, 1 something failed or arrived damaged, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Where servers are: ADDR, NAME or ADDR:PORT, separated by commas (default port: 4000).
+    /// Servers: ADDR, NAME or ADDR:PORT, separated by commas (default port: 4000).
     #[arg(long = "server", value_name = "ADDR", default_value = "127.0.0.1:4000", value_delimiter = ',', value_parser = address)]
     servers: Vec<SocketAddr>,
-    /// Ports of each server, that one and those that follow it.
+    /// Ports of each server, counted from the given one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     server_ports: u16,
     /// Lengths of requests: W1 to W5, another name of `rackweave list workloads`, or bytes.
     #[arg(long, value_name = "NAME|BYTES", default_value = "100")]
     workload: Sizes,
-    /// Requests that are under way at a time, over all threads.
+    /// Outstanding requests, across all threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     outstanding: u32,
-    /// Threads, each with an endpoint of its own.
+    /// Threads, each with its own endpoint.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
-    /// Gigabits of requests a second, at random times; 0: a new one whenever one has ended.
+    /// Open loop: gigabits of requests per second, at random times; 0: closed loop.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     gbps: f64,
-    /// Responses are short: 100 bytes.
+    /// Ask for short responses of 100 bytes.
     #[arg(long)]
     one_way: bool,
-    /// The baseline: one request after the other, so many of each length.
+    /// Measure the unloaded baseline: one request at a time, N of each length.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["gbps", "outstanding", "ports", "stream"])]
     unloaded: Option<u64>,
-    /// One stream a thread instead of requests; the server answers with the digest.
+    /// Send one stream per thread instead of requests; the server replies with its digest.
     #[arg(long, conflicts_with_all = ["one_way", "gbps", "workload", "outstanding"])]
     stream: bool,
-    /// End after so many seconds (default: 10, unless something else ends it).
+    /// Stop after this many seconds (default: 10, unless another option ends the run).
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// End after so many bytes of requests or streams.
+    /// Stop after this many bytes of requests or streams.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     total: Option<u64>,
-    /// A request that is not answered within so many seconds has failed.
+    /// Count a request as failed if it is not answered within this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     deadline: f64,
-    /// Cut messages that are longer than the transport takes.
+    /// Truncate messages to the transport's longest.
     #[arg(long)]
     truncate: bool,
-    /// Compare each response with its request, and digest both.
+    /// Compare each response with its request, and print the digests of both.
     #[arg(long)]
     check: bool,
-    /// Write length and round trip of every request to a file, as cp_node does.
+    /// Write the length and RTT of every request to a file, in cp_node's format.
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
     /// Seed of lengths, contents and times.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON document at the end, and nothing else.
+    /// Print only one JSON document, at the end.
     #[arg(long)]
     json: bool,
 }
@@ -182,7 +182,7 @@ impl SetupArgs {
     }
 }
 
-/// Bytes, with or without a unit.
+/// Parses bytes, with or without a unit.
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<u64>().or_else(|_| text.parse::<Bytes>().map(|bytes| bytes.0));
     match bytes.map_err(|error| error.to_string())? {
@@ -191,13 +191,13 @@ fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// An address or name, with or without a port.
+/// Parses an address or name, with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text
         .to_socket_addrs()
         .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
-        .map_err(|_| format!("`{text}` is no address, no known name, and neither with a port"))?;
-    found.next().ok_or_else(|| format!("`{text}` has no address"))
+        .map_err(|_| crate::not_an_address(text))?;
+    found.next().ok_or_else(|| crate::not_an_address(text))
 }
 
 pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
@@ -207,7 +207,7 @@ pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
     }
 }
 
-/// Set by Ctrl-C; the second time the process ends.
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the process.
 fn interrupted() -> miette::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
@@ -220,7 +220,7 @@ fn interrupted() -> miette::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// What could not be begun: wrong usage ends with 2, what the system refuses with 1.
+/// The exit code for a run that could not start: 2 for wrong usage, 1 if the system refused.
 fn refused(error: &BenchError) -> miette::Result<u8> {
     match error {
         BenchError::Endpoint(_)
@@ -236,14 +236,14 @@ fn refused(error: &BenchError) -> miette::Result<u8> {
 }
 
 fn say(text: &str) {
-    // Where nobody reads errors, there is no use in an error about it.
+    // If stderr is closed, there is nowhere to report that.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Sleeps a little.
+/// Waits for [`POLL_INTERVAL`].
 fn nap() {
     #[expect(clippy::disallowed_methods, reason = "this thread only prints")]
-    std::thread::sleep(LOOK_EVERY);
+    std::thread::sleep(POLL_INTERVAL);
 }
 
 fn clock() -> Instant {
@@ -255,7 +255,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     let interrupted = interrupted()?;
     let last_port = u32::from(args.listen.port()) + u32::from(args.ports) - 1;
     if last_port > u32::from(u16::MAX) {
-        return Err(miette::miette!("--ports {} goes beyond port 65535", args.ports));
+        return Err(miette::miette!("--ports {} exceeds port 65535", args.ports));
     }
     let config = ServeConfig {
         setup: args.setup.setup(),
@@ -273,10 +273,10 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     }
     if config.allow.is_empty() {
         if !config.listen.ip().is_loopback() {
-            say("note: only this host is served; --allow names others\n");
+            say("note: serving clients on this host only; use --allow to serve others\n");
         }
     } else {
-        say("note: nothing is encrypted; whoever is on the way can read and forge\n");
+        say("note: nothing is encrypted; anyone on the path can read and forge messages\n");
     }
     let (mut before, mut since) = (server.served(), clock());
     while !interrupted.load(Ordering::Relaxed) {
@@ -296,15 +296,15 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     match server.stop() {
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
-            say(&format!("error: the server has ended: {error}\n"));
+            say(&format!("error: the server failed: {error}\n"));
             Ok(exit::FAILED)
         }
     }
 }
 
-/// A number of seconds that can be waited for.
+/// Converts a number of seconds, at most a day.
 fn span(name: &str, seconds: f64) -> miette::Result<Span> {
-    // A day, written so that NaN is refused too.
+    // Written so that NaN is refused too.
     if seconds > 0.0 && seconds <= 86_400.0 {
         Ok(Span((seconds * 1e12) as u64))
     } else {
@@ -335,7 +335,7 @@ impl BenchArgs {
             for index in 0..self.server_ports {
                 let port = server.port().checked_add(index);
                 let port =
-                    port.ok_or_else(|| miette::miette!("--server-ports goes beyond port 65535"))?;
+                    port.ok_or_else(|| miette::miette!("--server-ports exceeds port 65535"))?;
                 servers.push(SocketAddr::new(server.ip(), port));
             }
         }
@@ -415,13 +415,13 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
         print(&report::summary(&config, &summary))?;
     }
     for trouble in &summary.troubles {
-        // Who was interrupted while asking whether anybody is there knows why nobody was.
+        // After Ctrl-C, missing answers need no explanation.
         if !stopped {
             say(&format!("error: {trouble}\n"));
         }
     }
     if summary.corrupt > 0 {
-        say(&format!("error: {} responses were not what was sent\n", summary.corrupt));
+        say(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
     }
     let failed = summary.all.failures.values().sum::<u64>();
     if failed > 0 && summary.troubles.is_empty() {
@@ -431,7 +431,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
             .iter()
             .map(|(reason, count)| format!("{reason}: {count}"))
             .collect();
-        say(&format!("error: {failed} requests have failed ({})\n", reasons.join(", ")));
+        say(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
     }
     Ok(match (stopped, summary.is_good()) {
         (true, _) => exit::INTERRUPTED,

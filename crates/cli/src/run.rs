@@ -13,9 +13,9 @@ use crate::args::RunArgs;
 use crate::progress::Progress;
 use crate::{exit, print};
 
-/// What is said after Ctrl-C.
-pub(crate) const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
-/// Width of tables that go into a file or pipe.
+/// The note after Ctrl-C.
+const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
+/// Width of tables that are written to a file or pipe.
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
@@ -24,48 +24,61 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
     let out = OutputDir::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
-    let command = command_line(&args, scenario.seed);
+    let command = command_with(&args, &[], scenario.seed);
     let batch = Arc::new(Batch::new(scenario));
     stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
     let progress = Progress::start(&batch, Batch::progress, !args.quiet);
     let results = batch.run(args.jobs.map(usize::from));
     drop(progress);
     let results = results?;
-    // Nothing at all must not take the place of an earlier run's results.
-    let any = !results.points.is_empty();
-    if any {
-        out.write(batch.scenario(), &results, &command)?;
-    }
-    if args.json {
-        print(&results.to_json())?;
-    } else if any && !args.quiet {
-        print(&table(&results, &out))?;
-    }
-    let mut stderr = std::io::stderr().lock();
-    if !any {
-        let why = if results.summary.interrupted { "Interrupted: no" } else { "No" };
-        let _ = writeln!(stderr, "{why} point was finished; no files are written.");
-    } else if args.json || args.quiet {
-        for warning in results.warnings() {
-            let _ = writeln!(stderr, "warning: {warning}");
-        }
-        for note in results.notes() {
-            let _ = writeln!(stderr, "note: {note}");
-        }
-        if results.summary.interrupted {
-            let _ = writeln!(stderr, "{INTERRUPTED}");
-        }
-    }
+    finish(batch.scenario(), &results, &out, &command, (args.json, args.quiet))?;
     for failure in &results.summary.failures {
-        let command = replay(&args, failure);
-        let _ = writeln!(
-            stderr,
+        warn(&format!(
             "error: the simulator failed in one of the points ({}): {}\n  \
-             This is an error in Rackweave, not in the scenario. To see it again:\n  {command}",
-            failure.transport, failure.message
-        );
+             This is a bug in Rackweave, not in the scenario. To reproduce it:\n  {}",
+            failure.transport,
+            failure.message,
+            replay(&args, failure)
+        ));
     }
     Ok(exit_code(&results))
+}
+
+/// Writes the results, prints the table or JSON, and reports on stderr what the table does not say.
+pub(crate) fn finish(
+    scenario: &Scenario,
+    results: &Results,
+    out: &OutputDir,
+    command: &str,
+    (json, quiet): (bool, bool),
+) -> miette::Result<()> {
+    if results.points.is_empty() {
+        // Keeps the results of an earlier run.
+        if json {
+            print(&results.to_json())?;
+        }
+        let why = if results.summary.interrupted { "Interrupted: no" } else { "No" };
+        warn(&format!("{why} point was finished; no files are written."));
+        return Ok(());
+    }
+    out.write(scenario, results, command)?;
+    if json {
+        print(&results.to_json())?;
+    } else if !quiet {
+        print(&table(results, out))?;
+        return Ok(());
+    }
+    results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
+    results.notes().for_each(|note| warn(&format!("note: {note}")));
+    if results.summary.interrupted {
+        warn(INTERRUPTED);
+    }
+    Ok(())
+}
+
+/// Writes a line to stderr. If stderr is closed, there is nowhere to report that.
+pub(crate) fn warn(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 pub(crate) fn exit_code(results: &Results) -> u8 {
@@ -78,7 +91,7 @@ pub(crate) fn exit_code(results: &Results) -> u8 {
     }
 }
 
-/// The first Ctrl-C ends the run with what is finished; the second ends the process.
+/// The first Ctrl-C stops the run and keeps the finished points; the second ends the process.
 pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
     work: &Arc<T>,
     is_cancelled: fn(&T) -> bool,
@@ -95,7 +108,7 @@ pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
     .wrap_err("cannot listen for Ctrl-C")
 }
 
-pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
+fn table(results: &Results, out: &OutputDir) -> String {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -115,16 +128,12 @@ pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
     text
 }
 
-/// What gives the same results again.
-fn command_line(args: &RunArgs, seed: u64) -> String {
-    command_with(args, &[], seed)
-}
-
-/// What gives a failed point again, alone.
+/// The command that reproduces a failed point.
 fn replay(args: &RunArgs, failure: &PointFailure) -> String {
     command_with(args, &failure.arguments, failure.seed)
 }
 
+/// The command that reproduces these results, with further `--set` arguments.
 fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(&args.scenario)];
     for set in args.sets.iter().chain(more) {
@@ -134,7 +143,7 @@ fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
     parts.join(" ")
 }
 
-/// As a shell reads it.
+/// Quoted for a shell where necessary.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -154,7 +163,7 @@ mod tests {
     use crate::args::{Args, Command};
 
     #[test]
-    fn a_failed_point_ends_with_1_and_can_be_seen_again() {
+    fn a_failed_point_exits_with_1_and_can_be_reproduced() {
         let line = ["rackweave", "run", "my file.toml", "--set", "workload.load=0.5"];
         let Command::Run(args) = Args::parse_from(line).command else { panic!("not a run") };
         let text = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'tcp'\n\

@@ -1,21 +1,18 @@
 //! `rackweave testbed`.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use miette::IntoDiagnostic;
-use rackweave_lab::Results;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::testbed::{PartCommand, Testbed, part_main};
 
-use crate::args::{PartArgs, TestbedArgs};
-use crate::print;
+use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;
-use crate::run::{INTERRUPTED, quoted, stop_on_ctrl_c, table};
+use crate::run::{exit_code, finish, quoted, stop_on_ctrl_c, warn};
 
 pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
-    let parts = part_command()?;
-    let testbed = Testbed::load(&args.scenario, &args.sets, args.seed, args.overlay, parts)?;
+    let worker = worker_command()?;
+    let testbed = Testbed::load(&args.scenario, &args.sets, args.seed, args.overlay, worker)?;
     testbed.check()?;
     let scenario = testbed.scenario();
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out().with_extension("testbed"));
@@ -27,57 +24,26 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let results = testbed.run();
     drop(progress);
     let results = results?;
-    // Nothing at all must not take the place of an earlier run's results.
-    let any = !results.points.is_empty();
-    if any {
-        out.write(testbed.scenario(), &results, &command)?;
-    }
-    if args.json {
-        print(&results.to_json())?;
-    } else if any && !args.quiet {
-        print(&table(&results, &out))?;
-    }
-    tell(args, &testbed, &results);
-    Ok(crate::run::exit_code(&results))
-}
-
-/// What is to be known beside the numbers, on stderr.
-fn tell(args: &TestbedArgs, testbed: &Testbed, results: &Results) {
-    let mut stderr = std::io::stderr().lock();
-    if results.points.is_empty() {
-        let why = if results.summary.interrupted { "Interrupted: no" } else { "No" };
-        let _ = writeln!(stderr, "{why} point was finished; no files are written.");
-    } else if args.json || args.quiet {
-        for warning in results.warnings() {
-            let _ = writeln!(stderr, "warning: {warning}");
-        }
-        for note in results.notes() {
-            let _ = writeln!(stderr, "note: {note}");
-        }
-        if results.summary.interrupted {
-            let _ = writeln!(stderr, "{INTERRUPTED}");
-        }
-    }
-    for note in testbed.notes() {
-        let _ = writeln!(stderr, "note: {note}");
-    }
+    finish(testbed.scenario(), &results, &out, &command, (args.json, args.quiet))?;
+    testbed.notes().iter().for_each(|note| warn(&format!("note: {note}")));
     for failure in &results.summary.failures {
-        let _ = writeln!(stderr, "error: {}: {}", failure.transport, failure.message);
+        warn(&format!("error: {}: {}", failure.transport, failure.message));
     }
+    Ok(exit_code(&results))
 }
 
-/// How the processes of a run are begun: this program, as [`part`].
-pub(crate) fn part_command() -> miette::Result<PartCommand> {
+/// The command that starts a worker: this program, as [`worker`].
+pub(crate) fn worker_command() -> miette::Result<PartCommand> {
     let program = std::env::current_exe().into_diagnostic()?;
     Ok(PartCommand { program, arguments: vec!["testbed-part".into()] })
 }
 
-/// A process of a run: only the testbed itself starts it.
-pub(crate) fn part(_: &PartArgs) -> u8 {
+/// A host of a run. Only the testbed itself starts it.
+pub(crate) fn worker(_: &WorkerArgs) -> u8 {
     part_main()
 }
 
-/// What does the same again; other numbers come out, as it is no simulation.
+/// The command that repeats the run, though with other numbers: it is no simulation.
 fn command_line(args: &TestbedArgs, seed: u64) -> String {
     let mut parts = vec!["rackweave".into(), "testbed".into(), quoted(&args.scenario)];
     for set in &args.sets {

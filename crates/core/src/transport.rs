@@ -1,16 +1,11 @@
-//! The transport of one host: a state machine that is told what happened and asked what to do.
-//!
-//! # The contract
-//! After **any** call that takes `&mut self`, the driver drains [`Transport::poll_event`] until
-//! `None`, asks [`Transport::poll_transmit`] as often as the link has room, and then arms one timer
-//! for [`Transport::poll_timeout`]. Times passed in never decrease. A spurious
-//! [`Transport::handle_timeout`] does nothing.
+//! Message transports: the verbs that an application has beyond those of a [`Node`], and what it learns.
 
 use core::fmt;
 
 use crate::frame::Framing;
 use crate::ids::{HostId, MessageId};
-use crate::packet::{Header, Packet, Slice};
+use crate::node::Node;
+use crate::packet::Slice;
 use crate::time::{Span, Time};
 
 /// What a message is to its receiver.
@@ -209,11 +204,8 @@ pub enum Placement {
     Store(Slice),
 }
 
-/// One host's instance of one transport. See the [module](self) for the contract.
-pub trait Transport {
-    /// Its header.
-    type Header: Header;
-
+/// One host's instance of a transport of messages. Its driver keeps the contract of a [`Node`].
+pub trait Transport: Node<Event = Event, Placement = Placement> {
     /// Takes a message to send.
     ///
     /// # Errors
@@ -223,24 +215,6 @@ pub trait Transport {
     /// Forgets a message that was submitted or is arriving, if it is known; no event follows.
     /// A stream is forgotten with both directions, and its other end is told.
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId);
-
-    /// Takes a packet from the network. Any field of it may be wrong or forged.
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Self::Header>) -> Placement;
-
-    /// The time that [`Transport::poll_timeout`] named has come.
-    fn handle_timeout(&mut self, now: Time);
-
-    /// The next packet for the link, which is free now: decided as late as possible.
-    #[must_use]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Self::Header>>;
-
-    /// When [`Transport::handle_timeout`] wants to be called, if nothing happens before.
-    #[must_use]
-    fn poll_timeout(&self) -> Option<Time>;
-
-    /// The next thing for the application to know.
-    #[must_use]
-    fn poll_event(&mut self) -> Option<Event>;
 
     /// Whether this message, or this direction of a stream, arrives here: begun, and neither delivered nor
     /// forgotten.

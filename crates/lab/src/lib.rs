@@ -6,6 +6,7 @@
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: files from one host to many.
+//! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: what was measured, as numbers.
 //! - [`report`]: the same as a table and as a page.
 //! - [`output`]: both as files.
@@ -24,6 +25,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod systems;
 pub mod testbed;
 
 pub use error::{OutputError, ScenarioError};

@@ -3,6 +3,7 @@
 //!
 //! `RACKWEAVE_BIG_BYTES=10000000000 cargo test --release -p rackweave-rpc --test big -- --nocapture`
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::time::Duration;

@@ -1,10 +1,12 @@
 //! Packet-hops per CPU second on one core of a cluster whose switches make copies: `cargo bench -p rackweave-sim --bench
 //! cluster [-- PACKETS]`. One sender, all other hosts receive; every 16th packet is answered by each of them.
 
+use std::convert::Infallible;
+
 use rackweave_core::{
     Header, HostId, Node, Packet, Pool, Port, Rate, Slice, Span, SwitchProgram, Time, Verdict,
 };
-use rackweave_sim::cluster::{Attached, Cluster, ClusterSetup};
+use rackweave_sim::cluster::{Attached, Cluster, ClusterNode, ClusterSetup};
 use rackweave_sim::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
 use rackweave_sim::{Control, Fabric};
 use rackweave_wire::orca;
@@ -56,6 +58,8 @@ enum Peer {
 
 impl Node for Peer {
     type Header = Large;
+    type Event = Infallible;
+    type Placement = ();
 
     #[inline]
     fn handle_packet(&mut self, _: Time, _: u8, packet: &Packet<Large>) {
@@ -89,6 +93,12 @@ impl Node for Peer {
         None
     }
 
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+}
+
+impl ClusterNode for Peer {
     #[inline]
     fn is_done(&self) -> bool {
         match self {

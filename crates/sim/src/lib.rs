@@ -17,7 +17,7 @@ pub mod result;
 pub mod world;
 
 pub use build::{BuildError, has_streams, mean_gap, run};
-pub use cluster::{Attached, Cluster, ClusterError, ClusterSetup};
+pub use cluster::{Attached, Cluster, ClusterError, ClusterNode, ClusterSetup};
 pub use config::RunConfig;
 pub use rackweave_switch::events;
 pub use rackweave_switch::fabric::{self, Fabric, FabricError};

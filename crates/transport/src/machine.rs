@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, MessageId, Open, Packet, Placement, Refused, RoundTrip, Submit, Time,
-    Transport,
+    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Refused, RoundTrip, Submit,
+    Time, Transport,
 };
 use rackweave_wire::Header;
 
@@ -88,37 +88,31 @@ macro_rules! each {
     };
 }
 
-impl Transport for Machine {
+impl Node for Machine {
     type Header = Header;
-
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        each!(self, machine => machine.submit(now, message))
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        each!(self, machine => machine.cancel(now, peer, id));
-    }
+    type Event = Event;
+    type Placement = Placement;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Placement {
         match (self, packet.header) {
             (Self::Homa(machine), Header::Homa(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             (Self::Tcp(machine), Header::Tcp(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             (Self::Ndp(machine), Header::Ndp(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             (Self::PHost(machine), Header::PHost(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             (Self::Polo(machine), Header::Polo(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             (Self::Datagram(machine), Header::Datagram(header)) => {
-                machine.handle_packet(now, &packet.map(|_| header))
+                machine.handle_packet(now, port, &packet.map(|_| header))
             }
             // Another transport's packet at this one's port: nothing to be done with it.
             _ => Placement::Discard,
@@ -131,8 +125,8 @@ impl Transport for Machine {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
-        each!(self, machine => machine.poll_transmit(now).map(|packet| packet.map(Header::from)))
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
+        each!(self, machine => machine.poll_transmit(now, port).map(|packet| packet.map(Header::from)))
     }
 
     #[inline]
@@ -143,6 +137,16 @@ impl Transport for Machine {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         each!(self, machine => machine.poll_event())
+    }
+}
+
+impl Transport for Machine {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        each!(self, machine => machine.submit(now, message))
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        each!(self, machine => machine.cancel(now, peer, id));
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {

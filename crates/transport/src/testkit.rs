@@ -307,7 +307,7 @@ impl<T: Transport> Network<T> {
         if host >= self.hosts.len() || self.down[host] {
             return;
         }
-        match self.hosts[host].handle_packet(self.now, packet) {
+        match self.hosts[host].handle_packet(self.now, 0, packet) {
             Placement::Discard => {}
             Placement::Store(slice) => {
                 assert_eq!(Some(slice), packet.payload(), "only what came can be stored");
@@ -368,7 +368,7 @@ impl<T: Transport> Network<T> {
             }
         }
         if !self.link_busy[index]
-            && let Some(packet) = self.hosts[index].poll_transmit(self.now)
+            && let Some(packet) = self.hosts[index].poll_transmit(self.now, 0)
         {
             self.transmit(index, packet);
         }

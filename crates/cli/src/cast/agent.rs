@@ -7,34 +7,32 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::miette;
-use rackweave_cast::door::stream::DoorSink;
-use rackweave_cast::door::{
-    Door, ReceiveWish, Records, Request, SendWish, dismiss, fingerprint, has_left,
+use rackweave_cast::control::stream::StreamSink;
+use rackweave_cast::control::{
+    ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint, has_left,
 };
-use rackweave_cast::engine::{
+use rackweave_cast::orca::{
     Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer, ReceiverProgress,
 };
 use rackweave_cast::sink::{PipeSink, Sink};
 use rackweave_cast::source::Pipe;
 use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_group::orca::host::Spread;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_wire::orca::{Reason, Session};
 use serde_json::json;
 
 use super::fabric::RackArgs;
-use super::send::{FlowArgs, Outcome, is_complete, state};
-use super::{CommonArgs, host, interrupted, random, say};
+use super::flow::FlowArgs;
+use super::outcome::{Outcome, is_complete, state};
+use super::{AGENT_SOCKET, CommonArgs, host, interrupted, random, say};
 use crate::exit;
 
-/// Where applications connect, if nothing else is said.
-pub(super) const SOCKET: &str = "/tmp/rackweave-cast.sock";
-
-/// Serve applications of this host: streams in and out by a Unix socket.
+/// Serve applications of this host: streams in and out through a Unix socket.
 ///
 /// One connection is one stream. Its first line is JSON, {"send": {"to": ["192.0.2.7:6722"], "name": "log"}} or
-/// {"receive": {}}; then bytes. Nothing is dropped: who reads slowly is waited for. With --fabric and --controller it also
-/// relays for its rack, and puts labels on what comes for it.
+/// {"receive": {}}; then bytes follow. Nothing is dropped: the agent waits for slow readers. With --fabric and --controller it
+/// is also an Orca agent, which labels packets for its rack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast agent --socket /run/cast.sock --key cast.key\n  \
@@ -45,48 +43,48 @@ pub(crate) struct AgentArgs {
     common: CommonArgs,
     #[command(flatten)]
     rack: RackArgs,
-    /// Where applications connect.
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    /// Path of the control socket that applications connect to.
+    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
     socket: PathBuf,
-    /// Where streams come in.
+    /// Address and UDP port to listen at.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
-    /// Take streams from this host; may be repeated.
+    /// Accept streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     from: Vec<Vec<IpAddr>>,
-    /// Where what applications send is kept for late receivers, in files without names.
+    /// Directory where applications' data is kept for late receivers, in unnamed files.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     spool: PathBuf,
-    /// Bytes that are read of an application at a time.
+    /// Bytes read from an application at a time.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Keep no more of what an application sends than this; it waits when a receiver lacks more.
+    /// Bytes of an application's stream to keep at most; the application waits while receivers lack more.
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
 }
 
-/// What the door's requests are held against.
-struct House {
-    /// [`fingerprint`] of the key.
+/// What requests at the control socket are checked against.
+struct AgentState {
+    /// The key's [`fingerprint`].
     key: Option<String>,
     admission: Admission,
-    /// Where the host is, if its switch follows labels.
+    /// This host's place in the fabric, if its switch follows labels.
     place: Option<FabricPlace>,
 }
 
-/// An application that waits for a stream.
+/// An application waiting for a stream.
 struct Waiting {
     stream: UnixStream,
-    wish: ReceiveWish,
+    request: ReceiveRequest,
 }
 
-/// An application that sends one.
+/// An application that is sending a stream.
 struct Reply {
     stream: UnixStream,
     spread: Spread,
     began: Time,
     link_bytes: u64,
-    /// Those that had everything when others had to begin anew.
+    /// Receivers that were complete when the session was renewed for the others.
     finished: Vec<ReceiverProgress>,
 }
 
@@ -95,20 +93,20 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let mut config = args.common.engine(args.listen, admitted)?;
     args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
-    let house = House {
+    let state = AgentState {
         key: config.secret.as_deref().map(fingerprint),
         admission: config.admission.clone(),
         place: config.fabric.clone().filter(|place| place.tor),
     };
-    // Applications that wait for a stream, first come first served.
+    // Applications waiting for a stream, first come, first served.
     let waiting: Arc<Mutex<VecDeque<Waiting>>> = Arc::default();
-    let theirs = Arc::clone(&waiting);
-    let keyed = house.key.is_some();
+    let queue = Arc::clone(&waiting);
+    let keyed = state.key.is_some();
     let accept: Accept = Box::new(move |offer| {
-        let mut theirs = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        theirs.retain(|waiting| !has_left(&waiting.stream));
-        let wanted = theirs.iter().position(|waiting| wants(&waiting.wish, offer, keyed));
-        match wanted.and_then(|at| theirs.remove(at)) {
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|waiting| !has_left(&waiting.stream));
+        let wanted = queue.iter().position(|waiting| wants(&waiting.request, offer, keyed));
+        match wanted.and_then(|at| queue.remove(at)) {
             Some(waiting) => hand(waiting, *offer),
             None => Decision::Refuse(Reason::Busy),
         }
@@ -120,29 +118,33 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    let door = match Door::open(&args.socket, engine.waker()) {
-        Ok(door) => door,
+    let control = match ControlSocket::open(&args.socket, engine.waker()) {
+        Ok(control) => control,
         Err(error) => {
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let interrupted = interrupted(engine.waker())?;
-    say(&format!("agent at {}, applications at {}\n", engine.local_addr(), args.socket.display()));
-    let mut serving = Serving { args, house, waiting, replies: BTreeMap::new() };
+    say(&format!(
+        "agent at {}, control socket at {}\n",
+        engine.local_addr(),
+        args.socket.display()
+    ));
+    let mut serving = Serving { args, state, waiting, replies: BTreeMap::new() };
     loop {
-        let until = engine.turn().map_err(|error| miette!("the socket has failed: {error}"))?;
+        let until = engine.turn().map_err(|error| miette!("the socket failed: {error}"))?;
         while let Some(event) = engine.poll_event() {
-            serving.hear(&engine, event);
+            serving.on_event(&engine, event);
         }
-        // After the turn, which forgets that it was woken: whoever knocks from here on wakes the wait.
+        // After `turn`, which clears the waker: a request from here on wakes `wait`.
         if interrupted.is_set() {
             break;
         }
         let mut asked = false;
-        while let Some(request) = door.poll() {
+        while let Some((request, stream)) = control.poll() {
             asked = true;
-            serving.answer(&mut engine, request);
+            serving.on_request(&mut engine, request, stream);
         }
         if asked {
             continue;
@@ -154,21 +156,21 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         engine.abort(*session);
     }
     let _ = engine.turn();
-    engine.settle(Span::from_secs(1));
+    engine.wait_for_sinks(Span::from_secs(1));
     Ok(exit::DONE)
 }
 
-/// An agent at work.
+/// A running agent.
 struct Serving<'a> {
     args: &'a AgentArgs,
-    house: House,
+    state: AgentState,
     waiting: Arc<Mutex<VecDeque<Waiting>>>,
     replies: BTreeMap<Session, Reply>,
 }
 
 impl Serving<'_> {
-    /// Something has come of a stream.
-    fn hear(&mut self, engine: &Engine, event: EngineEvent) {
+    /// Handles an event of a stream.
+    fn on_event(&mut self, engine: &Engine, event: EngineEvent) {
         match event {
             EngineEvent::Sent { session, mut view, error } => {
                 let Some(mut reply) = self.replies.remove(&session) else { return };
@@ -197,29 +199,29 @@ impl Serving<'_> {
             }
             EngineEvent::ReceiveFailed { from, error, reason, .. } => {
                 let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
-                say(&format!("a stream from {from} broke off: {why}\n"));
+                say(&format!("a stream from {from} failed: {why}\n"));
             }
             _ => {}
         }
     }
 
-    /// An application wants something.
-    fn answer(&mut self, engine: &mut Engine, request: Request) {
+    /// Handles a request from the control socket.
+    fn on_request(&mut self, engine: &mut Engine, request: Request, mut stream: UnixStream) {
         match request {
-            Request::Receive { wish, mut stream } => match self.house.receives(&wish) {
-                Ok(()) => queue(&self.waiting, Waiting { stream, wish }),
+            Request::Receive(request) => match self.state.check_receive(&request) {
+                Ok(()) => queue(&self.waiting, Waiting { stream, request }),
                 Err(error) => dismiss(&mut stream, &json!({ "error": error })),
             },
-            Request::Sessions { mut stream } => {
+            Request::Sessions => {
                 let mut document = sessions(engine, self.replies.keys().copied());
                 let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 let there = waiting.iter().filter(|waiting| !has_left(&waiting.stream));
                 document["waiting"] = json!(there.count());
                 dismiss(&mut stream, &document);
             }
-            Request::Send { wish, mut stream } => {
+            Request::Send(request) => {
                 let (began, link_bytes) = (engine.clock().now(), engine.stats().sent_bytes);
-                match open(self.args, &self.house, engine, &wish, &stream) {
+                match open(self.args, &self.state, engine, &request, &stream) {
                     Ok((session, spread)) => {
                         let finished = Vec::new();
                         let reply = Reply { stream, spread, began, link_bytes, finished };
@@ -232,36 +234,40 @@ impl Serving<'_> {
     }
 }
 
-/// Most applications that wait for a stream.
+/// At most this many applications wait for a stream.
 const MAX_WAITING: usize = 256;
 
 fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     waiting.retain(|waiting| !has_left(&waiting.stream));
     if waiting.len() >= MAX_WAITING {
-        return dismiss(&mut next.stream, &json!({ "error": "too many wait for streams" }));
+        return dismiss(
+            &mut next.stream,
+            &json!({ "error": "too many applications are waiting for streams" }),
+        );
     }
     waiting.push_back(next);
 }
 
-/// Whether an application wants a stream from there.
-fn wants(wish: &ReceiveWish, offer: &Offer, keyed: bool) -> bool {
+/// Whether an application accepts a stream from this sender.
+fn wants(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
-    keyed || wish.from.is_empty() || from.is_loopback() || wish.from.contains(&from)
+    keyed || request.from.is_empty() || from.is_loopback() || request.from.contains(&from)
 }
 
+/// Gives the offered stream to the application.
 fn hand(waiting: Waiting, offer: Offer) -> Decision {
-    let Waiting { stream, wish } = waiting;
+    let Waiting { stream, request } = waiting;
     Decision::Take(Box::new(move || {
-        Ok(match wish.records {
-            true => Box::new(DoorSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
+        Ok(match request.records {
+            true => Box::new(StreamSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
             false => Box::new(PipeSink::new(stream)),
         })
     }))
 }
 
-impl House {
-    fn has_key(&self, key: Option<&String>) -> Result<(), String> {
+impl AgentState {
+    fn check_key(&self, key: Option<&String>) -> Result<(), String> {
         match (key, &self.key) {
             (None, _) => Ok(()),
             (Some(wanted), Some(key)) if wanted == key => Ok(()),
@@ -270,24 +276,24 @@ impl House {
         }
     }
 
-    /// Whether what is wished for can come at all.
-    fn receives(&self, wish: &ReceiveWish) -> Result<(), String> {
-        self.has_key(wish.key.as_ref())?;
-        let known = |from: &&IpAddr| {
+    /// Refuses a request that this agent could never fulfil.
+    fn check_receive(&self, request: &ReceiveRequest) -> Result<(), String> {
+        self.check_key(request.key.as_ref())?;
+        let accepted = |from: &&IpAddr| {
             let of_fabric = self.place.iter().flat_map(|place| &place.hosts);
             self.admission.anybody
                 || self.admission.addresses.contains(from)
                 || from.is_loopback()
                 || of_fabric.clone().any(|(_, address)| address.ip() == **from)
         };
-        match wish.from.iter().find(|from| !known(from)) {
+        match request.from.iter().find(|from| !accepted(from)) {
             None => Ok(()),
             Some(from) => Err(format!("the agent was started without `--from {from}`")),
         }
     }
 }
 
-/// What comes in and goes out.
+/// The document of incoming and outgoing sessions.
 fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_json::Value {
     let incoming = engine.incoming().into_iter().map(|progress| {
         json!({ "session": format!("{:08x}", progress.session.0), "bytes": progress.bytes })
@@ -307,25 +313,25 @@ fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_j
 
 fn open(
     args: &AgentArgs,
-    house: &House,
+    state: &AgentState,
     engine: &mut Engine,
-    wish: &SendWish,
+    request: &SendRequest,
     stream: &UnixStream,
 ) -> Result<(Session, Spread), String> {
-    house.has_key(wish.key.as_ref())?;
-    let hosts: Vec<HostId> = wish.to.iter().map(|to| engine.add_peer(*to)).collect();
-    let place = house.place.as_ref();
+    state.check_key(request.key.as_ref())?;
+    let hosts: Vec<HostId> = request.to.iter().map(|to| engine.add_peer(*to)).collect();
+    let place = state.place.as_ref();
     if place.is_some_and(|place| hosts.contains(&place.me)) {
         return Err("this host itself is among the receivers".to_owned());
     }
     let in_fabric = |host: &HostId| place.is_some_and(|place| host.0 < place.layout.hosts());
-    let stranger = hosts.iter().position(|host| !in_fabric(host));
-    let spread = match (wish.spread, stranger) {
+    let outsider = hosts.iter().position(|host| !in_fabric(host));
+    let spread = match (request.spread, outsider) {
         (Some(Spread::Labels), _) if place.is_none() => {
             return Err("the agent was started without --fabric and --controller".to_owned());
         }
         (Some(Spread::Labels), Some(at)) => {
-            return Err(format!("{} is not among the --fabric's hosts", wish.to[at]));
+            return Err(format!("{} is not among the --fabric's hosts", request.to[at]));
         }
         (Some(spread), _) => spread,
         _ if hosts.len() == 1 => Spread::Unicast,
@@ -336,13 +342,13 @@ fn open(
         Spread::Labels => place.map_or(0, |place| place.layout.words()),
         _ => 0,
     };
-    let flow = FlowArgs { mtu: wish.mtu, rate: wish.rate, fec: MOST_CELLS };
-    let flow = flow.flow(&wish.to, house.key.is_some(), words)?;
+    let flow = FlowArgs { mtu: request.mtu, rate: request.rate, fec: MAX_CELLS };
+    let flow = flow.flow(&request.to, state.key.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = random().map_err(|error| error.to_string())?;
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));
-    let pipe = match wish.records {
-        None => Pipe::new(&wish.name, input, &args.spool, number, batch, limit),
+    let pipe = match request.records {
+        None => Pipe::new(&request.name, input, &args.spool, number, batch, limit),
         Some(Records { stream, length, content }) => {
             let (name, sizes) = ((stream, number), (length, content));
             Pipe::records(input, &args.spool, name, sizes, batch, limit)

@@ -4,8 +4,8 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use miette::miette;
-use rackweave_cast::door::{Door, Request, answer};
-use rackweave_cast::engine::{Engine, EngineEvent};
+use rackweave_cast::control::{ControlSocket, answer};
+use rackweave_cast::orca::{Engine, EngineEvent};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::controller::{Controller, ControllerEvent};
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::{CommonArgs, fabric, interrupted, say};
 use crate::{exit, print};
 
-/// Be the controller of a fabric with label switches.
+/// Control a fabric with label switches.
 ///
-/// It knows the sessions of all senders, tells agents their labels, and makes another agent of a rack active when the
-/// active one falls silent. What it knows it is told again if it is started anew.
+/// The controller knows the sessions of all senders, gives agents their labels, and promotes another agent of a rack when the
+/// active one falls silent. After a restart, senders and agents report their state to it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast control --fabric fabric.toml\n  \
@@ -25,10 +25,10 @@ use crate::{exit, print};
 pub(crate) struct ControlArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// An agent that is silent for so long is dead.
+    /// Declare an agent dead after this silence.
     #[arg(long, value_name = "TIME", default_value = "200 ms")]
     timeout: Span,
-    /// Where `rackweave cast sessions` connects.
+    /// Path of the control socket for `rackweave cast sessions`.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -36,11 +36,11 @@ pub(crate) struct ControlArgs {
 pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     let mut config = args.common.engine(([0, 0, 0, 0], 0).into(), Vec::new())?;
     let Some(place) = &mut config.fabric else {
-        return Err(miette!("a controller needs --fabric FILE: whom to control"));
+        return Err(miette!("a controller needs --fabric FILE: the hosts to control"));
     };
     fabric::check(&place.layout)?;
     if args.timeout == Span::ZERO {
-        return Err(miette!("--timeout 0: every agent would be dead"));
+        return Err(miette!("--timeout 0: must be above zero"));
     }
     place.control = Some(args.timeout);
     place.tor = true;
@@ -61,8 +61,13 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    let door = match args.socket.as_ref().map(|path| Door::open(path, engine.waker())).transpose() {
-        Ok(door) => door,
+    let socket = match args
+        .socket
+        .as_ref()
+        .map(|path| ControlSocket::open(path, engine.waker()))
+        .transpose()
+    {
+        Ok(socket) => socket,
         Err(error) => {
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -72,21 +77,18 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     if !args.common.quiet {
         say(&format!("controlling at {}\n", engine.local_addr()));
         if std::io::stderr().is_terminal() {
-            say("Ctrl-C ends it.\n");
+            say("Press Ctrl-C to stop.\n");
         }
     }
     while !interrupted.is_set() {
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                say(&format!("error: the socket does not work any more: {error}\n"));
+                say(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
-        while let Some(request) = door.as_ref().and_then(Door::poll) {
-            let (Request::Send { mut stream, .. }
-            | Request::Receive { mut stream, .. }
-            | Request::Sessions { mut stream }) = request;
+        while let Some((_, mut stream)) = socket.as_ref().and_then(ControlSocket::poll) {
             if let Some(controller) = engine.controller() {
                 answer(&mut stream, &state(controller, racks, &name));
             }
@@ -108,7 +110,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     Ok(exit::DONE)
 }
 
-/// What it knows.
+/// The document that `cast sessions` shows.
 fn state(controller: &Controller, racks: u16, name: &dyn Fn(HostId) -> String) -> Value {
     let sessions = controller.sessions().map(|(session, sender, members)| {
         json!({ "session": format!("{:08x}", session.0), "sender": name(sender), "members": members })
@@ -128,12 +130,12 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
             format!("rack {rack}: the active agent is {}\n", name(agent))
         }
         ControllerEvent::Promoted { rack, agent: None } => {
-            format!("rack {rack}: no agent lives\n")
+            format!("rack {rack}: no live agent\n")
         }
         ControllerEvent::Silent { host } => format!("{} is silent\n", name(host)),
-        ControllerEvent::Live { host } => format!("{} lives\n", name(host)),
+        ControllerEvent::Live { host } => format!("{} is alive\n", name(host)),
         ControllerEvent::Expired { session, sender } => {
-            format!("session {:08x}: {} says nothing of it any more\n", session.0, name(sender))
+            format!("session {:08x}: expired, {} no longer refreshes it\n", session.0, name(sender))
         }
         ControllerEvent::Denied { session, host, reason } => {
             format!("session {:08x}: {} denied: {reason:?}\n", session.0, name(host))
@@ -164,7 +166,7 @@ fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) ->
 fn summary(controller: &Controller) -> String {
     let counters = controller.counters();
     format!(
-        "{} sessions at the end; {} changes of members, {} labels told and {} confirmed, {} orders to switches, {} pings\n",
+        "{} sessions at the end; {} membership changes, {} labels sent and {} confirmed, {} commands to switches, {} pings\n",
         controller.sessions().count(),
         counters.changes,
         counters.syncs,

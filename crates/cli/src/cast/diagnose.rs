@@ -1,4 +1,4 @@
-//! Why nobody answers.
+//! Explains why no receiver answers.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -8,48 +8,48 @@ use std::time::Duration;
 use rackweave_linux::sys::{ethtool, route_to};
 use rackweave_wire::orca::{GROUP, PORT};
 
-/// How long an answer of the host's system is waited for.
+/// How long to wait for an ICMP error from the receiver's system.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// What this host knows about the way.
+/// What this host knows about the path to a receiver.
 struct Facts {
     to: SocketAddr,
-    /// Where packets to it leave from, by which interface, and the largest; or why they can't.
-    way: Result<(IpAddr, Option<String>, u32), String>,
-    /// The same of the multicast group.
+    /// The source address, interface and MTU of packets to it, or why there is no route.
+    route: Result<(IpAddr, Option<String>, u32), String>,
+    /// Source address and interface for the multicast group, or why there is no route.
     group: Result<(IpAddr, Option<String>), String>,
-    /// Interfaces of this host on which some program is in the group.
+    /// Interfaces of this host on which some program has joined the group.
     joined: Vec<String>,
-    /// Where an agent's socket is looked for, and whether one answers there.
-    door: (&'static str, bool),
+    /// The path of the agent's control socket, and whether an agent answers there.
+    agent: (&'static str, bool),
 }
 
 impl Facts {
-    fn look(to: SocketAddr) -> Self {
+    fn gather(to: SocketAddr) -> Self {
         let by = |ip: IpAddr| (ip, interface_of(ip));
-        let way = route_to(to).map_err(|error| error.to_string()).map(|(from, mtu)| {
+        let route = route_to(to).map_err(|error| error.to_string()).map(|(from, mtu)| {
             let (ip, name) = by(from.ip());
             (ip, name, mtu)
         });
         let group = route_to(SocketAddr::from((GROUP, PORT)));
-        let group = group.map(|way| by(way.0.ip())).map_err(|error| error.to_string());
+        let group = group.map(|route| by(route.0.ip())).map_err(|error| error.to_string());
         let igmp = std::fs::read_to_string("/proc/net/igmp").unwrap_or_default();
-        let door = super::agent::SOCKET;
-        let answers = std::os::unix::net::UnixStream::connect(Path::new(door)).is_ok();
-        Self { to, way, group, joined: joined(&igmp), door: (door, answers) }
+        let socket = super::AGENT_SOCKET;
+        let answers = std::os::unix::net::UnixStream::connect(Path::new(socket)).is_ok();
+        Self { to, route, group, joined: joined(&igmp), agent: (socket, answers) }
     }
 
-    /// One paragraph. `why` says what came back.
-    fn tell(&self, why: &str) -> String {
+    /// One paragraph; `why` says what the probe found.
+    fn paragraph(&self, why: &str) -> String {
         let by = |name: &Option<String>| match name {
-            Some(name) => format!(" by interface {name}"),
+            Some(name) => format!(" through interface {name}"),
             None => String::new(),
         };
-        let way = match &self.way {
+        let route = match &self.route {
             Ok((from, name, mtu)) => {
                 format!("packets to it leave from {from}{} (MTU {mtu}); {why}", by(name))
             }
-            Err(error) => format!("this host knows no way there: {error}"),
+            Err(error) => format!("no route to this host: {error}"),
         };
         let group = Ipv4Addr::from(GROUP);
         let multicast = match &self.group {
@@ -57,18 +57,18 @@ impl Facts {
             Err(error) => format!("This host has no route for multicast to {group} ({error})"),
         };
         let joined = match &self.joined[..] {
-            [] => "no program of this host is in the group".to_owned(),
-            names => format!("programs of this host are in the group on {}", names.join(", ")),
+            [] => "no program of this host has joined the group".to_owned(),
+            names => format!("programs of this host have joined it on {}", names.join(", ")),
         };
-        let door = match self.door {
+        let agent = match self.agent {
             (path, true) => format!("an agent of this host answers at {path}"),
             (path, false) => format!("no agent of this host answers at {path}"),
         };
-        format!("{}: {way}. {multicast}; {joined}; {door}", self.to)
+        format!("{}: {route}. {multicast}; {joined}; {agent}", self.to)
     }
 }
 
-/// The interface that has this address.
+/// The name of the interface with this address.
 fn interface_of(address: IpAddr) -> Option<String> {
     let names = std::fs::read_dir("/sys/class/net").ok()?;
     let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -84,7 +84,7 @@ fn interface_of(address: IpAddr) -> Option<String> {
     names.find(|name| ethtool::address_of(name).is_ok_and(|it| it == v4))
 }
 
-/// Interfaces on which the group is joined, of what `/proc/net/igmp` says: addresses are numbers as the machine has them.
+/// Interfaces on which the group is joined, from the text of `/proc/net/igmp`, which prints addresses in host byte order.
 fn joined(igmp: &str) -> Vec<String> {
     let group = format!("{:08X}", u32::from_ne_bytes(GROUP));
     let (mut found, mut interface) = (Vec::new(), "");
@@ -101,33 +101,33 @@ fn joined(igmp: &str) -> Vec<String> {
     found
 }
 
-/// What is known about multicast of this host, for a group of which nobody answers.
-pub(super) fn nobody(name: &str, keyed: bool) -> String {
-    let facts = Facts::look(SocketAddr::from((GROUP, PORT)));
+/// One paragraph about a group without members that answer.
+pub(super) fn no_members(name: &str, keyed: bool) -> String {
+    let facts = Facts::gather(SocketAddr::from((GROUP, PORT)));
     let admit = match keyed {
         true => "and the same --key",
         false => "and `--from` this host (or, at both ends, --key FILE)",
     };
     let why = format!(
-        "no member of `{name}` has answered: start `rackweave cast receive --group {name}` there, {admit}; \
-         --interface chooses another way, and --to HOST,... needs no multicast"
+        "no member of `{name}` answered: start `rackweave cast receive --group {name}` there, {admit}; \
+         --interface selects another interface, and --to HOST,... works without multicast"
     );
-    facts.tell(&why)
+    facts.paragraph(&why)
 }
 
-/// One paragraph about a receiver of which nothing was heard.
+/// One paragraph about a receiver that has never answered.
 pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
-    let facts = Facts::look(to);
-    let Ok((from, ..)) = &facts.way else { return facts.tell("") };
+    let facts = Facts::gather(to);
+    let Ok((from, ..)) = &facts.route else { return facts.paragraph("") };
     if mismatches > 0 {
-        return facts.tell(
-            "packets come back that were made with another key or without one: \
+        return facts.paragraph(
+            "packets came back that were authenticated with another key or with none: \
              give both ends the same --key FILE, or neither",
         );
     }
     let why = match refused(to) {
         Ok(true) => format!(
-            "its system says that nothing listens at UDP port {}: start `rackweave cast receive` there",
+            "nothing listens at its UDP port {}: start `rackweave cast receive` there",
             to.port()
         ),
         Ok(false) => {
@@ -137,22 +137,22 @@ pub(super) fn silent(to: SocketAddr, keyed: bool, mismatches: u64) -> String {
                 format!("it was not started with `--from {from}` (or, at both ends, --key FILE)")
             };
             format!(
-                "nothing came back at all: the host is down, a firewall drops UDP port {}, or {admit}",
+                "nothing came back: the host is down, a firewall drops UDP port {}, or {admit}",
                 to.port()
             )
         }
-        Err(error) => format!("the network says: {error}"),
+        Err(error) => format!("the network reports: {error}"),
     };
-    facts.tell(&why)
+    facts.paragraph(&why)
 }
 
-/// Whether the host's system refuses packets to the port.
+/// Whether the host's system answers with "port unreachable".
 fn refused(to: SocketAddr) -> std::io::Result<bool> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(WAIT))?;
-    // No packet of ours is so short: whoever listens drops it.
+    // Shorter than any valid packet, so a receiver drops it.
     socket.send(&[0])?;
     match socket.recv(&mut [0; 16]) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_read_of_the_systems_table() {
+    fn interfaces_in_the_group_are_read_from_proc() {
         let group = format!("{:08X}", u32::from_ne_bytes(GROUP));
         let table = format!(
             "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n\
@@ -183,35 +183,37 @@ mod tests {
     }
 
     #[test]
-    fn a_paragraph_names_the_way_the_group_and_the_door() {
+    fn a_paragraph_names_the_route_the_group_and_the_agent() {
         let mut facts = Facts {
             to: "192.0.2.7:6722".parse().unwrap(),
-            way: Ok(("192.0.2.1".parse().unwrap(), Some("eth0".into()), 1500)),
+            route: Ok(("192.0.2.1".parse().unwrap(), Some("eth0".into()), 1500)),
             group: Err("no route".into()),
             joined: Vec::new(),
-            door: ("/tmp/door", false),
+            agent: ("/tmp/cast.sock", false),
         };
         assert_eq!(
-            facts.tell("why"),
-            "192.0.2.7:6722: packets to it leave from 192.0.2.1 by interface eth0 (MTU 1500); why. This host has no route \
-             for multicast to 239.255.67.22 (no route); no program of this host is in the group; no agent of this host \
-             answers at /tmp/door"
+            facts.paragraph("why"),
+            "192.0.2.7:6722: packets to it leave from 192.0.2.1 through interface eth0 (MTU 1500); why. This host has no \
+             route for multicast to 239.255.67.22 (no route); no program of this host has joined the group; no agent of \
+             this host answers at /tmp/cast.sock"
         );
         facts.group = Ok(("192.0.2.1".parse().unwrap(), Some("eth1".into())));
-        (facts.joined, facts.door.1) = (vec!["eth1".into()], true);
-        let text = facts.tell("why");
+        (facts.joined, facts.agent.1) = (vec!["eth1".into()], true);
+        let text = facts.paragraph("why");
         assert!(
-            text.contains("leaves from 192.0.2.1 by interface eth1; programs of this host are in")
+            text.contains(
+                "leaves from 192.0.2.1 through interface eth1; programs of this host have"
+            )
         );
         assert!(text.contains("an agent of this host answers"));
-        facts.way = Err("unreachable".into());
-        assert!(facts.tell("").contains("knows no way there: unreachable."));
+        facts.route = Err("unreachable".into());
+        assert!(facts.paragraph("").contains("no route to this host: unreachable."));
     }
 
     #[test]
     fn loopback_is_found_by_its_address() {
-        let facts = Facts::look("127.0.0.1:9".parse().unwrap());
-        let (from, name, _) = facts.way.unwrap();
+        let facts = Facts::gather("127.0.0.1:9".parse().unwrap());
+        let (from, name, _) = facts.route.unwrap();
         assert!(from.is_loopback());
         // A namespace whose loopback is down has none.
         assert!(name.is_none_or(|name| name == "lo"));

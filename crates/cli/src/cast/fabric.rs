@@ -1,11 +1,11 @@
-//! Hosts that know each other: for relays and labels.
+//! `--fabric`: the hosts of relays and labels, and how they are joined.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
 use miette::miette;
-use rackweave_cast::engine::{EngineConfig, FabricPlace};
+use rackweave_cast::orca::{EngineConfig, FabricPlace};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::label::Layout;
 use rackweave_lab::scenario::Hosts;
@@ -13,13 +13,13 @@ use rackweave_switch::fabric::Fabric;
 
 use super::address;
 
-/// What agents of racks with label switches need to know.
+/// Options of an Orca agent.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RackArgs {
-    /// Be an agent of a rack whose switch follows labels: the controller's address, one of --fabric (default: no agent).
+    /// Be an agent of a rack with a label switch, under the controller at this address of --fabric (default: no agent).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// Tell the controller so often, as "40 ms", that this agent lives.
+    /// Interval of heartbeats to the controller, such as "40 ms".
     #[arg(long, value_name = "TIME", default_value = "40 ms", requires = "controller")]
     heartbeat: Span,
 }
@@ -32,7 +32,7 @@ impl RackArgs {
         };
         let controller = find(fabric, address)?;
         if self.heartbeat == Span::ZERO {
-            return Err(miette!("--heartbeat 0: a time between two pings is longer"));
+            return Err(miette!("--heartbeat 0: must be above zero"));
         }
         fabric.controller = Some(controller);
         fabric.tor = true;
@@ -41,12 +41,12 @@ impl RackArgs {
     }
 }
 
-/// Labels have a bit for each host of a rack.
+/// A rack label has a bit per host, which limits racks to 64 hosts.
 pub(super) fn check(layout: &Layout) -> miette::Result<()> {
-    if !layout.joins_racks() && layout.racks() > 1 {
+    if !layout.reaches_other_racks() && layout.racks() > 1 {
         return Err(miette!(
             help = "write TOML with `hosts` and a table [fabric], as in docs/cast.md",
-            "a rack has at most 64 hosts: labels need to know how {} hosts are joined",
+            "a rack has at most 64 hosts: for {} hosts, labels need the topology",
             layout.hosts()
         ));
     }
@@ -61,12 +61,12 @@ pub(super) fn find(fabric: &FabricPlace, address: SocketAddr) -> miette::Result<
         .ok_or_else(|| miette!("{address} is not among the --fabric's hosts"))
 }
 
-/// Where a host of the fabric is.
+/// The address of a host of the fabric.
 pub(super) fn place(fabric: &FabricPlace, host: HostId) -> Option<SocketAddr> {
     fabric.hosts.iter().find(|(known, _)| *known == host).map(|(_, address)| *address)
 }
 
-/// Hosts that know each other: who they are, and where. They are all listened to. `me`: which this one is.
+/// Reads the fabric's file. `me` is this host's index; without it, the entry with an address of this machine.
 pub(super) fn read(path: &Path, me: Option<u32>) -> miette::Result<FabricPlace> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path)
@@ -110,7 +110,7 @@ pub(super) fn read(path: &Path, me: Option<u32>) -> miette::Result<FabricPlace> 
     Ok(FabricPlace { me, layout, hosts, controller, tor: false, heartbeat, control })
 }
 
-/// Which of these hosts this machine is.
+/// The only one of these hosts that has an address of this machine.
 fn here(hosts: &[(HostId, SocketAddr)], shown: &str) -> miette::Result<HostId> {
     let is_here = |address: SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let mut mine = hosts.iter().filter(|(_, address)| is_here(*address));
@@ -118,7 +118,7 @@ fn here(hosts: &[(HostId, SocketAddr)], shown: &str) -> miette::Result<HostId> {
         (Some((host, _)), None) => Ok(*host),
         (None, _) => Err(miette!("none of the hosts in {shown} has an address of this machine")),
         (Some((one, _)), Some((other, _))) => Err(miette!(
-            help = "say which one is meant with --me N",
+            help = "choose one with --me N",
             "hosts {} and {} in {shown} have addresses of this machine",
             one.0,
             other.0

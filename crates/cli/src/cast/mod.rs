@@ -1,11 +1,14 @@
 //! `rackweave cast`: files and streams to many hosts.
 
 mod agent;
+mod agent_client;
+mod args;
+mod compare;
 mod control;
 mod diagnose;
-mod door;
 mod fabric;
-mod many;
+mod flow;
+mod outcome;
 mod receive;
 mod send;
 mod sessions;
@@ -19,7 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clap::Subcommand;
 use miette::miette;
 use rackweave_cast::Waker;
-use rackweave_cast::engine::{Admission, EngineConfig, is_group_name};
+use rackweave_cast::orca::{Admission, EngineConfig, is_group_name};
+use rackweave_lab::report::number;
 use rackweave_wire::orca::PORT;
 
 use crate::exit;
@@ -27,44 +31,46 @@ use crate::exit;
 #[derive(Debug, Subcommand)]
 pub(crate) enum CastCommand {
     /// Send files, or standard input, to many hosts at once.
-    Send(Box<send::SendArgs>),
-    /// Take files that are sent.
-    Receive(Box<receive::ReceiveArgs>),
-    /// Serve applications of this host, and relay for its rack.
+    Send(Box<args::SendArgs>),
+    /// Receive files.
+    Receive(Box<args::ReceiveArgs>),
+    /// Serve applications of this host, and represent it towards label switches.
     Agent(Box<agent::AgentArgs>),
-    /// Be the controller of a fabric with label switches.
+    /// Control a fabric with label switches.
     Control(Box<control::ControlArgs>),
-    /// Show the streams of an agent, or a controller's sessions.
+    /// Show the streams of an agent, or the sessions of a controller.
     Sessions(sessions::SessionsArgs),
 }
 
-/// What both ends need to know.
+/// Where applications reach this host's agent by default.
+const AGENT_SOCKET: &str = "/tmp/rackweave-cast.sock";
+
+/// Options of both ends.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
-    /// A file that both ends have, of 16 bytes or more: packets made without it are refused. Nothing is encrypted (default:
-    /// no key).
+    /// Key file shared by both ends, at least 16 bytes: other packets are dropped. Nothing is encrypted (default: no key).
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// The interface of multicast, by its name or address (default: the system's choice).
+    /// Interface for multicast, by name or address (default: the system's choice).
     #[arg(long, value_name = "IF", value_parser = interface)]
     interface: Option<Ipv4Addr>,
-    /// All hosts, for labels and relays, the same file for all: an address a line, or TOML with `hosts` and `[fabric]`
-    /// (default: hosts know only whom they are told).
+    /// All hosts, for labels and relays, identical on every host: one address per line, or TOML with `hosts` and `[fabric]`
+    /// (default: none).
     #[arg(long, visible_alias = "hosts", value_name = "FILE")]
     fabric: Option<PathBuf>,
-    /// Which of its hosts this one is, from 0 (default: the one with an address of this machine).
+    /// Index of this host in --fabric, from 0 (default: the entry with an address of this machine).
     #[arg(long, value_name = "N", requires = "fabric")]
     me: Option<u32>,
     /// Print one JSON document on standard output.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// No progress and no report.
     #[arg(long, short)]
     quiet: bool,
 }
 
 pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
-    // A system that refuses ends this process when a file becomes too large: no harm is done.
+    // If the system refuses, exceeding the file size limit ends the process, which loses nothing.
     let _ = rackweave_linux::sys::outlive_file_limit();
     match command {
         CastCommand::Send(args) => send::send(*args),
@@ -75,38 +81,39 @@ pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
     }
 }
 
-/// `HOST`, `HOST:PORT` or an address.
+/// Parses `HOST`, `HOST:PORT` or an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text
         .to_socket_addrs()
         .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
-        .map_err(|_| format!("`{text}` is no address, no known name, and neither with a port"))?;
-    found.next().ok_or_else(|| format!("`{text}` has no address"))
+        .map_err(|_| crate::not_an_address(text))?;
+    found.next().ok_or_else(|| crate::not_an_address(text))
 }
 
-/// `HOST`: all its addresses.
+/// Parses `HOST` into all its addresses.
 fn host(text: &str) -> Result<Vec<IpAddr>, String> {
     let found = (text.trim_matches(['[', ']']), 0).to_socket_addrs();
-    let found = found.map_err(|_| format!("`{text}` is neither an address nor a known name"))?;
+    let found = found
+        .map_err(|_| format!("`{text}` is neither an IP address nor a resolvable host name"))?;
     Ok(found.map(|address| address.ip()).collect())
 }
 
 fn interface(text: &str) -> Result<Ipv4Addr, String> {
     text.parse().or_else(|_| {
         rackweave_linux::sys::ethtool::address_of(text)
-            .map_err(|error| format!("`{text}` is no interface with an IPv4 address: {error}"))
+            .map_err(|error| format!("`{text}` is not an interface with an IPv4 address: {error}"))
     })
 }
 
-/// A group's name.
+/// Parses the name of a group.
 fn group(text: &str) -> Result<String, String> {
     match is_group_name(text) {
         true => Ok(text.to_owned()),
-        false => Err("a group's name has 1 to 64 bytes, without control characters".to_owned()),
+        false => Err("a group name must have 1 to 64 bytes and no control characters".to_owned()),
     }
 }
 
-/// A number that nobody can guess.
+/// A random number from the system, for session names that cannot be guessed.
 fn random() -> miette::Result<u128> {
     let mut number = [0; 16];
     std::fs::File::open("/dev/urandom")
@@ -116,17 +123,17 @@ fn random() -> miette::Result<u128> {
 }
 
 fn say(text: &str) {
-    // Where nobody reads errors, there is no use in an error about it.
+    // If stderr is closed, there is nowhere to report that.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// The key file's bytes; a short one is refused.
+/// Reads the key file; a key that is too short is refused.
 fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
     let bytes = std::fs::read(path)
         .map_err(|error| miette!("cannot read the key file {}: {error}", path.display()))?;
     if bytes.len() < 16 {
         return Err(miette!(
-            "the key file {} has {} bytes: fewer than 16 can be guessed; `head -c 32 /dev/urandom > FILE` makes a good one",
+            "the key file {} has {} bytes; at least 16 are required. `head -c 32 /dev/urandom > FILE` creates a good one",
             path.display(),
             bytes.len()
         ));
@@ -135,7 +142,7 @@ fn read_key(path: &Path) -> miette::Result<Vec<u8>> {
 }
 
 impl CommonArgs {
-    /// What the engine is told.
+    /// The engine's configuration.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(read_key).transpose()?;
         let admission =
@@ -146,7 +153,7 @@ impl CommonArgs {
     }
 }
 
-/// Set by Ctrl-C or SIGTERM, which also wake who waits; the second time the process ends.
+/// A flag that Ctrl-C or SIGTERM sets, waking the engine. A second signal ends the process.
 #[derive(Clone, Default)]
 struct Interrupted {
     flag: Arc<AtomicBool>,
@@ -154,7 +161,7 @@ struct Interrupted {
 }
 
 impl Interrupted {
-    /// From now on it is noted. Once in a process.
+    /// Installs the signal handler, which works once per process.
     fn watch() -> miette::Result<Self> {
         let this = Self::default();
         let (flag, waker) = (Arc::clone(&this.flag), Arc::clone(&this.waker));
@@ -170,7 +177,7 @@ impl Interrupted {
         Ok(this)
     }
 
-    /// Who waits from now on.
+    /// The engine to wake on a signal.
     fn wakes(&self, waker: Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
@@ -180,35 +187,25 @@ impl Interrupted {
     }
 }
 
-/// As [`Interrupted::watch`], for one that waits.
+/// [`Interrupted::watch`] with an engine to wake.
 fn interrupted(waker: Waker) -> miette::Result<Interrupted> {
     let this = Interrupted::watch()?;
     this.wakes(waker);
     Ok(this)
 }
 
-/// "12.3 MB".
+/// A number of bytes with three significant digits, such as "12.3 MB".
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KB", "MB", "GB"] {
-        if value < 1000.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1000.0;
-    }
-    format!("{value:.1} TB")
+    number::bytes(bytes as f64)
 }
 
-/// "941 Mbps".
+/// A rate with three significant digits, such as "941 Mbps".
 fn rate(bits_per_second: f64) -> String {
-    match bits_per_second {
-        bits if bits >= 1e9 => format!("{:.2} Gbps", bits / 1e9),
-        bits if bits >= 1e6 => format!("{:.0} Mbps", bits / 1e6),
-        bits => format!("{:.0} kbps", bits / 1e3),
-    }
+    number::rate(bits_per_second)
 }
 
-/// A hash as `b3sum` prints it.
+/// Lower-case hexadecimal, as `b3sum` prints hashes.
 fn hex(hash: &[u8]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::say;
+use super::{AGENT_SOCKET, say};
 use crate::{exit, print};
 
 /// Show the streams of an agent of this host, or the sessions of a controller of this host.
@@ -14,10 +14,10 @@ use crate::{exit, print};
 #[command(after_help = "Examples:\n  \
     rackweave cast sessions\n  \
     rackweave cast sessions --socket /run/control.sock --json\n\n\
-    Exit codes: 0 shown, 1 nobody answers there.")]
+    Exit codes: 0 shown, 1 no agent or controller answers.")]
 pub(crate) struct SessionsArgs {
-    /// The socket of `cast agent` or `cast control`.
-    #[arg(long, value_name = "PATH", default_value = "/tmp/rackweave-cast.sock")]
+    /// Control socket of `cast agent` or `cast control`.
+    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
     socket: PathBuf,
     /// Print one JSON document.
     #[arg(long)]

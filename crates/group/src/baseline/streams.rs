@@ -4,6 +4,8 @@
 //! A link of the chain stores and forwards: it writes on what it has in chunks, the rest of a file when the file is whole.
 //! Every client acknowledges files to the server, over a stream of its own.
 
+use std::convert::Infallible;
+
 use rackweave_core::{
     Event, HostId, MessageId, Node, Open, Packet, StreamEvent, Time, Transport as _,
 };
@@ -64,7 +66,7 @@ impl Outlet {
 }
 
 fn earliest(machines: &[Machine]) -> Option<Time> {
-    machines.iter().filter_map(rackweave_core::Transport::poll_timeout).min()
+    machines.iter().filter_map(Machine::poll_timeout).min()
 }
 
 /// The server.
@@ -161,10 +163,12 @@ impl Server {
 
 impl Node for Server {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         if let Some(machine) = self.machines.get_mut(usize::from(port)) {
-            let _ = machine.handle_packet(now, packet);
+            let _ = machine.handle_packet(now, 0, packet);
             self.events(now);
         }
     }
@@ -178,10 +182,10 @@ impl Node for Server {
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         let port = usize::from(port);
-        let packet = self.machines.get_mut(port)?.poll_transmit(now);
+        let packet = self.machines.get_mut(port)?.poll_transmit(now, 0);
         self.events(now);
         // What has only now been written leaves by a link that is free.
-        packet.or_else(|| self.machines[port].poll_transmit(now))
+        packet.or_else(|| self.machines[port].poll_transmit(now, 0))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -191,8 +195,8 @@ impl Node for Server {
         [earliest(&self.machines), self.writers.poll_timeout()].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        self.rounds.is_done()
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -281,9 +285,11 @@ impl Receiver {
 
 impl Node for Receiver {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) {
-        let _ = self.machines[0].handle_packet(now, packet);
+        let _ = self.machines[0].handle_packet(now, 0, packet);
         self.events(now);
     }
 
@@ -293,13 +299,17 @@ impl Node for Receiver {
     }
 
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
-        let packet = self.machines[0].poll_transmit(now);
+        let packet = self.machines[0].poll_transmit(now, 0);
         self.events(now);
-        packet.or_else(|| self.machines[0].poll_transmit(now))
+        packet.or_else(|| self.machines[0].poll_transmit(now, 0))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         earliest(&self.machines)
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -319,7 +329,7 @@ mod tests {
     }
 
     impl Any {
-        fn node(&mut self) -> &mut dyn Node<Header = Header> {
+        fn node(&mut self) -> &mut dyn Node<Header = Header, Event = Infallible, Placement = ()> {
             match self {
                 Self::Server(server) => server,
                 Self::Receiver(receiver) => receiver,
@@ -357,7 +367,7 @@ mod tests {
                     wire.push((now + Span::from_us(1), packet));
                 }
             }
-            if nodes[0].node().is_done() {
+            if matches!(&nodes[0], Any::Server(server) if server.rounds().is_done()) {
                 return (nodes, sent);
             }
             let arrival = wire.iter().map(|(at, _)| *at).min();

@@ -5,10 +5,12 @@
 //! lacks a byte is never acknowledged.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
+use rackweave_core::ranges::RangeSet;
 use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
 
-use super::{ACK_BYTES, Client, Cost, Deliveries, Ranges, Rounds, Write, Writers};
+use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
 
 /// The longest payload of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM: u32 = 65_507;
@@ -130,6 +132,8 @@ impl Server {
 
 impl Node for Server {
     type Header = Fragment;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         if let Fragment::Ack { files } = packet.header
@@ -171,8 +175,8 @@ impl Node for Server {
         self.writers.poll_timeout()
     }
 
-    fn is_done(&self) -> bool {
-        self.rounds.is_done()
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -181,7 +185,7 @@ impl Node for Server {
 pub struct Receiver {
     me: HostId,
     server: HostId,
-    ranges: Ranges,
+    ranges: RangeSet,
     deliveries: Deliveries,
     acks: VecDeque<u32>,
 }
@@ -190,7 +194,7 @@ impl Receiver {
     /// A client that acknowledges to `server`.
     #[must_use]
     pub fn new(me: HostId, server: HostId, deliveries: Deliveries) -> Self {
-        Self { me, server, ranges: Ranges::default(), deliveries, acks: VecDeque::new() }
+        Self { me, server, ranges: RangeSet::default(), deliveries, acks: VecDeque::new() }
     }
 
     /// What it has.
@@ -202,14 +206,16 @@ impl Receiver {
 
 impl Node for Receiver {
     type Header = Fragment;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         let Fragment::Data { offset, len } = packet.header else { return };
-        if packet.dst != self.me || self.ranges.insert(offset, u64::from(len)) == 0 {
+        if packet.dst != self.me || self.ranges.insert(offset..offset + u64::from(len)) == 0 {
             return;
         }
         self.deliveries.arrived(now);
-        self.acks.extend(self.deliveries.readable(now, self.ranges.have()));
+        self.acks.extend(self.deliveries.readable(now, self.ranges.first_missing(0)));
     }
 
     fn handle_timeout(&mut self, _now: Time) {}
@@ -221,6 +227,10 @@ impl Node for Receiver {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
         None
     }
 }
@@ -248,7 +258,7 @@ mod tests {
             .map(|host| Receiver::new(host, HostId(0), Deliveries::new(files, Time::MAX)))
             .collect();
         let (mut now, mut wire) = (Time::ZERO, 0);
-        while !server.is_done() {
+        while !server.rounds().is_done() {
             now = server.poll_timeout().map_or(now, |at| at.max(now));
             server.handle_timeout(now);
             while let Some(packet) = server.poll_transmit(now, 0) {

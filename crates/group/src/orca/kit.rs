@@ -3,20 +3,19 @@
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use rackweave_core::{
-    HostId, Node as _, Packet, Port, Rng, Span, SwitchProgram as _, Time, Verdict,
-};
+use rackweave_core::{HostId, Node as _, Packet, Port, Rng, Span, Time, Verdict};
 use rackweave_switch::Forwarder;
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::{Fabric, Node};
 use rackweave_wire::orca::{Control, Data, Header, Session, TO_GROUP};
 
 use super::controller::{Controller, ControllerConfig, ControllerEvent};
-use super::flow::{FlowConfig, Placement};
+use super::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use super::host::{Event, Host, HostConfig, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
 use super::switch::Program;
+use super::view::View;
 
 /// What a host's application does.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +80,7 @@ pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) layout: Arc<Layout>,
     pub(crate) fabric: Fabric,
-    pub(crate) programs: Vec<Program<Header>>,
+    pub(crate) programs: Vec<Program>,
     forwarders: Vec<Forwarder>,
     pub(crate) stations: Vec<Station>,
     links: Vec<Link>,
@@ -180,7 +179,7 @@ impl Net {
         });
         let config = ControllerConfig::new(HostId(0), Arc::clone(&net.layout), timeout);
         net.stations[0].controller = Some(Controller::new(config));
-        net.programs = net.programs.into_iter().map(|p| p.believing(HostId(0))).collect();
+        net.programs = net.programs.into_iter().map(|p| p.with_controller(HostId(0))).collect();
         net
     }
 
@@ -242,16 +241,14 @@ impl Net {
     }
 
     pub(crate) fn crash(&mut self, host: u32, down: bool) {
-        let now = self.now;
         let station = &mut self.stations[host as usize];
         station.down = down;
-        station.host.crash(now, down);
-        if let Some(controller) = &mut station.controller {
-            controller.crash(now, down);
-        }
         station.relays.clear();
         if down {
             station.taken.clear();
+        } else {
+            station.host = station.host.restarted();
+            station.controller = station.controller.as_ref().map(Controller::restarted);
         }
         self.serve(host);
     }
@@ -274,7 +271,7 @@ impl Net {
                     station.host.join(now, session, 0, station.app.room);
                     station.taken.insert(session, Taken::default());
                 }
-                Event::Readable { session, upto } => {
+                Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                     let taken = station.taken.entry(session).or_default();
                     let new = taken.bytes.get(taken.readable as usize..upto as usize);
                     assert!(
@@ -284,7 +281,7 @@ impl Net {
                     taken.readable = upto;
                     station.host.consume(now, session, upto);
                 }
-                Event::Recover { session, recovery } => {
+                Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                     let taken = station.taken.entry(session).or_default();
                     let cells = taken.bytes.get_mut(recovery.block as usize..);
                     let cells = cells.expect("some of it is stored");
@@ -301,13 +298,13 @@ impl Net {
                     taken.bytes[recovery.block as usize..end].fill(true);
                     station.host.recovered(now, session, recovery.block, true);
                 }
-                Event::Ended { session, length } => {
+                Event::Receiver(session, ReceiverEvent::Ended { length }) => {
                     let taken = station.taken.entry(session).or_default();
                     assert_eq!(taken.readable, length);
                     taken.ended = Some(length);
                     station.host.complete(now, session);
                 }
-                Event::Closed { session } => {
+                Event::Receiver(session, ReceiverEvent::Closed) => {
                     station.taken.entry(session).or_default().closed = true
                 }
                 _ => {}
@@ -393,7 +390,7 @@ impl Net {
         }
     }
 
-    fn arrive(&mut self, link: u32, mut packet: Packet<Header>) {
+    fn arrive(&mut self, link: u32, packet: Packet<Header>) {
         let spec = self.fabric.links()[link as usize];
         let switch = match spec.to {
             Node::Host(host) => return self.arrive_at_host(host, &packet),
@@ -403,7 +400,12 @@ impl Net {
         let back =
             ports.clone().position(|port| self.fabric.links()[port as usize].to == spec.from);
         let port = Port(back.expect("cables have two directions") as u16);
-        let verdict = self.programs[switch as usize].handle_packet(self.now, port, &mut packet);
+        let verdict = self.programs[switch as usize].decide(
+            port,
+            packet.src,
+            packet.dst,
+            View::of(&packet.header),
+        );
         match verdict {
             Verdict::Forward(Port(port)) => self.enqueue(ports.start + u32::from(port), packet),
             Verdict::Replicate(set) => {
@@ -434,7 +436,7 @@ impl Net {
             packet.dst == HostId(host) || packet.dst == TO_GROUP || packet.dst.0 > u32::MAX - 2;
         let is_sync = matches!(packet.header, Header::Control(_));
         assert!(for_us || is_sync, "{packet:?} at h{host}");
-        let handled = station.host.handle(now, 0, packet);
+        let handled = station.host.handle_packet(now, 0, packet);
         if let Header::Data(data) = &packet.header {
             for _ in 0..handled.relays {
                 station.relays.push_back((data.session, data.offset, data.len));
@@ -538,7 +540,7 @@ impl Net {
     }
 
     pub(crate) fn is_finished(&self, host: u32, session: u32) -> bool {
-        let finished = Event::Finished { session: Session(session) };
+        let finished = Event::Sender(Session(session), SenderEvent::Finished);
         self.stations[host as usize].events.iter().any(|(_, event)| *event == finished)
     }
 

@@ -288,13 +288,13 @@ impl Layout {
     /// Whether a copy with a pilot label can come back to the sender's own rack. If not, the sender sends its rack a copy of
     /// its own.
     #[must_use]
-    pub const fn returns(&self) -> bool {
+    pub const fn reaches_own_rack(&self) -> bool {
         matches!(self.shape, Shape::Tree)
     }
 
     /// Whether pilot labels lead to other racks.
     #[must_use]
-    pub const fn joins_racks(&self) -> bool {
+    pub const fn reaches_other_racks(&self) -> bool {
         !matches!(self.shape, Shape::Apart)
     }
 

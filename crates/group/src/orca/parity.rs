@@ -5,9 +5,9 @@
 //! Cells that are shorter than the payload count as if zeros followed.
 
 /// Most cells of a block.
-pub const MOST_CELLS: u8 = 64;
+pub const MAX_CELLS: u8 = 64;
 /// Most parities of a block.
-pub const MOST_PARITIES: u8 = 32;
+pub const MAX_PARITIES: u8 = 32;
 
 /// x^8 + x^4 + x^3 + x^2 + 1, without its first term.
 const POLYNOMIAL: u8 = 0x1d;
@@ -41,7 +41,7 @@ fn inverse(a: u8) -> u8 {
 /// How often a cell counts in a parity.
 fn factor(index: u8, cell: u8) -> u8 {
     // Rows and columns are numbered without overlap, so that no difference is 0.
-    let column = MOST_PARITIES + cell;
+    let column = MAX_PARITIES + cell;
     times(column, inverse(index ^ column))
 }
 
@@ -66,9 +66,9 @@ fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
 }
 
 /// Adds a cell of the block to a parity, which begins as zeros; or takes it away again.
-/// What is beyond [`MOST_PARITIES`] or [`MOST_CELLS`] is no part of it.
+/// What is beyond [`MAX_PARITIES`] or [`MAX_CELLS`] is no part of it.
 pub fn add(parity: &mut [u8], index: u8, cell: u8, bytes: &[u8]) {
-    if index < MOST_PARITIES && cell < MOST_CELLS {
+    if index < MAX_PARITIES && cell < MAX_CELLS {
         add_product(parity, bytes, factor(index, cell));
     }
 }
@@ -87,12 +87,12 @@ impl Repair {
         missing: u64,
         parities: impl IntoIterator<Item = (u8, &'a [u8])>,
     ) -> Option<Self> {
-        let missing: Vec<u8> = (0..MOST_CELLS).filter(|cell| missing >> cell & 1 == 1).collect();
+        let missing: Vec<u8> = (0..MAX_CELLS).filter(|cell| missing >> cell & 1 == 1).collect();
         let mut taken: Vec<(u8, Vec<u8>)> = Vec::with_capacity(missing.len());
         for (index, bytes) in parities {
             let fits = taken.first().is_none_or(|first| first.1.len() == bytes.len());
             let known = taken.iter().any(|held| held.0 == index);
-            if taken.len() < missing.len() && index < MOST_PARITIES && fits && !known {
+            if taken.len() < missing.len() && index < MAX_PARITIES && fits && !known {
                 taken.push((index, bytes.to_vec()));
             }
         }
@@ -101,7 +101,7 @@ impl Repair {
 
     /// A cell of the block that is here. Each of them is to be added once.
     pub fn add(&mut self, cell: u8, bytes: &[u8]) {
-        if cell < MOST_CELLS {
+        if cell < MAX_CELLS {
             for (index, parity) in &mut self.parities {
                 add_product(parity, bytes, factor(*index, cell));
             }
@@ -160,16 +160,16 @@ mod tests {
         #[test]
         fn what_is_missing_is_computed(
             seed: u64,
-            cells in 1..=MOST_CELLS,
+            cells in 1..=MAX_CELLS,
             payload in 1_usize..40,
             last in 1_usize..40,
             lost: u64,
-            order in Just((0..MOST_PARITIES).collect::<Vec<_>>()).prop_shuffle(),
+            order in Just((0..MAX_PARITIES).collect::<Vec<_>>()).prop_shuffle(),
         ) {
             let last = last.min(payload);
             let whole = block(cells, payload, last, seed);
             let mut missing = lost & (u64::MAX >> (64 - cells));
-            while missing.count_ones() > u32::from(MOST_PARITIES) {
+            while missing.count_ones() > u32::from(MAX_PARITIES) {
                 missing &= missing - 1;
             }
             let parities: Vec<(u8, Vec<u8>)> = order
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_first_parity_is_the_sum() {
-        assert!((0..MOST_CELLS).all(|cell| factor(0, cell) == 1));
+        assert!((0..MAX_CELLS).all(|cell| factor(0, cell) == 1));
         assert!((1..=255).all(|a| times(a, inverse(a)) == 1));
     }
 }

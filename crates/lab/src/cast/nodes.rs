@@ -1,7 +1,10 @@
 //! What a run asks its nodes afterwards.
 
+use std::convert::Infallible;
+
 use rackweave_core::{Node, Packet, Time};
 use rackweave_group::baseline::{Deliveries, Rounds, streams, unicast};
+use rackweave_sim::ClusterNode;
 
 /// A sender's or a receiver's part of the application.
 pub(super) trait Role {
@@ -29,6 +32,12 @@ pub(super) trait Role {
     fn silent_agents(&self) -> u64 {
         0
     }
+    /// Whether a sender has sent all of its files; others are always done.
+    fn is_done(&self) -> bool {
+        self.rounds().is_none_or(Rounds::is_done)
+    }
+    /// Its host is back after a crash: the protocol's state is lost, what the application has recorded is not.
+    fn restart(&mut self) {}
 }
 
 impl Role for unicast::Server {
@@ -68,8 +77,14 @@ macro_rules! each {
     };
 }
 
-impl<S: Node, R: Node<Header = S::Header>> Node for Either<S, R> {
+impl<S, R> Node for Either<S, R>
+where
+    S: Node<Event = Infallible, Placement = ()>,
+    R: Node<Header = S::Header, Event = Infallible, Placement = ()>,
+{
     type Header = S::Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<S::Header>) {
         each!(self, node => node.handle_packet(now, port, packet));
@@ -83,11 +98,22 @@ impl<S: Node, R: Node<Header = S::Header>> Node for Either<S, R> {
     fn poll_timeout(&self) -> Option<Time> {
         each!(self, node => node.poll_timeout())
     }
-    fn is_done(&self) -> bool {
-        each!(self, node => node.is_done())
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
-    fn crash(&mut self, now: Time, down: bool) {
-        each!(self, node => node.crash(now, down));
+}
+
+impl<S: Role, R: Role> ClusterNode for Either<S, R>
+where
+    Self: Node<Event = Infallible, Placement = ()>,
+{
+    fn is_done(&self) -> bool {
+        Role::is_done(self)
+    }
+    fn crash(&mut self, _now: Time, down: bool) {
+        if !down {
+            self.restart();
+        }
     }
 }
 
@@ -109,5 +135,11 @@ impl<S: Role, R: Role> Role for Either<S, R> {
     }
     fn silent_agents(&self) -> u64 {
         each!(self, node => node.silent_agents())
+    }
+    fn is_done(&self) -> bool {
+        each!(self, node => node.is_done())
+    }
+    fn restart(&mut self) {
+        each!(self, node => node.restart());
     }
 }

@@ -1,15 +1,18 @@
 //! Orca's hosts in a run: each is an agent, and some have a part of the application.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use rackweave_core::ranges::RangeSet;
 use rackweave_core::{HostId, Node, Packet, Span, Time};
-use rackweave_group::baseline::{ACK_BYTES, Deliveries, Ranges, Rounds, Write, Writers};
+use rackweave_group::baseline::{ACK_BYTES, Deliveries, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
-use rackweave_group::orca::flow::{FlowConfig, Placement};
+use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
+use rackweave_group::system::Simulated;
 use rackweave_sim::result::RunResult;
 use rackweave_sim::{Attached, Fabric};
 use rackweave_wire::orca::{Header, Reason, Session};
@@ -88,7 +91,7 @@ pub(super) fn run(
             flow,
             total: cast.bytes(),
             acknowledged: 0,
-            ranges: Ranges::default(),
+            ranges: RangeSet::default(),
             deliveries: scene.deliveries(),
             wrong: 0,
         }));
@@ -109,11 +112,11 @@ pub(super) fn run(
     }
     let switches = Fabric::new(fabric.config())?;
     scene.run(fabric, nodes, |switch| {
-        let program = Program::<Header>::new(Arc::clone(&layout), &switches, switch)?;
-        Ok(match scheme.controller {
-            Some(controller) => program.believing(controller),
+        let program = Program::new(Arc::clone(&layout), &switches, switch)?;
+        Ok(Simulated::<_, Header>::new(match scheme.controller {
+            Some(controller) => program.with_controller(controller),
             None => program,
-        })
+        }))
     })
 }
 
@@ -182,7 +185,7 @@ struct Client {
     flow: FlowConfig,
     total: u64,
     acknowledged: u32,
-    ranges: Ranges,
+    ranges: RangeSet,
     deliveries: Deliveries,
     wrong: u64,
 }
@@ -201,29 +204,29 @@ impl Server {
                 }
                 _ => host.refuse(now, session, Reason::Refused),
             },
-            Event::Readable { session, upto } => {
+            Event::Receiver(session, ReceiverEvent::Readable { upto }) => {
                 host.consume(now, session, upto);
                 if let Some(client) = self.acks.get(&session) {
                     let files = (upto / u64::from(ACK_BYTES)) as u32;
                     self.rounds.acknowledge(now, *client, files);
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Attached { session: FILES, host } => {
+            Event::Sender(FILES, SenderEvent::Attached { host }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                 }
             }
-            Event::Detached { session: FILES, .. } => self.detached += 1,
-            Event::Lost { session: FILES, host, .. } => {
+            Event::Sender(FILES, SenderEvent::Detached { .. }) => self.detached += 1,
+            Event::Sender(FILES, SenderEvent::Lost { host, .. }) => {
                 if let Some(client) = self.client(host) {
                     self.attached[client] = true;
                     self.rounds.lose(now, client);
                 }
             }
-            Event::Failed { session: FILES, .. } => {
+            Event::Sender(FILES, SenderEvent::Failed { .. }) => {
                 (0..self.clients.len()).for_each(|client| self.rounds.lose(now, client));
             }
             _ => {}
@@ -263,25 +266,25 @@ impl Client {
                 let _ = host.open(now, self.acks, 2, &[from], Spread::Unicast, self.flow);
             }
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
-            Event::Readable { session: FILES, upto } => {
+            Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
                 // What is told to be here was stored, byte by byte.
-                self.wrong += upto.saturating_sub(self.ranges.have());
+                self.wrong += upto.saturating_sub(self.ranges.first_missing(0));
                 host.consume(now, FILES, upto);
                 if let Some(files) = self.deliveries.readable(now, upto) {
                     self.acknowledged = files;
                     host.offer(now, self.acks, u64::from(files) * u64::from(ACK_BYTES));
                 }
             }
-            Event::Recover { session, recovery } => {
+            Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
                     let (block, end) = (recovery.block, recovery.end);
-                    if self.ranges.insert(block, end - block) > 0 {
+                    if self.ranges.insert(block..end) > 0 {
                         self.deliveries.arrived(now);
                     }
                 }
                 host.recovered(now, session, recovery.block, true);
             }
-            Event::Ended { session: FILES, length } => {
+            Event::Receiver(FILES, ReceiverEvent::Ended { length }) => {
                 self.wrong += length.abs_diff(self.total);
                 host.complete(now, FILES);
             }
@@ -298,7 +301,7 @@ impl Client {
         let fits = u32::from(skip) + u32::from(len) <= u32::from(data.len);
         if data.session != FILES || !fits || offset != data.offset + u64::from(skip) {
             self.wrong += u64::from(len);
-        } else if self.ranges.insert(offset, u64::from(len)) > 0 {
+        } else if self.ranges.insert(offset..offset + u64::from(len)) > 0 {
             self.deliveries.arrived(now);
         }
     }
@@ -321,9 +324,11 @@ impl Member {
 
 impl Node for Member {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
-        let handled = self.host.handle(now, port, packet);
+        let handled = self.host.handle_packet(now, port, packet);
         if let Part::Client(client) = &mut self.part {
             client.store(now, packet, handled.store);
         }
@@ -354,15 +359,8 @@ impl Node for Member {
         [host, own].into_iter().flatten().min()
     }
 
-    fn is_done(&self) -> bool {
-        match &self.part {
-            Part::Server(server) => server.rounds.is_done(),
-            _ => true,
-        }
-    }
-
-    fn crash(&mut self, now: Time, down: bool) {
-        self.host.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
@@ -383,10 +381,9 @@ impl Role for Member {
 
     fn repaired_bytes(&self) -> u64 {
         match &self.part {
-            Part::Server(_) => self
-                .host
-                .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.alone),
+            Part::Server(_) => self.host.summary(FILES).map_or(0, |sent| {
+                sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up
+            }),
             _ => 0,
         }
     }
@@ -403,6 +400,10 @@ impl Role for Member {
             Part::Client(client) => client.wrong,
             _ => 0,
         }
+    }
+
+    fn restart(&mut self) {
+        self.host = self.host.restarted();
     }
 }
 
@@ -423,6 +424,8 @@ impl Control {
 
 impl Node for Control {
     type Header = Header;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) {
         self.controller.handle_packet(now, port, packet);
@@ -442,13 +445,17 @@ impl Node for Control {
         self.controller.poll_timeout()
     }
 
-    fn crash(&mut self, now: Time, down: bool) {
-        self.controller.crash(now, down);
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
     }
 }
 
 impl Role for Control {
     fn silent_agents(&self) -> u64 {
         self.silent
+    }
+
+    fn restart(&mut self) {
+        self.controller = self.controller.restarted();
     }
 }

@@ -2,14 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{FailReason, Framing, Header, HostId, Node, Span, SwitchProgram, Time, frame};
+use rackweave_core::{FailReason, Framing, Header, HostId, Span, SwitchProgram, Time, frame};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
 use rackweave_group::orca::label::LabelError;
 use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::result::{Counters, End, LinkReport, MessageRecord, Outcome, RunResult};
-use rackweave_sim::{Attached, Cluster, ClusterError, ClusterSetup, Control, Fabric, FabricError};
+use rackweave_sim::{
+    Attached, Cluster, ClusterError, ClusterNode, ClusterSetup, Control, Fabric, FabricError,
+};
 use rackweave_switch::net::Plain;
 
 use super::nodes::{Either, Role};
@@ -170,7 +172,7 @@ impl Scene<'_> {
     ) -> Result<(RunResult, CastResult), CastError>
     where
         H: Header,
-        N: Node<Header = H> + Role,
+        N: ClusterNode<Header = H> + Role,
         P: SwitchProgram<Header = H>,
     {
         let mut programs = (0..fabric.switches())
@@ -200,7 +202,7 @@ impl Scene<'_> {
         Ok((self.run_result(end, &mut cluster, &result), result))
     }
 
-    fn cast_result<N: Node + Role, P: SwitchProgram<Header = N::Header>>(
+    fn cast_result<N: ClusterNode + Role, P: SwitchProgram<Header = N::Header>>(
         &self,
         cluster: &mut Cluster<N, P>,
     ) -> CastResult {
@@ -242,7 +244,7 @@ impl Scene<'_> {
     }
 
     /// The same as every run has it.
-    fn run_result<N: Node, P: SwitchProgram<Header = N::Header>>(
+    fn run_result<N: ClusterNode, P: SwitchProgram<Header = N::Header>>(
         &self,
         end: End,
         cluster: &mut Cluster<N, P>,

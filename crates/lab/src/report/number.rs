@@ -96,6 +96,12 @@ pub fn bytes(value: f64) -> String {
     with_unit(value, &["B", "KB", "MB", "GB", "TB", "PB"])
 }
 
+/// Bits per second: "941 Mbps", "2.50 Gbps".
+#[must_use]
+pub fn rate(bits_per_second: f64) -> String {
+    with_unit(bits_per_second, &["bps", "kbps", "Mbps", "Gbps", "Tbps"])
+}
+
 /// A duration given in microseconds: "850 ns", "12.5 us", "1.20 ms".
 #[must_use]
 pub fn micros(value: f64) -> String {
@@ -163,6 +169,10 @@ mod tests {
             assert_eq!(micros(value), text);
         }
         assert_eq!(bytes(f64::NAN), "-");
+        assert_eq!(
+            (rate(941.4e6), rate(2.5e9), rate(0.0)),
+            ("941 Mbps".to_owned(), "2.50 Gbps".to_owned(), "0 bps".to_owned())
+        );
         assert_eq!(bucket(1_000), "<= 1 KB");
         assert_eq!(bucket(u64::MAX), "larger");
     }

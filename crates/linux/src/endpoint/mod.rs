@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use rackweave_core::{
-    HostId, Kind, MessageId, Open, RoundTrip, Span, StreamEvent, Submit, Time, Transport as _,
+    HostId, Kind, MessageId, Node as _, Open, RoundTrip, Span, StreamEvent, Submit, Time,
+    Transport as _,
 };
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use rackweave_core::{Placement, Span, Time, Transport as _};
+use rackweave_core::{Node as _, Placement, Span, Time, Transport as _};
 use rackweave_wire::overlay;
 
 use super::peers::{Life, Origin};
@@ -127,7 +127,7 @@ impl Endpoint {
                 return;
             }
         }
-        if let Placement::Store(slice) = self.machine.handle_packet(now, &packet) {
+        if let Placement::Store(slice) = self.machine.handle_packet(now, 0, &packet) {
             // A part of the packet's payload, or all of it.
             let skip = slice.offset.wrapping_sub(sent.map_or(0, |sent| sent.offset)) as usize;
             let payload = bytes[read.payload.clone()].get(skip..).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use rackweave_core::{HostId, Packet, Time, Transport as _};
+use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
@@ -31,7 +31,7 @@ impl Endpoint {
             if self.idle || self.link_free > ahead {
                 break;
             }
-            let Some(packet) = self.machine.poll_transmit(now) else {
+            let Some(packet) = self.machine.poll_transmit(now, 0) else {
                 self.idle = true;
                 break;
             };

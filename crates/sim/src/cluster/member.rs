@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{DropReason, HostId, Node, PacketRef, SwitchProgram, Time};
+use rackweave_core::{DropReason, HostId, PacketRef, SwitchProgram, Time};
 
-use super::{Attached, Cluster};
+use super::{Attached, Cluster, ClusterNode};
 use crate::config::FaultKind;
 
 /// Packets that a paused host's receive ring holds, for each port: the usual default of a NIC.
@@ -54,7 +54,7 @@ impl<N> Member<N> {
     }
 }
 
-impl<N: Node, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
+impl<N: ClusterNode, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
     /// A packet has reached a host.
     #[inline]
     pub(super) fn receive(&mut self, host: HostId, packet: PacketRef) {

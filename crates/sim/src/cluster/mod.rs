@@ -12,6 +12,7 @@ mod member;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use rackweave_core::{HostId, Node, Span, SwitchProgram, Time};
@@ -27,6 +28,18 @@ use member::Member;
 
 /// Most ports of a node: they are numbered by a byte.
 const MAX_PORTS: usize = 256;
+
+/// A [`Node`] with its application, which takes its events and places its payloads, as a [`Cluster`] runs it.
+pub trait ClusterNode: Node<Event = Infallible, Placement = ()> {
+    /// Whether it has done all that it was to do: a run ends once all nodes have.
+    #[must_use]
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    /// Its host has crashed (`down`), or is back with an empty memory. In between nothing else is called.
+    fn crash(&mut self, _now: Time, _down: bool) {}
+}
 
 /// What a cluster is made of.
 pub struct ClusterSetup<'a, N, P> {
@@ -115,7 +128,7 @@ pub struct Counters {
 /// Nodes on a fabric, in virtual time. `P` is the switches' program.
 #[derive(Debug)]
 pub struct Cluster<
-    N: Node,
+    N: ClusterNode,
     P: SwitchProgram<Header = <N as Node>::Header> = Plain<<N as Node>::Header>,
 > {
     net: Net<P>,
@@ -131,7 +144,7 @@ pub struct Cluster<
     swallowed: u64,
 }
 
-impl<N: Node, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
+impl<N: ClusterNode, P: SwitchProgram<Header = N::Header>> Cluster<N, P> {
     /// A cluster at time 0.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Clusters against theory: line rate, one copy on the sender's link, all receivers at once; faults; the same bytes again.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use rackweave_core::{DropReason, Header, Packet, Port, Rate, Slice, Verdict};
 
@@ -94,6 +95,8 @@ impl Peer {
 
 impl Node for Peer {
     type Header = Numbered;
+    type Event = Infallible;
+    type Placement = ();
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Numbered>) {
         assert_eq!(packet.header.fill, [packet.header.number; 17]);
@@ -123,6 +126,12 @@ impl Node for Peer {
         (self.left > 0).then_some(self.not_before)
     }
 
+    fn poll_event(&mut self) -> Option<Infallible> {
+        None
+    }
+}
+
+impl ClusterNode for Peer {
     fn is_done(&self) -> bool {
         self.left == 0 && self.todo.is_empty() && self.got.len() >= self.wants
     }

@@ -82,13 +82,13 @@ impl<T: Transport> Host<T> {
     #[inline]
     fn next_packet(&mut self, now: Time) -> Option<Packet<T::Header>> {
         if let [only] = self.transports.as_mut_slice() {
-            return only.poll_transmit(now);
+            return only.poll_transmit(now, 0);
         }
         let n = self.transports.len();
         for _ in 0..n {
             let turn = self.turn;
             self.turn = (turn + 1) % n;
-            if let Some(packet) = self.transports[turn].poll_transmit(now) {
+            if let Some(packet) = self.transports[turn].poll_transmit(now, 0) {
                 return Some(packet.of_instance(turn as u8));
             }
         }
@@ -128,7 +128,7 @@ impl<T: Transport> World<'_, T> {
             self.counters.drops[DropReason::WrongProtocol as usize] += 1;
             return;
         };
-        let placement = transport.handle_packet(now, packet);
+        let placement = transport.handle_packet(now, 0, packet);
         if let Placement::Store(slice) = placement {
             self.store(packet.src, HostId(host), slice);
         }

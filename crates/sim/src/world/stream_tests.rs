@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 
 use rackweave_core::{
-    Event, FailReason, Framing, Header, HostId, Kind, MessageId, Open, Packet, Placement, Rate,
-    Refused, Slice, Span, StreamEvent, Submit, Time, Transport,
+    Event, FailReason, Framing, Header, HostId, Kind, MessageId, Node, Open, Packet, Placement,
+    Rate, Refused, Slice, Span, StreamEvent, Submit, Time, Transport,
 };
 use rackweave_workload::{
     Application, Exchange, Generator, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
@@ -138,20 +138,12 @@ impl Pipes {
     }
 }
 
-impl Transport for Pipes {
+impl Node for Pipes {
     type Header = Piece;
-    fn submit(&mut self, _now: Time, message: Submit) -> Result<(), Refused> {
-        self.messages.push((message, 0));
-        Ok(())
-    }
-    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
-        self.messages.retain(|(message, _)| message.id != id);
-        self.arriving.remove(&id);
-        if self.forget(id) {
-            self.control.push_back((peer, Piece::Gone(id)));
-        }
-    }
-    fn handle_packet(&mut self, _now: Time, packet: &Packet<Piece>) -> Placement {
+    type Event = Event;
+    type Placement = Placement;
+
+    fn handle_packet(&mut self, _now: Time, _port: u8, packet: &Packet<Piece>) -> Placement {
         let peer = packet.src;
         match packet.header {
             Piece::Message { slice, total, kind } => {
@@ -181,31 +173,54 @@ impl Transport for Pipes {
             }
         }
     }
+
     fn handle_timeout(&mut self, _now: Time) {}
-    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Piece>> {
+
+    fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<Piece>> {
         let next = self.control.pop_front();
         let next = next.or_else(|| self.next_message()).or_else(|| self.next_of_stream());
         let (peer, piece) = next?;
         let len = piece.payload().map_or(0, |slice| slice.len);
         Some(Packet::new(self.host, peer, len + FRAMING.header_bytes, piece))
     }
+
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
+
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+}
+
+impl Transport for Pipes {
+    fn submit(&mut self, _now: Time, message: Submit) -> Result<(), Refused> {
+        self.messages.push((message, 0));
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
+        self.messages.retain(|(message, _)| message.id != id);
+        self.arriving.remove(&id);
+        if self.forget(id) {
+            self.control.push_back((peer, Piece::Gone(id)));
+        }
+    }
+
     fn is_arriving(&self, _peer: HostId, _id: MessageId) -> bool {
         true
     }
+
     fn framing(&self) -> Framing {
         FRAMING
     }
+
     fn open(&mut self, _now: Time, stream: Open) -> Result<(), Refused> {
         self.known.insert(stream.id, 0);
         self.start_sending(stream.id, stream.peer);
         Ok(())
     }
+
     fn write(
         &mut self,
         _now: Time,
@@ -222,6 +237,7 @@ impl Transport for Pipes {
         sending.written += bytes;
         Ok(())
     }
+
     fn consume(&mut self, _now: Time, peer: HostId, id: MessageId, bytes: u64) {
         self.control.push_back((peer, Piece::Ack(id, bytes)));
     }

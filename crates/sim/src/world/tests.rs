@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    Event, Framing, Header, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, RoundTrip,
-    Slice, Span, Submit, Time, Transport,
+    Event, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement, Rate, Refused,
+    RoundTrip, Slice, Span, Submit, Time, Transport,
 };
 use rackweave_workload::{Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
@@ -47,14 +47,12 @@ impl Blast {
     }
 }
 
-impl Transport for Blast {
+impl Node for Blast {
     type Header = Piece;
-    fn submit(&mut self, _now: Time, message: Submit) -> Result<(), Refused> {
-        self.queue.push_back((message, 0));
-        Ok(())
-    }
-    fn cancel(&mut self, _now: Time, _peer: HostId, _id: MessageId) {}
-    fn handle_packet(&mut self, _now: Time, packet: &Packet<Piece>) -> Placement {
+    type Event = Event;
+    type Placement = Placement;
+
+    fn handle_packet(&mut self, _now: Time, _port: u8, packet: &Packet<Piece>) -> Placement {
         let Piece { slice, total } = packet.header;
         let got = self.arriving.entry(slice.message).or_default();
         *got += slice.len;
@@ -65,8 +63,10 @@ impl Transport for Blast {
         }
         Placement::Store(slice)
     }
+
     fn handle_timeout(&mut self, _now: Time) {}
-    fn poll_transmit(&mut self, _now: Time) -> Option<Packet<Piece>> {
+
+    fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<Piece>> {
         let (message, sent) = self.queue.front_mut()?;
         let total = message.bytes as u32;
         let len = (total - *sent).min(FRAMING.max_payload);
@@ -81,18 +81,32 @@ impl Transport for Blast {
         }
         Some(packet)
     }
+
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
+
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+}
+
+impl Transport for Blast {
+    fn submit(&mut self, _now: Time, message: Submit) -> Result<(), Refused> {
+        self.queue.push_back((message, 0));
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Time, _peer: HostId, _id: MessageId) {}
+
     fn is_arriving(&self, _peer: HostId, _id: MessageId) -> bool {
         true
     }
+
     fn framing(&self) -> Framing {
         FRAMING
     }
+
     /// Always the same, of its neighbour; one of a host that does not exist.
     fn round_trips(&self) -> Vec<RoundTrip> {
         let trip = |peer| RoundTrip { peer, min: RTT, recent: RTT, samples: 3 };

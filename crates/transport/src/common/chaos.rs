@@ -175,8 +175,8 @@ pub(crate) fn spoofed_sources<T: Transport>(
         let kind = if source % 2 == 0 { Kind::Request } else { Kind::OneWay };
         let message = rackweave_core::Submit { id, peer: HostId(0), bytes: 50_000, kind };
         sender.submit(now, message).expect("taken");
-        let first = sender.poll_transmit(now).expect("a first packet");
-        let _ = host.handle_packet(now, &first);
+        let first = sender.poll_transmit(now, 0).expect("a first packet");
+        let _ = host.handle_packet(now, 0, &first);
         tend(&mut host, now);
         assert!(held(&host) <= most, "{} after {source} sources", held(&host));
     }
@@ -208,7 +208,7 @@ pub(crate) fn flood<T: Transport>(
             }
             let from = HostId(1 + rng.below(sources) as u32);
             let packet = forge(&mut rng, from);
-            let _ = host.handle_packet(now, &packet);
+            let _ = host.handle_packet(now, 0, &packet);
             if host.poll_timeout().is_some_and(|at| at <= now) {
                 host.handle_timeout(now);
             }
@@ -221,7 +221,7 @@ pub(crate) fn flood<T: Transport>(
                 }
             }
             for _ in 0..rng.below(3) {
-                let _ = host.poll_transmit(now);
+                let _ = host.poll_transmit(now, 0);
             }
             if n % 100 == 0 {
                 check(&host);
@@ -240,7 +240,7 @@ fn tend<T: Transport>(host: &mut T, now: Time) {
         host.handle_timeout(now);
     }
     while host.poll_event().is_some() {}
-    while host.poll_transmit(now).is_some() {}
+    while host.poll_transmit(now, 0).is_some() {}
 }
 
 /// Lets time pass without any packet arriving, until no timer is armed or `until`.

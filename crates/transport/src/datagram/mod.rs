@@ -21,13 +21,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, Kind, MessageId, Packet, Placement, Refused, Submit, Time, Transport,
+    Assembler, Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit,
+    Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
 use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
-use crate::homa::ranges::Received;
 pub use config::{Config, InvalidConfig};
 
 /// A message on its way out.
@@ -43,7 +43,7 @@ struct Incoming {
     bytes: u32,
     /// Packets that have not arrived.
     missing: u32,
-    received: Received,
+    received: Assembler<u32>,
 }
 
 /// Datagrams at one host.
@@ -109,40 +109,20 @@ impl Host {
             Known::No => {
                 let bytes = header.message_length;
                 let missing = bytes.div_ceil(self.config.max_payload);
-                let incoming = Incoming { bytes, missing, received: Received::default() };
+                let incoming = Incoming { bytes, missing, received: Assembler::default() };
                 self.arriving.insert(now, from, local, true, State::Receiving(incoming))
             }
         }
     }
 }
 
-impl Transport for Host {
+impl Node for Host {
     type Header = Header;
-
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        if message.kind != Kind::OneWay {
-            return Err(Refused::Unsupported);
-        }
-        self.sending.check(&message, self.config.max_message_bytes)?;
-        let outgoing = State::Sending(Outgoing { bytes: message.bytes as u32, sent: 0 });
-        let slot = self.sending.insert(now, message.peer, message.id.0, true, outgoing);
-        self.queue.push_back(slot.ok_or(Refused::Busy)?);
-        Ok(())
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        if let Some(slot) = self.sending.find_message(peer, id) {
-            self.queue.remove(slot);
-            self.sending.remove(now, slot, false);
-        }
-        if let Some(slot) = self.arriving.find_message(peer, id) {
-            self.deadlines.remove(slot);
-            self.arriving.remove(now, slot, true);
-        }
-    }
+    type Event = Event;
+    type Placement = Placement;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
         let header = &packet.header;
         let Header { message_length, offset, len, .. } = *header;
         let max_payload = self.config.max_payload;
@@ -163,7 +143,7 @@ impl Transport for Host {
             return Placement::Discard;
         }
         let (number, max_gaps) = (offset / max_payload, usize::from(self.config.max_gaps));
-        let fresh = incoming.received.insert(number, number + 1, max_gaps);
+        let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         if incoming.missing == 0 {
             self.deadlines.remove(slot);
@@ -186,7 +166,7 @@ impl Transport for Host {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         let slot = self.queue.first()?;
         let exchange = self.sending.get_mut(slot);
         let (peer, id) = (exchange.peer, MessageId(exchange.local));
@@ -216,6 +196,30 @@ impl Transport for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+}
+
+impl Transport for Host {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        if message.kind != Kind::OneWay {
+            return Err(Refused::Unsupported);
+        }
+        self.sending.check(&message, self.config.max_message_bytes)?;
+        let outgoing = State::Sending(Outgoing { bytes: message.bytes as u32, sent: 0 });
+        let slot = self.sending.insert(now, message.peer, message.id.0, true, outgoing);
+        self.queue.push_back(slot.ok_or(Refused::Busy)?);
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        if let Some(slot) = self.sending.find_message(peer, id) {
+            self.queue.remove(slot);
+            self.sending.remove(now, slot, false);
+        }
+        if let Some(slot) = self.arriving.find_message(peer, id) {
+            self.deadlines.remove(slot);
+            self.arriving.remove(now, slot, true);
+        }
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {

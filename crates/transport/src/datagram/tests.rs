@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Packet, Placement, Rate, Refused, Rng, Slice, Span, Submit,
-    Time, Transport,
+    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Rate, Refused, Rng, Slice, Span,
+    Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
@@ -87,7 +87,7 @@ fn what_cannot_be_sent_is_refused() {
     assert_eq!(submit(id(2), 1, Kind::OneWay), Ok(()));
     assert_eq!(submit(id(3), 1, Kind::OneWay), Err(Refused::Busy));
     host.cancel(Time::ZERO, HostId(1), id(1));
-    let left = std::iter::from_fn(|| host.poll_transmit(Time::ZERO));
+    let left = std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0));
     assert_eq!(left.map(|packet| packet.header.id.get()).collect::<Vec<_>>(), [id(2).0]);
 }
 
@@ -96,7 +96,7 @@ fn lengths_that_lie_are_thrown_away() {
     let config = Config { max_message_bytes: 1_000_000, ..Config::default() };
     let mut host = Host::new(HostId(0), config.into());
     let mut arrive =
-        |length, offset, len| host.handle_packet(Time::ZERO, &piece(1, length, offset, len));
+        |length, offset, len| host.handle_packet(Time::ZERO, 0, &piece(1, length, offset, len));
     for (length, offset, len) in [
         (0, 0, 0),
         (0, 0, 100),
@@ -115,10 +115,14 @@ fn lengths_that_lie_are_thrown_away() {
     assert_eq!(arrive(5_000, 0, FULL as u16), Placement::Discard, "known");
     let mut response = piece(2, 100, 0, 100);
     response.header.id = Id64::new(id(2).response().0);
-    assert_eq!(host.handle_packet(Time::ZERO, &response), Placement::Discard, "no answers");
+    assert_eq!(host.handle_packet(Time::ZERO, 0, &response), Placement::Discard, "no answers");
     let mut trimmed = piece(3, 100, 0, 100);
     trimmed.trim();
-    assert_eq!(host.handle_packet(Time::ZERO, &trimmed), Placement::Discard, "without its bytes");
+    assert_eq!(
+        host.handle_packet(Time::ZERO, 0, &trimmed),
+        Placement::Discard,
+        "without its bytes"
+    );
     assert_eq!(host.arriving.live(), 1);
 }
 
@@ -152,7 +156,7 @@ fn what_comes_again_is_not_delivered_again() {
 #[test]
 fn without_room_to_remember_nothing_new_begins() {
     let mut host = Host::new(HostId(0), Config { max_finished: 4, ..Config::default() }.into());
-    let mut arrive = |ms, n| host.handle_packet(at(Span::from_ms(ms)), &piece(n, 100, 0, 100));
+    let mut arrive = |ms, n| host.handle_packet(at(Span::from_ms(ms)), 0, &piece(n, 100, 0, 100));
     for n in 1..=4 {
         assert!(matches!(arrive(1, n), Placement::Store(_)));
     }
@@ -241,13 +245,13 @@ proptest! {
             let len = if rng.chance(0.9) { right as u16 } else { rng.next_u64() as u16 };
             let mut packet = piece(rng.below(200), length, offset, len);
             packet.src = HostId(1 + rng.below(sources) as u32);
-            host.handle_packet(now, &packet);
+            host.handle_packet(now, 0, &packet);
             if rng.chance(0.1) {
                 let (peer, bytes, kind) = (HostId(9), 1 + rng.below(9_000), Kind::OneWay);
                 let _ = host.submit(now, Submit { id: id(n), peer, bytes, kind });
             }
             for _ in 0..rng.below(2) {
-                let _ = host.poll_transmit(now);
+                let _ = host.poll_transmit(now, 0);
             }
             while host.poll_event().is_some() {}
             host.check_bounds();

@@ -10,7 +10,7 @@
 //!
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
-//! - `receiver`: arriving data; `grants`: who is granted; `ranges`: what has arrived.
+//! - `receiver`: arriving data; `grants`: who is granted.
 //! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are asked for; `rpc`, `peer`:
 //!   the state.
 //! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
@@ -42,7 +42,6 @@ mod grants;
 pub mod leverage;
 mod pacer;
 mod peer;
-pub(crate) mod ranges;
 mod receiver;
 mod repair;
 mod rpc;
@@ -59,7 +58,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Open, Packet, Placement, Refused,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement, Refused,
     RoundTrip, Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
@@ -396,9 +395,67 @@ impl Host {
     }
 }
 
-impl Transport for Host {
+impl Node for Host {
     type Header = Header;
+    type Event = Event;
+    type Placement = Placement;
 
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
+        if packet.src == self.id || packet.dst != self.id {
+            return Placement::Discard;
+        }
+        self.leverage.now = now;
+        let placement = self.handle_header(now, packet);
+        if self.config.leverage.measure_rtt {
+            self.note_stamps(now, packet);
+        }
+        placement
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.leverage.now = now;
+        if let Some(due) = self.next_tick.filter(|at| *at <= now) {
+            self.note_lateness(due, now);
+            self.handle_tick(now);
+        }
+        self.handle_pacer_timeout(now);
+        self.handle_stream_timers(now);
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
+        self.leverage.now = now;
+        while let Some(control) = self.control.pop_front() {
+            if let Some(packet) = self.control_packet(control) {
+                return Some(packet);
+            }
+        }
+        if let Some(packet) = self.packet_again(now) {
+            return Some(packet);
+        }
+        if self.backs_off(now) {
+            return None;
+        }
+        let packet = self.next_packet(now);
+        if packet.is_none() {
+            self.arm_trickle(now);
+        }
+        packet
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        let stream = self.stream_timers.first().map(|(at, _)| at);
+        [self.next_tick, self.leverage.pacer.next_timeout(), stream].into_iter().flatten().min()
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+impl Transport for Host {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
         let max = u64::from(self.config.max_message_bytes);
         if message.bytes > max {
@@ -443,60 +500,6 @@ impl Transport for Host {
             self.remove_rpc(now, slot, is_server);
             self.issue_grants();
         }
-    }
-
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
-        if packet.src == self.id || packet.dst != self.id {
-            return Placement::Discard;
-        }
-        self.leverage.now = now;
-        let placement = self.handle_header(now, packet);
-        if self.config.leverage.measure_rtt {
-            self.note_stamps(now, packet);
-        }
-        placement
-    }
-
-    fn handle_timeout(&mut self, now: Time) {
-        self.leverage.now = now;
-        if let Some(due) = self.next_tick.filter(|at| *at <= now) {
-            self.note_lateness(due, now);
-            self.handle_tick(now);
-        }
-        self.handle_pacer_timeout(now);
-        self.handle_stream_timers(now);
-    }
-
-    #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
-        self.leverage.now = now;
-        while let Some(control) = self.control.pop_front() {
-            if let Some(packet) = self.control_packet(control) {
-                return Some(packet);
-            }
-        }
-        if let Some(packet) = self.packet_again(now) {
-            return Some(packet);
-        }
-        if self.backs_off(now) {
-            return None;
-        }
-        let packet = self.next_packet(now);
-        if packet.is_none() {
-            self.arm_trickle(now);
-        }
-        packet
-    }
-
-    #[inline]
-    fn poll_timeout(&self) -> Option<Time> {
-        let stream = self.stream_timers.first().map(|(at, _)| at);
-        [self.next_tick, self.leverage.pacer.next_timeout(), stream].into_iter().flatten().min()
-    }
-
-    #[inline]
-    fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {

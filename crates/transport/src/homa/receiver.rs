@@ -1,12 +1,11 @@
 //! The receiver: arriving data, grants, acknowledgements.
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
+use rackweave_core::{Assembler, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
 use super::config::PriorityBy;
 use super::grants::{Grant, Key};
-use super::ranges::Received;
 use super::rpc::{Incoming, Known, State};
 use super::{Control, Host};
 
@@ -98,7 +97,7 @@ impl Host {
             asked_to: 0,
             ask_until: 0,
             asked_at: 0,
-            received: Received::default(),
+            received: Assembler::default(),
         };
         let slot = if let Known::Slot(slot) = known {
             self.leave_state(slot);
@@ -138,7 +137,7 @@ impl Host {
         rpc.heard(self.config.resend_ticks);
         let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
         let (old_left, before) = (incoming.left, incoming.on_the_way());
-        let fresh = incoming.received.insert(offset, end, max_gaps);
+        let fresh = incoming.received.insert(offset..end, max_gaps).unwrap_or(0);
         incoming.left -= fresh;
         if incoming.asked > 0 {
             let asked = incoming.asked.min(fresh);
@@ -241,7 +240,7 @@ impl Host {
             // Nothing of the response has come: all that was sent is lost.
             State::Sending(_) if id & 1 == 0 && asks => self.resend(0, u32::MAX),
             State::Receiving(incoming) => match incoming.received.first_gap(incoming.granted) {
-                Some((start, end)) if asks => self.resend(start, end - start),
+                Some(gap) if asks => self.resend(gap.start, gap.end - gap.start),
                 // All that was allowed is here, and the sender must wait for its grants; or what
                 // is not here is not late enough.
                 _ => Body::Busy,

@@ -170,9 +170,9 @@ impl Host {
             if begins && asked_before > 0 {
                 end = incoming.received.first_missing(0).saturating_add(packet).min(end);
             }
-            for (start, gap_end) in incoming.received.gaps(end) {
-                let start = start.max(incoming.asked_to);
-                if start >= gap_end {
+            for gap in incoming.received.gaps(end) {
+                let start = gap.start.max(incoming.asked_to);
+                if start >= gap.end {
                     continue;
                 }
                 if self.repairs.asked >= most {
@@ -180,7 +180,7 @@ impl Host {
                     break;
                 }
                 let room = (most - self.repairs.asked).min(u64::from(u32::MAX)) as u32;
-                let length = room.div_ceil(packet).saturating_mul(packet).min(gap_end - start);
+                let length = room.div_ceil(packet).saturating_mul(packet).min(gap.end - start);
                 self.repairs.asked += u64::from(length);
                 incoming.asked += length;
                 incoming.asked_to = start + length;
@@ -190,7 +190,7 @@ impl Host {
                     let header = Header { id: Id64::new(id), one_way, body };
                     self.control.push_back(Control::Other { dst: host, header });
                 }
-                if start + length < gap_end {
+                if start + length < gap.end {
                     all = false;
                     break;
                 }

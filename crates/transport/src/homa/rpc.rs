@@ -1,10 +1,9 @@
 //! What a host knows of one RPC, and the slab that holds them.
 
-use rackweave_core::HostId;
+use rackweave_core::{Assembler, HostId};
 use rackweave_wire::homa::stream::Reason;
 use rustc_hash::FxHashMap;
 
-use super::ranges::Received;
 use super::stream::Stream;
 
 /// An RPC, or a one-way message. Of its two directions only one is under way at a time, because
@@ -145,7 +144,7 @@ pub(super) struct Incoming {
     pub(super) ask_until: u32,
     /// The tick of the last RESEND.
     pub(super) asked_at: u32,
-    pub(super) received: Received,
+    pub(super) received: Assembler<u32>,
 }
 
 impl Incoming {

@@ -141,7 +141,7 @@ impl Host {
                 let most = if self.config.resend_all_gaps { usize::MAX } else { 1 };
                 let gaps = incoming.received.gaps(incoming.granted).take(most);
                 let bodies: Vec<_> =
-                    gaps.map(|(start, end)| self.resend(start, end - start)).collect();
+                    gaps.map(|gap| self.resend(gap.start, gap.end - gap.start)).collect();
                 for body in bodies {
                     self.send_control(host, id, one_way, body);
                 }

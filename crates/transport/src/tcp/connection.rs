@@ -273,7 +273,7 @@ impl Connection {
             // Of bytes that were never sent.
             return Verdict::Continue(Placement::Discard);
         };
-        self.heard(now, config);
+        self.heard(now);
         if has(flags::FIN) && self.stream.is_none() {
             let last = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
             let ended = last && self.role == Role::Server;
@@ -302,7 +302,7 @@ impl Connection {
             self.receiver.acknowledge_now();
             return Verdict::Continue(Placement::Discard);
         }
-        self.heard(now, config);
+        self.heard(now);
         if matches!(packet.header.body, Body::Ack { .. }) {
             self.syn_ack_due = true;
             self.receiver.acknowledge_now();
@@ -310,14 +310,14 @@ impl Connection {
         self.handle_body(now, packet, config)
     }
 
-    fn heard(&mut self, now: Time, config: &Config) {
+    fn heard(&mut self, now: Time) {
         self.last_heard = now;
         self.last_used = now;
         self.keepalives = 0;
         match self.opening {
             Opening::Done => {}
             Opening::Sent(at) => {
-                self.sender.opened(at.map(|at| now.since(at)), config);
+                self.sender.opened(at.map(|at| now.since(at)));
                 self.opening = Opening::Done;
             }
             Opening::Data | Opening::Due { .. } => self.opening = Opening::Done,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Open, Packet, Placement, Refused,
-    Submit, Time, Transport,
+    Ecn, Event, FailReason, Framing, HostId, Kind, MessageId, Node, Open, Packet, Placement,
+    Refused, Submit, Time, Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 use rustc_hash::FxHashMap;
@@ -382,68 +382,13 @@ fn packet(own: HostId, key: Key, header: Header, config: &Config) -> Packet<Head
     if data && config.data_is_ecn_capable() { packet.with_ecn(Ecn::Capable) } else { packet }
 }
 
-impl Transport for Host {
+impl Node for Host {
     type Header = Header;
-
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        let len = self.refuse(&message)?;
-        let Submit { id, peer, kind, .. } = message;
-        let slot = if kind == Kind::Response {
-            let request = MessageId(id.0 & !1);
-            let slot = self.requests.remove(&(peer, request)).ok_or(Refused::UnknownRequest)?;
-            if let Some(connection) = &mut self.slots[slot as usize].connection {
-                remove(&mut connection.exchanges, request);
-            }
-            slot
-        } else {
-            self.pick(now, peer).ok_or(Refused::Busy)?
-        };
-        let Some(connection) = &mut self.slots[slot as usize].connection else {
-            return Err(Refused::UnknownRequest);
-        };
-        connection.submit(now, id, len, kind);
-        if kind == Kind::Request {
-            connection.exchanges.push(id);
-        }
-        self.submitted.insert((peer, id), slot);
-        self.settle(slot);
-        Ok(())
-    }
-
-    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
-        if self.cancel_stream(peer, id) {
-            return;
-        }
-        if let Some(slot) = self.submitted.remove(&(peer, id)) {
-            if let Some(connection) = &mut self.slots[slot as usize].connection {
-                connection.sender.cancel(id);
-                remove(&mut connection.exchanges, id);
-                connection.receiver.cancel(id.response());
-            }
-            self.settle(slot);
-        } else if let Some(slot) = self.requests.remove(&(peer, id)) {
-            if let Some(connection) = &mut self.slots[slot as usize].connection {
-                remove(&mut connection.exchanges, id);
-            }
-            self.settle(slot);
-        } else {
-            // Arriving: rare enough to look for.
-            for slot in &mut self.slots {
-                let Some(connection) = &mut slot.connection else { continue };
-                if connection.key.peer == peer && connection.receiver.cancel(id) {
-                    break;
-                }
-            }
-        }
-    }
-
-    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
-        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-        connections.filter(|it| it.key.peer == peer).any(|it| it.sender.is_leaving(id))
-    }
+    type Event = Event;
+    type Placement = Placement;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
         if packet.is_trimmed() {
             // A sequence number without the bytes is of no use to TCP.
             return Placement::Discard;
@@ -502,7 +447,7 @@ impl Transport for Host {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now: Time) -> Option<Packet<Header>> {
+    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         if let Some(packet) = self.strays.pop_front() {
             return Some(packet);
         }
@@ -540,6 +485,65 @@ impl Transport for Host {
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+}
+
+impl Transport for Host {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        let len = self.refuse(&message)?;
+        let Submit { id, peer, kind, .. } = message;
+        let slot = if kind == Kind::Response {
+            let request = MessageId(id.0 & !1);
+            let slot = self.requests.remove(&(peer, request)).ok_or(Refused::UnknownRequest)?;
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                remove(&mut connection.exchanges, request);
+            }
+            slot
+        } else {
+            self.pick(now, peer).ok_or(Refused::Busy)?
+        };
+        let Some(connection) = &mut self.slots[slot as usize].connection else {
+            return Err(Refused::UnknownRequest);
+        };
+        connection.submit(now, id, len, kind);
+        if kind == Kind::Request {
+            connection.exchanges.push(id);
+        }
+        self.submitted.insert((peer, id), slot);
+        self.settle(slot);
+        Ok(())
+    }
+
+    fn cancel(&mut self, _now: Time, peer: HostId, id: MessageId) {
+        if self.cancel_stream(peer, id) {
+            return;
+        }
+        if let Some(slot) = self.submitted.remove(&(peer, id)) {
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                connection.sender.cancel(id);
+                remove(&mut connection.exchanges, id);
+                connection.receiver.cancel(id.response());
+            }
+            self.settle(slot);
+        } else if let Some(slot) = self.requests.remove(&(peer, id)) {
+            if let Some(connection) = &mut self.slots[slot as usize].connection {
+                remove(&mut connection.exchanges, id);
+            }
+            self.settle(slot);
+        } else {
+            // Arriving: rare enough to look for.
+            for slot in &mut self.slots {
+                let Some(connection) = &mut slot.connection else { continue };
+                if connection.key.peer == peer && connection.receiver.cancel(id) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+        connections.filter(|it| it.key.peer == peer).any(|it| it.sender.is_leaving(id))
     }
 
     fn peer_restarted(&mut self, _now: Time, peer: HostId) {

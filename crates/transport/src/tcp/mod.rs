@@ -33,7 +33,6 @@ mod config;
 mod congestion;
 mod connection;
 mod host;
-mod ranges;
 mod receiver;
 mod rtt;
 mod sender;

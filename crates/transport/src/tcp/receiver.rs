@@ -3,11 +3,10 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Kind, MessageId, Placement, Slice, Time};
+use rackweave_core::{Kind, MessageId, Placement, RangeSet, Slice, Time};
 use rackweave_wire::tcp::SackBlocks;
 
 use super::config::Config;
-use super::ranges::Ranges;
 
 /// Most messages of which segments have arrived, and that are not delivered: with the limit on
 /// ranges, the bound on what a peer can make a receiver hold.
@@ -64,7 +63,7 @@ pub(super) struct Receiver {
     nxt: u64,
     /// Messages from the one that holds `nxt` on, disjoint, in the order of the stream.
     messages: VecDeque<Incoming>,
-    ahead: Ranges,
+    ahead: RangeSet,
     /// Positions in the ranges that changed last, the last first: what to SACK.
     recent: [u64; 3],
     /// What arrived again, to be reported (RFC 2883).
@@ -82,11 +81,11 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             nxt: 0,
             messages: VecDeque::new(),
-            ahead: Ranges::EMPTY,
+            ahead: RangeSet::new(),
             recent: [0; 3],
             again: None,
             due: 0,
@@ -195,14 +194,14 @@ impl Receiver {
         }
         let index = locate(self)?;
         if position > self.nxt {
-            match self.ahead.insert(position, end, config.max_ranges as usize) {
-                None => return None,
-                Some(0) => {
+            match self.ahead.insert_bounded(position..end, config.max_ranges as usize) {
+                Err(_) => return None,
+                Ok(0) => {
                     self.again = Some((position, end));
                     self.duplicate(config);
                     return None;
                 }
-                Some(_) => self.note_recent(position),
+                Ok(_) => self.note_recent(position),
             }
         }
         self.note_mark(data, config);
@@ -260,7 +259,7 @@ impl Receiver {
         if !self.ahead.is_empty() {
             // RFC 5681, 4.2: at once while there is a gap, and when one is filled.
             at_once = true;
-            self.nxt = self.ahead.extend(end);
+            self.nxt = self.ahead.first_missing(end);
             self.ahead.remove_below(self.nxt);
         }
         if at_once {
@@ -277,8 +276,8 @@ impl Receiver {
     }
 
     fn note_recent(&mut self, position: u64) {
-        let range = self.ahead.containing(position);
-        let again = self.recent.iter().position(|p| self.ahead.containing(*p) == range);
+        let range = self.ahead.range_at(position);
+        let again = self.recent.iter().position(|p| self.ahead.range_at(*p) == range);
         self.recent[..=again.unwrap_or(2)].rotate_right(1);
         self.recent[0] = position;
     }
@@ -334,7 +333,8 @@ impl Receiver {
         let first = count;
         if !self.ahead.is_empty() {
             for position in self.recent {
-                let Some(range) = self.ahead.containing(position) else { continue };
+                let Some(range) = self.ahead.range_at(position) else { continue };
+                let range = (range.start, range.end);
                 if count < blocks.len() && !blocks[first..count].contains(&range) {
                     blocks[count] = range;
                     count += 1;

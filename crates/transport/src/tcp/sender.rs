@@ -6,11 +6,10 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Kind, MessageId, Span, Time};
+use rackweave_core::{Kind, MessageId, RangeSet, Span, Time};
 
 use super::config::Config;
 use super::congestion::{Congestion, Signal};
-use super::ranges::Ranges;
 use super::rtt::Rtt;
 
 /// A message in the stream.
@@ -87,7 +86,7 @@ pub(super) struct Sender {
     cursor: usize,
     peer_window: u64,
     congestion: Congestion,
-    sacked: Ranges,
+    sacked: RangeSet,
     lost_below: u64,
     resent_below: u64,
     phase: Phase,
@@ -126,7 +125,7 @@ impl Sender {
             cursor: 0,
             peer_window: config.window_bytes(),
             congestion: Congestion::new(config),
-            sacked: Ranges::default(),
+            sacked: RangeSet::default(),
             lost_below: 0,
             resent_below: 0,
             phase: Phase::Open,
@@ -136,7 +135,7 @@ impl Sender {
             limited_below: 0,
             reduced_below: 0,
             cwr_due: false,
-            rtt: Rtt::new(config),
+            rtt: Rtt::default(),
             timed: None,
             rto_at: Time::MAX,
             retries: 0,
@@ -264,7 +263,7 @@ impl Sender {
             return flight;
         }
         let arrived = if config.sack {
-            self.sacked.bytes()
+            self.sacked.covered()
         } else {
             u64::from(self.duplicate_acks) * config.segment_bytes()
         };
@@ -285,11 +284,12 @@ impl Sender {
         let pipe = self.pipe(config);
         let fits = |len: u64| pipe == 0 || pipe + len <= self.congestion.window();
         if self.lost_below > self.una {
-            let (from, gap_end) = self.sacked.gap_from(self.resent_below.max(self.una));
+            let gap = self.sacked.gap_from(self.resent_below.max(self.una));
+            let from = gap.start;
             if from < self.lost_below
                 && let Some(message) = self.message_at(from)
             {
-                let end = gap_end.min(self.lost_below).min(message.end()).min(self.nxt);
+                let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
                 let segment = Segment { position: from, len: (end - from).min(mss) };
                 return (self.resend_first || fits(segment.len)).then_some(Plan::Again(segment));
             }
@@ -472,12 +472,12 @@ impl Sender {
     }
 
     /// The opening request was answered.
-    pub(super) fn opened(&mut self, rtt: Option<Span>, config: &Config) {
+    pub(super) fn opened(&mut self, rtt: Option<Span>) {
         self.retries = 0;
         self.rto_at = Time::MAX;
         self.rtt.reset_backoff();
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt, config);
+            self.rtt.sample(rtt);
         }
     }
 
@@ -489,18 +489,18 @@ impl Sender {
         let window_changed = acked.window != self.peer_window;
         self.peer_window = acked.window;
 
-        let sacked_before = self.sacked.bytes();
+        let sacked_before = self.sacked.covered();
         let mut newly_sacked = 0;
         if config.sack {
             for &(start, end) in acked.sacked {
                 let limit = config.max_ranges as usize;
-                newly_sacked += self.sacked.insert(start, end, limit).unwrap_or(0);
+                newly_sacked += self.sacked.insert_bounded(start..end, limit).unwrap_or(0);
             }
         }
         let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
         // Bytes below `ack` that were SACKed earlier were counted then.
         let delivered = newly_acked + newly_sacked - known;
-        debug_assert_eq!(self.sacked.bytes() + known, sacked_before + newly_sacked);
+        debug_assert_eq!(self.sacked.covered() + known, sacked_before + newly_sacked);
         self.una = acked.ack;
         self.congestion.delivered(delivered, acked.ece, self.una, self.nxt);
 
@@ -532,7 +532,7 @@ impl Sender {
         if let Some((end, sent_at)) = self.timed
             && self.una >= end
         {
-            self.rtt.sample(now.since(sent_at), config);
+            self.rtt.sample(now.since(sent_at));
             self.timed = None;
         }
         self.retries = 0;
@@ -570,8 +570,10 @@ impl Sender {
             return;
         }
         if config.sack {
-            let Some(edge) = self.sacked.lost_below(config.dup_ack_threshold, mss) else { return };
-            if edge <= self.una || self.sacked.gap_from(self.una).0 >= edge {
+            let Some(edge) = lost_below(&self.sacked, config.dup_ack_threshold, mss) else {
+                return;
+            };
+            if edge <= self.una || self.sacked.first_missing(self.una) >= edge {
                 return;
             }
             if self.phase == Phase::Open {
@@ -636,5 +638,36 @@ impl Sender {
                 self.congestion.shrink(Signal::Loss, self.congestion.window());
             }
         }
+    }
+}
+
+/// RFC 6675's `IsLost` for all sequence numbers at once: every gap below the returned number has
+/// `threshold` ranges, or more than `threshold - 1` segments' bytes, SACKed above it.
+fn lost_below(sacked: &RangeSet, threshold: u32, mss: u64) -> Option<u64> {
+    let threshold = u64::from(threshold.max(1));
+    let mut bytes = 0;
+    for (above, range) in (1_u64..).zip(sacked.iter().rev()) {
+        bytes += range.end - range.start;
+        if above >= threshold || bytes > (threshold - 1) * mss {
+            return Some(range.start);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_lost_when_enough_is_sacked_above_it() {
+        let mut sacked = RangeSet::new();
+        sacked.insert(10..11);
+        assert_eq!(lost_below(&sacked, 3, 10), None);
+        sacked.insert(20..21);
+        sacked.insert(30..31);
+        assert_eq!(lost_below(&sacked, 3, 10), Some(10), "three ranges");
+        sacked.insert(31..60);
+        assert_eq!(lost_below(&sacked, 3, 10), Some(30), "more than two segments' bytes");
     }
 }

@@ -12,7 +12,7 @@ mod tag {
     pub(super) const END: u8 = 4;
     pub(super) const COMPLETE: u8 = 5;
     pub(super) const BYE: u8 = 6;
-    pub(super) const ALONE: u8 = 7;
+    pub(super) const MODE: u8 = 7;
     pub(super) const PING: u8 = 8;
     pub(super) const PONG: u8 = 9;
     pub(super) const SET_ACTIVE: u8 = 10;
@@ -40,7 +40,7 @@ pub(super) const fn bytes(body: &Body) -> usize {
         Body::Status(status) => STATUS + GAP * count(status),
         Body::End { .. } => 8,
         Body::Complete { .. } => PLACE,
-        Body::Bye { .. } | Body::Alone { .. } => 1,
+        Body::Bye { .. } | Body::Mode { .. } => 1,
         Body::Ping { .. } | Body::SyncDone { .. } => PLACE + 4,
         Body::Pong { .. } => 4,
         Body::SetActive { .. } => 2 + 1 + 4,
@@ -91,7 +91,7 @@ pub(super) fn put(body: &Body, out: &mut Vec<u8>) {
             put_place(place, out);
         }
         Body::Bye { reason } => out.extend_from_slice(&[tag::BYE, code(reason)]),
-        Body::Alone { alone } => out.extend_from_slice(&[tag::ALONE, u8::from(alone)]),
+        Body::Mode { detached } => out.extend_from_slice(&[tag::MODE, u8::from(detached)]),
         Body::Ping { place, number } => {
             out.put_u8(tag::PING);
             put_place(place, out);
@@ -164,7 +164,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
         tag::END => Body::End { length: reader.u64()? },
         tag::COMPLETE => Body::Complete { place: place(reader)? },
         tag::BYE => Body::Bye { reason: reason(reader)? },
-        tag::ALONE => Body::Alone { alone: flag(reader)? },
+        tag::MODE => Body::Mode { detached: flag(reader)? },
         tag::PING => Body::Ping { place: place(reader)?, number: reader.u32()? },
         tag::PONG => Body::Pong { number: reader.u32()? },
         tag::SET_ACTIVE => {

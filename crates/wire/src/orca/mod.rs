@@ -37,6 +37,9 @@ use rackweave_core::{HostId, MessageId, Slice};
 /// The UDP port of Orca's packets.
 pub const PORT: u16 = 6722;
 
+/// Orca's number in the overlay: [`crate::overlay::Kind::Group`].
+pub const KIND: u8 = 2;
+
 /// The IP multicast group of labelled packets: all agents are in it, switches go by the label.
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 
@@ -221,10 +224,10 @@ pub enum Body {
         /// Why.
         reason: Reason,
     },
-    /// "You are too slow for the others: what you lack comes to you alone" (true), or with the others again (false).
-    Alone {
-        /// Whether alone.
-        alone: bool,
+    /// How the sender serves this receiver: by unicast of its own, or with the packets for the whole group.
+    Mode {
+        /// Whether the receiver is detached from the group, because it is too slow for it or lags behind.
+        detached: bool,
     },
     // --- control plane
     /// From an agent to the controller: "alive".

@@ -49,7 +49,7 @@ pub(crate) fn bodies() -> impl Strategy<Value = Body> {
         any::<u64>().prop_map(|length| Body::End { length }),
         places().prop_map(|place| Body::Complete { place }),
         reasons().prop_map(|reason| Body::Bye { reason }),
-        any::<bool>().prop_map(|alone| Body::Alone { alone }),
+        any::<bool>().prop_map(|detached| Body::Mode { detached }),
         (places(), any::<u32>()).prop_map(|(place, number)| Body::Ping { place, number }),
         any::<u32>().prop_map(|number| Body::Pong { number }),
         any::<(u16, u8, u32)>().prop_map(|(rack, agent, epoch)| Body::SetActive {

@@ -4,7 +4,7 @@ mod senders;
 use rackweave_core::Rng;
 
 use super::*;
-use crate::orca::flow::FlowConfig;
+use crate::orca::flow::{FlowConfig, SenderEvent};
 use crate::orca::host::{Event, Spread};
 use crate::orca::kit::{Faults, Net};
 use crate::orca::label::tests::{dumbbell, fat_tree, leaf_spine, single};
@@ -244,7 +244,8 @@ fn who_is_not_the_controller_is_ignored() {
     net.run_until(net.now + Span::from_us(100));
     assert_eq!(ports(&net), known);
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
-    let lost = |(_, event): &(Time, Event)| matches!(event, Event::Lost { .. });
+    let lost =
+        |(_, event): &(Time, Event)| matches!(event, Event::Sender(_, SenderEvent::Lost { .. }));
     assert!(!net.stations[1].events.iter().any(lost));
 }
 

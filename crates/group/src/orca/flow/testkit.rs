@@ -138,7 +138,7 @@ pub(super) struct End {
     pub(super) ended: Option<Time>,
     pub(super) closed: Option<Time>,
     pub(super) failed: Option<Reason>,
-    pub(super) alone: bool,
+    pub(super) detached: bool,
     /// Whose link it has: its own, or that of another receiver on the same host.
     pub(super) port: usize,
     busy_until: Time,
@@ -251,7 +251,7 @@ impl Net {
             ended: None,
             closed: None,
             failed: None,
-            alone: false,
+            detached: false,
             port: number,
             busy_until: Time::ZERO,
             queued: VecDeque::new(),
@@ -489,7 +489,8 @@ impl Net {
                     end.recovered += u64::from(missing.count_ones());
                     machine.recovered(now, block, true);
                 }
-                ReceiverEvent::Alone { alone } => end.alone = alone,
+                ReceiverEvent::Detached => end.detached = true,
+                ReceiverEvent::Rejoined => end.detached = false,
                 ReceiverEvent::Failed { reason } => end.failed = Some(reason),
                 ReceiverEvent::Closed => end.closed = Some(now),
             }

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
-use rackweave_group::orca::parity::MOST_CELLS;
+use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
 use serde::de::Error;
@@ -141,8 +141,8 @@ struct ParityBlock(u8);
 impl<'de> Deserialize<'de> for ParityBlock {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         match u8::deserialize(from)? {
-            block if block > MOST_CELLS => {
-                Err(D::Error::custom(format_args!("is at most {MOST_CELLS}; 0: no parity")))
+            block if block > MAX_CELLS => {
+                Err(D::Error::custom(format_args!("is at most {MAX_CELLS}; 0: no parity")))
             }
             block => Ok(Self(block)),
         }

@@ -1,12 +1,11 @@
 //! The half of a stream that this host reads.
 
-use rackweave_core::{Event, HostId, MessageId, Placement, Slice, StreamEvent, Time};
+use rackweave_core::{Assembler, Event, HostId, MessageId, Placement, Slice, StreamEvent, Time};
 use rackweave_wire::homa::Body;
 use rackweave_wire::homa::stream::{self as wire, Credit, UNSCHEDULED, flags};
 
 use super::super::Config;
 use super::super::grants::Key;
-use super::super::ranges::Received;
 use super::super::rpc::{Incoming, State};
 use super::{Host, expand};
 
@@ -59,7 +58,7 @@ impl Receiving {
             asked_to: 0,
             ask_until: 0,
             asked_at: 0,
-            received: Received::default(),
+            received: Assembler::default(),
         };
         Self {
             incoming,
@@ -238,7 +237,7 @@ impl Host {
             if fits && start >= base {
                 let (from, to) = ((start - base) as u32, (start + len - base) as u32);
                 let incoming = &mut receive.incoming;
-                fresh = incoming.received.insert(from, to, max_gaps);
+                fresh = incoming.received.insert(from..to, max_gaps).unwrap_or(0);
                 incoming.left -= fresh;
             }
         });
@@ -314,9 +313,9 @@ impl Host {
         let Some(stream) = self.stream(slot) else { return };
         let (tag, base, incoming) = (stream.tag, stream.receive.base, &stream.receive.incoming);
         let gaps: Vec<_> = incoming.received.gaps(incoming.granted).take(most).collect();
-        for (from, to) in gaps {
-            let offset = (base + u64::from(from)) as u32;
-            let body = Body::Stream(wire::Stream::Missing { offset, length: to - from, tag });
+        for gap in gaps {
+            let (offset, length) = ((base + u64::from(gap.start)) as u32, gap.end - gap.start);
+            let body = Body::Stream(wire::Stream::Missing { offset, length, tag });
             self.send_control(host, id, false, body);
         }
     }

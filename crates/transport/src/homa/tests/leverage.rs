@@ -1,6 +1,6 @@
 //! Leverage Homa: round trips, windows, and what forged packets do to them.
 
-use rackweave_core::{HostId, Kind, Rate, Span, Time, Transport};
+use rackweave_core::{HostId, Kind, Node as _, Rate, Span, Time, Transport};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::stream::{Stream, UNSCHEDULED};
 use rackweave_wire::homa::{Body, GrantStamps, Header};
@@ -96,7 +96,7 @@ fn sender(config: &Config) -> (Host, Vec<u32>) {
     host.submit(Time::ZERO, message).unwrap();
     let mut times = Vec::new();
     for n in 1..=5 {
-        let packet = host.poll_transmit(at(Span::from_us(2 * n))).expect("unscheduled bytes");
+        let packet = host.poll_transmit(at(Span::from_us(2 * n)), 0).expect("unscheduled bytes");
         if let Body::Data { stamps, .. } = packet.header.body {
             times.push(stamps.sent_at);
         }
@@ -126,15 +126,15 @@ fn forged_echoes_teach_nothing() {
         echo(2_000, 27_900),
         echo(4_000, u32::MAX),
     ] {
-        host.handle_packet(now, &grant(forged));
+        host.handle_packet(now, 0, &grant(forged));
         assert_eq!(host.round_trips(), [], "{forged:?}");
     }
-    host.handle_packet(now, &grant(echo(8_000, 2_000)));
+    host.handle_packet(now, 0, &grant(echo(8_000, 2_000)));
     let measured = host.round_trips();
     assert_eq!((measured[0].min, measured[0].samples), (Span::from_us(20), 1));
     // Once, and nothing older.
-    host.handle_packet(now, &grant(echo(8_000, 12_000)));
-    host.handle_packet(now, &grant(echo(6_000, 12_000)));
+    host.handle_packet(now, 0, &grant(echo(8_000, 12_000)));
+    host.handle_packet(now, 0, &grant(echo(6_000, 12_000)));
     assert_eq!(host.round_trips(), measured);
 }
 
@@ -300,12 +300,12 @@ fn lost_fabric_or_late_software() {
         config.leverage.host_delay = host_delay;
         let (mut host, times) = sender(&config);
         let body = GrantStamps { sent_at: 0, echo: times[0], held_ns: 0, host_ns: 0 };
-        host.handle_packet(at(Span::from_us(22)), &grant(body));
+        host.handle_packet(at(Span::from_us(22)), 0, &grant(body));
         assert_eq!(host.round_trips()[0].min, Span::from_us(20));
         let body = GrantStamps { sent_at: 0, echo: times[1], held_ns: 0, host_ns: 0 };
         let late = at(Span::from_ms(3));
         host.handle_timeout(late);
-        host.handle_packet(late, &grant(body));
+        host.handle_packet(late, 0, &grant(body));
         host.is_congested(HostId(1))
     };
     assert!(stalled(false));
@@ -316,7 +316,7 @@ fn lost_fabric_or_late_software() {
         config.leverage.host_delay = host_delay;
         let (mut host, times) = sender(&config);
         let body = GrantStamps { sent_at: 0, echo: times[0], held_ns: 4_000, host_ns: 5_000 };
-        host.handle_packet(at(Span::from_us(22)), &grant(body));
+        host.handle_packet(at(Span::from_us(22)), 0, &grant(body));
         host.round_trips()[0].recent
     };
     assert_eq!(waited(false), Span::from_us(16));
@@ -331,11 +331,11 @@ fn the_pacer_trickles_without_grants_and_backs_off() {
     let sent_without_grants = |config: &Config| {
         let (mut host, times) = sender(config);
         let stamps = GrantStamps { sent_at: 0, echo: times[4], held_ns: 0, host_ns: 0 };
-        host.handle_packet(at(Span::from_us(22)), &grant(stamps));
+        host.handle_packet(at(Span::from_us(22)), 0, &grant(stamps));
         let mut now = at(Span::from_us(22));
         let mut sent = Vec::new();
         while now <= at(Span::from_us(600)) {
-            match host.poll_transmit(now) {
+            match host.poll_transmit(now, 0) {
                 Some(packet) => sent.push(packet),
                 None => now = host.poll_timeout().expect("a timer"),
             }
@@ -356,14 +356,14 @@ fn the_pacer_trickles_without_grants_and_backs_off() {
         config.leverage.rtt_pacer = rtt_pacer;
         let (mut host, times) = sender(&config);
         let echo = |echo| GrantStamps { sent_at: 0, echo, held_ns: 0, host_ns: 0 };
-        host.handle_packet(at(Span::from_us(22)), &grant(echo(times[0])));
-        host.handle_packet(at(Span::from_us(400)), &grant(echo(times[1])));
+        host.handle_packet(at(Span::from_us(22)), 0, &grant(echo(times[0])));
+        host.handle_packet(at(Span::from_us(400)), 0, &grant(echo(times[1])));
         assert!(host.is_congested(HostId(1)));
         let mut now = at(Span::from_us(400));
         let mut sent = Vec::new();
         for _ in 0..4 {
             let packet = loop {
-                match host.poll_transmit(now) {
+                match host.poll_transmit(now, 0) {
                     Some(packet) => break packet,
                     None => {
                         now = host.poll_timeout().expect("a timer");

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Placement, Span, Time, Transport};
+use rackweave_core::{
+    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Span, Time, Transport,
+};
 use rackweave_wire::homa::{Body, Header};
 
 use super::super::{Cutoffs, PriorityBy};
@@ -161,7 +163,7 @@ fn only_one_message_of_a_peer_is_granted_at_a_time() {
 
 /// What `poll_transmit` would send now, with the grants among it noted by their peer.
 fn note_grants(host: &mut Host, granted: &mut BTreeMap<HostId, u32>) {
-    while let Some(packet) = host.poll_transmit(Time::ZERO) {
+    while let Some(packet) = host.poll_transmit(Time::ZERO, 0) {
         if let Body::Grant { offset, .. } = packet.header.body {
             granted.insert(packet.dst, offset);
         }
@@ -190,7 +192,7 @@ fn max_incoming_limits_what_is_on_the_way() {
             any = true;
             let piece = len.min(length - offset);
             let header = data(id(1), length, offset, piece as u16);
-            let _ = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+            let _ = host.handle_packet(Time::ZERO, 0, &packet(peer, 0, header));
             received.insert(peer, offset + piece);
             note_grants(&mut host, &mut granted);
             let on_the_way = |(peer, to): (&HostId, &u32)| to - received.get(&peer.0).unwrap_or(&0);
@@ -239,7 +241,7 @@ fn a_twentieth_of_the_granted_bytes_goes_to_the_oldest_message() {
             }
             let piece = (length - offset).min(1_420);
             let header = data(id(message), length, offset, piece as u16);
-            let placement = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+            let placement = host.handle_packet(Time::ZERO, 0, &packet(peer, 0, header));
             assert!(matches!(placement, Placement::Store(_)));
             received.insert(message, offset + piece);
             if offset + piece == length {
@@ -279,7 +281,7 @@ fn a_cancelled_message_leaves_its_place_to_the_next() {
     let mut granted = BTreeMap::new();
     for (peer, length) in [(1, 50_000), (2, 60_000)] {
         let header = data(id(1), length, 0, 1_442);
-        let _ = host.handle_packet(Time::ZERO, &packet(peer, 0, header));
+        let _ = host.handle_packet(Time::ZERO, 0, &packet(peer, 0, header));
     }
     note_grants(&mut host, &mut granted);
     assert_eq!(granted, [(HostId(1), 11_536)].into());
@@ -294,12 +296,12 @@ fn a_grant_that_waits_is_replaced_by_a_newer_one() {
     let mut host = Host::new(HostId(0), config.into());
     let mut arrive = |offset: u32| {
         let header = data(id(1), 100_000, offset, 1442);
-        let _ = host.handle_packet(Time::ZERO, &packet(1, 0, header));
+        let _ = host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     };
     for i in 0..7 {
         arrive(1442 * i);
     }
-    let mut transmit = || host.poll_transmit(Time::ZERO).map(|packet| line(&packet));
+    let mut transmit = || host.poll_transmit(Time::ZERO, 0).map(|packet| line(&packet));
     assert_eq!(transmit().unwrap(), "h0>h1 p7 GRANT 1r ..20188 at p0");
     assert_eq!(transmit(), None);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Event, HostId, Packet, Span, Time, Transport};
+use rackweave_core::{Event, HostId, Node as _, Packet, Span, Time};
 use rackweave_wire::homa::{Body, Header};
 
 use super::{Config, Host, LINK, at, data, id};
@@ -20,7 +20,7 @@ fn data_packet(from: u32, length: u32, offset: u32) -> Packet<Header> {
 /// What the host asks for now: of whom, and which bytes.
 fn asked(host: &mut Host, now: Time) -> Vec<(u32, u32, u32)> {
     let mut asked = Vec::new();
-    while let Some(packet) = host.poll_transmit(now) {
+    while let Some(packet) = host.poll_transmit(now, 0) {
         if let Body::Resend { offset, length, .. } = packet.header.body {
             asked.push((packet.dst.0, offset, length));
         }
@@ -34,7 +34,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
     let window = config.window + FULL;
     let mut host = Host::new(HostId(0), config.into());
     for from in 1..=40 {
-        host.handle_packet(Time::ZERO, &data_packet(from, 9_000, FULL));
+        host.handle_packet(Time::ZERO, 0, &data_packet(from, 9_000, FULL));
     }
     for ms in 1..=4 {
         host.handle_timeout(at(MS(ms)));
@@ -54,7 +54,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
         assert!(outstanding <= window, "{outstanding}");
         let Some(packet) = on_the_way.pop_front() else { break };
         outstanding -= packet.payload().map_or(0, |slice| slice.len);
-        host.handle_packet(now, &packet);
+        host.handle_packet(now, 0, &packet);
         while let Some(event) = host.poll_event() {
             assert!(matches!(event, Event::Delivered { bytes: 9_000, .. }));
             delivered += 1;
@@ -68,7 +68,7 @@ fn what_many_have_lost_is_asked_for_as_it_comes() {
 fn one_that_does_not_answer_is_asked_for_a_packet_and_others_come_first() {
     let config = Config::sigcomm18(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
-    host.handle_packet(Time::ZERO, &data_packet(1, 9_000, FULL));
+    host.handle_packet(Time::ZERO, 0, &data_packet(1, 9_000, FULL));
     let mut first = Vec::new();
     for ms in 1..=30 {
         host.handle_timeout(at(MS(ms)));
@@ -83,13 +83,13 @@ fn one_that_does_not_answer_is_asked_for_a_packet_and_others_come_first() {
 fn what_waits_behind_higher_priorities_is_not_asked_for() {
     let config = Config::sigcomm18(LINK, 10_000);
     let mut host = Host::new(HostId(0), config.into());
-    host.handle_packet(Time::ZERO, &data_packet(1, 100_000, 0));
+    host.handle_packet(Time::ZERO, 0, &data_packet(1, 100_000, 0));
     // Another fills the link at the highest level for 20 ms.
     let mut offset = 0;
     for ms in 1..=20 {
         for _ in 0..830 {
             let packet = data_packet(2, 1 << 30, offset).with_priority(7);
-            host.handle_packet(at(MS(ms)), &packet);
+            host.handle_packet(at(MS(ms)), 0, &packet);
             offset += FULL;
         }
         host.handle_timeout(at(MS(ms)));

@@ -1,7 +1,9 @@
 //! Packets that lie, floods, and things that come twice.
 
 use proptest::prelude::*;
-use rackweave_core::{Kind, MessageId, Placement, Refused, Rng, Span, Submit, Time, Transport};
+use rackweave_core::{
+    Kind, MessageId, Node as _, Placement, Refused, Rng, Span, Submit, Time, Transport,
+};
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 
@@ -92,7 +94,7 @@ fn without_room_to_remember_old_ids_are_refused() {
 #[test]
 fn lengths_that_lie_are_thrown_away() {
     let mut host = Host::new(HostId(0), Config::linux(LINK).into());
-    let mut arrive = |header| host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    let mut arrive = |header| host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     assert_eq!(arrive(data(id(1), 100, 0, 0)), Placement::Discard);
     assert_eq!(arrive(data(id(1), 0, 0, 100)), Placement::Discard);
     assert_eq!(arrive(data(id(1), 100, 50, 51)), Placement::Discard);
@@ -100,7 +102,7 @@ fn lengths_that_lie_are_thrown_away() {
     assert_eq!(arrive(data(id(1), u32::MAX, 0, 1)), Placement::Discard);
     assert_eq!(arrive(data(MessageId(3), 100, 0, 100)), Placement::Discard, "no such request");
     assert_eq!(host.rpcs_under_way(), 0);
-    let mut arrive = |header| host.handle_packet(Time::ZERO, &packet(1, 0, header));
+    let mut arrive = |header| host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     assert!(matches!(arrive(data(id(1), 5_000, 0, 100)), Placement::Store(_)));
     assert_eq!(arrive(data(id(1), 6_000, 100, 100)), Placement::Discard, "another length");
     assert_eq!(arrive(data(id(1), 5_000, 0, 100)), Placement::Discard, "known");
@@ -151,10 +153,10 @@ fn control_packets_that_wait_are_limited() {
     let mut host = Host::new(HostId(0), config.into());
     for n in 0..1_000 {
         let header = Header { id: Id64::new(2 * n), one_way: true, body: Body::NeedAck };
-        host.handle_packet(Time::ZERO, &packet(1, 0, header));
+        host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     }
     host.check_bounds();
-    let waiting = core::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count();
+    let waiting = core::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count();
     assert_eq!(waiting, 10);
 }
 
@@ -248,7 +250,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) -> Host {
             let _ = host.submit(now, Submit { id: id(next_id % 20), peer, bytes, kind });
         }
         let from = 1 + rng.below(sources) as u32;
-        host.handle_packet(now, &packet(from, 0, any_header(&mut rng)));
+        host.handle_packet(now, 0, &packet(from, 0, any_header(&mut rng)));
         while let Some(event) = host.poll_event() {
             if let rackweave_core::Event::Delivered { peer, id, kind: Kind::Request, .. } = event
                 && rng.chance(0.5)
@@ -259,7 +261,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) -> Host {
             }
         }
         for _ in 0..rng.below(3) {
-            let _ = host.poll_transmit(now);
+            let _ = host.poll_transmit(now, 0);
         }
         assert!(host.poll_timeout().is_none_or(|at| at > now));
     }

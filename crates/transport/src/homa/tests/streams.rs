@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, FailReason, HostId, Kind, MessageId, Open, Placement, Refused, Span, StreamEvent,
-    Submit, Time, Transport,
+    Event, FailReason, HostId, Kind, MessageId, Node as _, Open, Placement, Refused, Span,
+    StreamEvent, Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::stream::{Credit, Reason, Stream, UNSCHEDULED, flags};
@@ -497,7 +497,7 @@ proptest! {
                 *tag = (*tag).max(1);
             }
             let header = Header { id: Id64::new(n), one_way: false, body };
-            let placement = host.handle_packet(now, &packet(from, 0, header));
+            let placement = host.handle_packet(now, 0, &packet(from, 0, header));
             if let Placement::Store(slice) = placement {
                 prop_assert!(slice.len < 2_000);
             }
@@ -507,7 +507,7 @@ proptest! {
                 }
             }
             if n % 2 == 0 {
-                let _ = host.poll_transmit(now);
+                let _ = host.poll_transmit(now, 0);
             }
             host.check_bounds();
             now += Span(1_000);
@@ -515,7 +515,7 @@ proptest! {
         // Then silence: all is given up.
         let mut fired = 0;
         while let Some(at) = host.poll_timeout() {
-            while host.poll_transmit(now).is_some() {}
+            while host.poll_transmit(now, 0).is_some() {}
             prop_assert!(at >= now || fired == 0);
             now = now.max(at);
             host.handle_timeout(now);

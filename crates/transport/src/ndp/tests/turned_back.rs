@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{Kind, Span, Time, Transport};
+use rackweave_core::{Kind, Node as _, Span, Time, Transport};
 use rackweave_wire::ndp::{ANY_PATH, Body, Header};
 
 use super::{Config, Host, HostId, LINK, Packet, at, events, network, submit, trace};
@@ -120,7 +120,7 @@ fn without_numbered_paths_switches_pick() {
         kind: Kind::OneWay,
     };
     host.submit(Time::ZERO, message).unwrap();
-    let packet = host.poll_transmit(Time::ZERO).unwrap();
+    let packet = host.poll_transmit(Time::ZERO, 0).unwrap();
     assert!(packet.is_sprayed() && packet.header.path == ANY_PATH);
     assert_eq!(rackweave_core::Header::path(&packet.header), None);
 }

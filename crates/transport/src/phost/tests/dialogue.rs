@@ -1,6 +1,6 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Span, Time};
+use rackweave_core::{Kind, Node as _, Span, Time};
 use rackweave_wire::phost::Body;
 
 use super::{Config, Host, HostId, LINK, at, events, id, network, submit, trace};
@@ -131,19 +131,19 @@ fn tokens_that_are_not_used_at_once_expire() {
     }
     // After the free tokens' time.
     let now = at(US(100));
-    assert_eq!(std::iter::from_fn(|| host.poll_transmit(now)).count(), 2, "the requests");
+    assert_eq!(std::iter::from_fn(|| host.poll_transmit(now, 0)).count(), 2, "the requests");
     for (n, packet, missing) in [(1, 3, 7), (1, 4, 7), (2, 2, 8)] {
         let body = Body::Token { packet, number: packet, missing };
         let header = super::Header { id: super::Id64::new(id(n).0), one_way: true, body };
-        host.handle_packet(now, &super::packet(1, 0, header));
+        host.handle_packet(now, 0, &super::packet(1, 0, header));
     }
     // Fewest missing first, as the tokens say.
-    let first = host.poll_transmit(now).map(|packet| super::line(&packet));
+    let first = host.poll_transmit(now, 0).map(|packet| super::line(&packet));
     assert_eq!(first.as_deref(), Some("h0>h1 p5 DATA 1 3 +1460 token 3"));
     let in_time = now + config.token_expiry;
-    let second = host.poll_transmit(in_time).map(|packet| super::line(&packet));
+    let second = host.poll_transmit(in_time, 0).map(|packet| super::line(&packet));
     assert_eq!(second.as_deref(), Some("h0>h1 p5 DATA 1 4 +1460 token 4"));
-    assert_eq!(host.poll_transmit(in_time + Span(1)), None, "message 2's has expired");
+    assert_eq!(host.poll_transmit(in_time + Span(1), 0), None, "message 2's has expired");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, Kind, MessageId, Placement, Refused, Rng, Span, Submit, Time, Transport,
+    Event, Kind, MessageId, Node as _, Placement, Refused, Rng, Span, Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
@@ -75,7 +75,7 @@ fn lengths_that_lie_are_thrown_away() {
     let config = Config { max_message_bytes: 1_000_000, ..paper() };
     let mut host = Host::new(HostId(0), config.into());
     let mut arrive =
-        |length, offset, len| host.handle_packet(Time::ZERO, &data(id(1), length, offset, len));
+        |length, offset, len| host.handle_packet(Time::ZERO, 0, &data(id(1), length, offset, len));
     assert_eq!(arrive(100, 0, 0), Placement::Discard);
     assert_eq!(arrive(0, 0, 100), Placement::Discard);
     assert_eq!(arrive(0, 0, 0), Placement::Discard);
@@ -90,7 +90,7 @@ fn lengths_that_lie_are_thrown_away() {
     assert!(matches!(arrive(5_000, 4_380, 620), Placement::Store(_)));
     assert_eq!(host.exchanges_under_way(), 1);
     let response = data(MessageId(3), 100, 0, 100);
-    assert_eq!(host.handle_packet(Time::ZERO, &response), Placement::Discard, "no such request");
+    assert_eq!(host.handle_packet(Time::ZERO, 0, &response), Placement::Discard, "no such request");
     assert_eq!(host.exchanges_under_way(), 1);
 }
 
@@ -130,10 +130,10 @@ fn control_packets_that_wait_are_limited() {
     let mut host = Host::new(HostId(0), Config { max_control: 10, ..paper() }.into());
     for n in 0..1_000 {
         let header = Header { id: Id64::new(2 * n), one_way: true, body: Body::Ask };
-        host.handle_packet(Time::ZERO, &packet(1, 0, header));
+        host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     }
     host.check_bounds();
-    assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count(), 10);
+    assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count(), 10);
 }
 
 pub(super) fn any_packet(rng: &mut Rng, from: u32) -> super::Packet<Header> {
@@ -190,7 +190,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) {
             let _ = host.submit(now, Submit { id: id(next_id % 20), peer, bytes, kind });
         }
         let from = 1 + rng.below(sources) as u32;
-        host.handle_packet(now, &any_packet(&mut rng, from));
+        host.handle_packet(now, 0, &any_packet(&mut rng, from));
         while let Some(event) = host.poll_event() {
             if let Event::Delivered { peer, id, kind: Kind::Request, .. } = event
                 && rng.chance(0.5)
@@ -201,7 +201,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) {
             }
         }
         for _ in 0..rng.below(3) {
-            let _ = host.poll_transmit(now);
+            let _ = host.poll_transmit(now, 0);
         }
     }
     host.check_bounds();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, Kind, MessageId, Placement, Refused, Rng, Span, Submit, Time, Transport,
+    Event, Kind, MessageId, Node as _, Placement, Refused, Rng, Span, Submit, Time, Transport,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
@@ -76,7 +76,7 @@ fn lengths_that_lie_are_thrown_away() {
     let config = Config { max_message_bytes: 1_000_000, ..slides() };
     let mut host = Host::new(HostId(0), config.into());
     let mut arrive =
-        |length, offset, len| host.handle_packet(Time::ZERO, &data(id(1), length, offset, len));
+        |length, offset, len| host.handle_packet(Time::ZERO, 0, &data(id(1), length, offset, len));
     assert_eq!(arrive(100, 0, 0), Placement::Discard);
     assert_eq!(arrive(0, 0, 100), Placement::Discard);
     assert_eq!(arrive(0, 0, 0), Placement::Discard);
@@ -91,7 +91,7 @@ fn lengths_that_lie_are_thrown_away() {
     assert!(matches!(arrive(5_000, 4_380, 620), Placement::Store(_)));
     assert_eq!(host.exchanges_under_way(), 1);
     let response = data(MessageId(3), 100, 0, 100);
-    assert_eq!(host.handle_packet(Time::ZERO, &response), Placement::Discard, "no such request");
+    assert_eq!(host.handle_packet(Time::ZERO, 0, &response), Placement::Discard, "no such request");
     assert_eq!(host.exchanges_under_way(), 1);
 }
 
@@ -101,18 +101,18 @@ fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
     let arrive = |host: &mut Host, n, length: u32, marked: bool| {
         let len = length.min(1_460) as u16;
         let ecn = if marked { rackweave_core::Ecn::Marked } else { rackweave_core::Ecn::Capable };
-        host.handle_packet(Time::ZERO, &data(id(n), length, 0, len).with_ecn(ecn));
+        host.handle_packet(Time::ZERO, 0, &data(id(n), length, 0, len).with_ecn(ecn));
     };
     arrive(&mut host, 1, 100, false);
     arrive(&mut host, 1, 100, true);
     for n in 2..=5 {
         arrive(&mut host, n, 100_000, false);
     }
-    assert!(host.inactive.is_empty());
+    assert!(host.scheme.inactive.is_empty());
     // While there are flows, a mark pauses the next ones, whose ever it is.
     arrive(&mut host, 1, 100, true);
     arrive(&mut host, 6, 100_000, false);
-    assert!(!host.inactive.is_empty());
+    assert!(!host.scheme.inactive.is_empty());
 }
 
 fn forge(network: &mut super::Network<Host>, body: Body) {
@@ -163,7 +163,7 @@ fn forged_adjoint_packets_are_bounded() {
     }
     assert_eq!(network.hosts[0].exchanges_under_way(), 1);
     network.hosts[0].check_bounds();
-    assert!(network.hosts[0].drives.d() <= 48);
+    assert!(network.hosts[0].scheme.drives.d() <= 48);
     // And of acknowledgements, an adjoint packet each.
     submit(&mut network, 0, 1, 2, 1_460, Kind::OneWay);
     for n in 0..10_000 {
@@ -195,10 +195,10 @@ fn control_packets_that_wait_are_limited() {
     let mut host = Host::new(HostId(0), Config { max_control: 10, ..slides() }.into());
     for n in 0..1_000 {
         let header = Header { id: Id64::new(2 * n), one_way: true, body: Body::Ask };
-        host.handle_packet(Time::ZERO, &packet(1, 0, header));
+        host.handle_packet(Time::ZERO, 0, &packet(1, 0, header));
     }
     host.check_bounds();
-    assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO)).count(), 10);
+    assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count(), 10);
 }
 
 fn any_packet(rng: &mut Rng, from: u32) -> super::Packet<Header> {
@@ -265,7 +265,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) {
             let _ = host.submit(now, Submit { id: id(next_id % 20), peer, bytes, kind });
         }
         let from = 1 + rng.below(sources) as u32;
-        host.handle_packet(now, &any_packet(&mut rng, from));
+        host.handle_packet(now, 0, &any_packet(&mut rng, from));
         if rng.chance(0.02) {
             host.check_bounds();
         }
@@ -279,7 +279,7 @@ fn flood(config: Config, seed: u64, packets: u32, sources: u64) {
             }
         }
         for _ in 0..rng.below(3) {
-            let _ = host.poll_transmit(now);
+            let _ = host.poll_transmit(now, 0);
         }
     }
     host.check_bounds();

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rng, Span, Submit, Time, Transport};
+use rackweave_core::{
+    Event, HostId, Kind, MessageId, Node as _, Packet, Rng, Span, Submit, Time, Transport,
+};
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header};
 
@@ -238,12 +240,12 @@ proptest! {
         for _ in 0..3000 {
             now += Span(rng.below(50_000_000));
             let packet = forge(&mut rng, start, &known_ports);
-            let _ = host.handle_packet(now, &packet);
+            let _ = host.handle_packet(now, 0, &packet);
             if host.poll_timeout().is_some_and(|at| at <= now) {
                 host.handle_timeout(now);
             }
             // A slow link: the lists must not grow for that.
-            if rng.chance(0.3) && let Some(packet) = host.poll_transmit(now) {
+            if rng.chance(0.3) && let Some(packet) = host.poll_transmit(now, 0) {
                 known_ports.push(packet.ports);
                 assert!(packet.wire_bytes <= 38 + 40 + 3000);
             }
@@ -311,12 +313,12 @@ fn a_spurious_timeout_does_nothing() {
     let id = MessageId::request(1);
     let message = Submit { id, peer: HostId(1), bytes: 100_000, kind: Kind::Request };
     host.submit(Time::ZERO, message).unwrap();
-    while host.poll_transmit(Time::ZERO).is_some() {}
+    while host.poll_transmit(Time::ZERO, 0).is_some() {}
     let deadline = host.poll_timeout();
     assert_eq!(deadline, Some(Time(Span::from_ms(1).0)));
     for us in 1..1000 {
         host.handle_timeout(Time(Span::from_us(us).0));
-        assert_eq!(host.poll_transmit(Time(Span::from_us(us).0)), None);
+        assert_eq!(host.poll_transmit(Time(Span::from_us(us).0), 0), None);
         assert_eq!(host.poll_event(), None);
         assert_eq!(host.poll_timeout(), deadline);
     }

@@ -1,6 +1,6 @@
 //! Conversations that read like a trace.
 
-use rackweave_core::{Ecn, Event, FailReason, Kind, Packet, Rate, Span, Time, Transport};
+use rackweave_core::{Ecn, Event, FailReason, Kind, Node as _, Packet, Rate, Span, Time};
 use rackweave_wire::tcp::{Body, Header};
 
 use super::net::{DELAY, Net, carries, faithful};

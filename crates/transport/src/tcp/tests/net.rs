@@ -1,7 +1,7 @@
 //! Hosts in memory, joined by whatever a test says the network does.
 
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Packet, Placement, Rate, Span, Submit, Time, Transport,
+    Event, HostId, Kind, MessageId, Node, Packet, Placement, Rate, Span, Submit, Time, Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> Net<F> {
             }
         }
         while self.free_at[index] <= self.now
-            && let Some(mut packet) = self.hosts[index].poll_transmit(self.now)
+            && let Some(mut packet) = self.hosts[index].poll_transmit(self.now, 0)
         {
             let on_link = self.link.span_of(u64::from(packet.wire_bytes));
             self.free_at[index] = self.now + on_link;
@@ -102,7 +102,7 @@ impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> Net<F> {
     pub(super) fn run_until(&mut self, end: Time) {
         loop {
             let arrival = self.on_the_way.first_key_value().map(|(key, _)| key.0);
-            let timeouts = self.hosts.iter().filter_map(Transport::poll_timeout);
+            let timeouts = self.hosts.iter().filter_map(Node::poll_timeout);
             let busy = self.free_at.iter().copied().filter(|at| *at > self.now);
             let Some(next) = timeouts.chain(busy).chain(arrival).min() else { break };
             if next > end {
@@ -132,7 +132,7 @@ impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> Net<F> {
 
     fn arrive(&mut self, packet: &Packet<Header>) {
         let index = packet.dst.0 as usize;
-        if let Placement::Store(slice) = self.hosts[index].handle_packet(self.now, packet) {
+        if let Placement::Store(slice) = self.hosts[index].handle_packet(self.now, 0, packet) {
             let key = (packet.src, slice.message, packet.dst);
             self.stored.entry(key).or_default().push((slice.offset, slice.len));
         }

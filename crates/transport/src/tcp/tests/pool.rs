@@ -1,7 +1,8 @@
 //! Connections: how they open and end, and who takes which.
 
 use rackweave_core::{
-    Event, FailReason, HostId, Kind, MessageId, Packet, Refused, Span, Submit, Time, Transport,
+    Event, FailReason, HostId, Kind, MessageId, Node as _, Packet, Refused, Span, Submit, Time,
+    Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
 
@@ -167,7 +168,7 @@ fn a_reset_counts_only_with_the_exact_sequence_number() {
         let mut packet = Packet::new(HostId(0), HostId(1), 40, header);
         packet.ports = opening.ports.rotate_left(16);
         let now = net.now;
-        let _ = net.hosts[1].handle_packet(now, &packet);
+        let _ = net.hosts[1].handle_packet(now, 0, &packet);
         assert_eq!(net.hosts[1].connections(), left, "{seq}");
     }
 }
@@ -214,7 +215,7 @@ fn a_client_that_stood_still_for_long_asks_before_it_gives_up() {
     let resumed = after(Span::from_secs(5));
     net.hosts[0].handle_timeout(resumed);
     assert_eq!(net.hosts[0].poll_event(), None);
-    let probe = net.hosts[0].poll_transmit(resumed);
+    let probe = net.hosts[0].poll_transmit(resumed, 0);
     assert!(probe.is_some_and(|packet| packet.payload().is_none()));
     assert_eq!(net.hosts[0].poll_timeout(), Some(resumed + Span::from_ms(100)));
 }

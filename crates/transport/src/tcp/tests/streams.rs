@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rackweave_core::{
-    Event, FailReason, HostId, MessageId, Packet, Rate, Refused, Span, StreamEvent, Time, Transport,
+    Event, FailReason, HostId, MessageId, Node as _, Packet, Rate, Refused, Span, StreamEvent,
+    Time, Transport,
 };
 use rackweave_wire::tcp::{Header, flags};
 
@@ -120,13 +121,13 @@ fn a_connection_in_a_used_slot_sends_no_data_before_its_handshake() {
     };
     open(&mut client, 1);
     loop {
-        let out = client.poll_transmit(Time::ZERO);
-        let back = server.poll_transmit(Time::ZERO);
+        let out = client.poll_transmit(Time::ZERO, 0);
+        let back = server.poll_transmit(Time::ZERO, 0);
         if let Some(packet) = &out {
-            server.handle_packet(Time::ZERO, packet);
+            server.handle_packet(Time::ZERO, 0, packet);
         }
         if let Some(packet) = &back {
-            client.handle_packet(Time::ZERO, packet);
+            client.handle_packet(Time::ZERO, 0, packet);
         }
         if out.is_none() && back.is_none() {
             break;
@@ -135,7 +136,7 @@ fn a_connection_in_a_used_slot_sends_no_data_before_its_handshake() {
     client.write(Time::ZERO, HostId(1), id(1), 100, false).unwrap();
     client.cancel(Time::ZERO, HostId(1), id(1));
     open(&mut client, 2);
-    let flags: Vec<(u8, bool)> = core::iter::from_fn(|| client.poll_transmit(Time::ZERO))
+    let flags: Vec<(u8, bool)> = core::iter::from_fn(|| client.poll_transmit(Time::ZERO, 0))
         .map(|packet| (packet.header.flags, packet.payload().is_some()))
         .collect();
     assert_eq!(flags, [(flags::RST, false), (flags::SYN, false)]);

@@ -11,7 +11,10 @@ fn copies(net: &mut Net) -> usize {
 }
 
 fn lost(net: &Net, host: u32) -> bool {
-    net.stations[host as usize].events.iter().any(|(_, e)| matches!(e, Event::Lost { .. }))
+    net.stations[host as usize]
+        .events
+        .iter()
+        .any(|(_, e)| matches!(e, Event::Sender(_, SenderEvent::Lost { .. })))
 }
 
 fn policies() -> [FlowConfig; 3] {

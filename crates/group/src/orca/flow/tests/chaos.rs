@@ -186,7 +186,7 @@ proptest! {
                 4 => Body::Complete { place: place(c) },
                 5 => Body::Bye { reason: Reason::Left },
                 6 => Body::End { length: small(b) },
-                7 => Body::Alone { alone: d % 2 == 0 },
+                7 => Body::Mode { detached: d % 2 == 0 },
                 8 => Body::Invite { stream: 7, place: place(c), payload: d as u16, via_agent },
                 9 => { sender.finish(now); Body::Destroy }
                 _ => Body::Create,

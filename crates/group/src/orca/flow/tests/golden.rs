@@ -4,7 +4,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
 
 use super::super::{
-    FlowConfig, Outgoing, Piece, Receiver, ReceiverEvent, Sender, SenderEvent, Standing,
+    FlowConfig, Outgoing, Piece, Receiver, ReceiverEvent, ReceiverStatus, Sender, SenderEvent,
 };
 
 const P: u64 = 1000;
@@ -78,7 +78,7 @@ fn invitation_and_start() {
     // The first joins; the start waits for the second, who refuses.
     let join = Body::Join { stream: 7, place: place(4), at: 0, limit: 1 << 20 };
     sender.handle_control(us(50), HostId(4), &join);
-    let alone = Body::Alone { alone: false };
+    let alone = Body::Mode { detached: false };
     assert_eq!(everything(&mut sender, us(50)), [Outgoing::Control(HostId(4), alone)]);
     sender.handle_control(us(60), HostId(5), &Body::Bye { reason: Reason::Refused });
     let all = everything(&mut sender, us(60));
@@ -304,8 +304,11 @@ fn one_that_says_nothing_is_detached_and_then_lost() {
     assert_eq!(log[1].1, SenderEvent::Lost { host, reason: Reason::Silent });
     assert!((3000..3400).contains(&log[1].0), "{log:?}");
     assert_eq!(head, 1 << 20, "the others were not held up");
-    let standing: Vec<_> = sender.receivers().map(|view| view.standing).collect();
-    assert_eq!(standing, [Standing::Attached, Standing::Attached, Standing::Lost(Reason::Silent)]);
+    let standing: Vec<_> = sender.receivers().map(|view| view.status).collect();
+    assert_eq!(
+        standing,
+        [ReceiverStatus::Attached, ReceiverStatus::Attached, ReceiverStatus::Lost(Reason::Silent)]
+    );
 }
 
 const fn data(offset: u64, len: u64, end: bool) -> Data {
@@ -439,7 +442,7 @@ fn a_resumed_receiver_and_one_too_late() {
     // One that lacks only what the others lack too is caught up alone, and then attached.
     sender.handle_control(us(100), HostId(2), &join(2, 16_000));
     let out = everything(&mut sender, us(100));
-    assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Alone { alone: true }));
+    assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Mode { detached: true }));
     let to_it = |offset| Outgoing::One(HostId(2), piece(offset, 1000, false, false));
     assert_eq!(out[1..], [16_000, 17_000, 18_000, 19_000].map(to_it));
     // The next tick; a probe may be due before.
@@ -487,6 +490,6 @@ fn an_empty_stream_ends_too() {
     // One that comes now is told at once.
     let join = Body::Join { stream: 7, place: place(5), at: 0, limit: 1 << 20 };
     sender.handle_control(us(400), HostId(5), &join);
-    let alone = Outgoing::Control(HostId(5), Body::Alone { alone: false });
+    let alone = Outgoing::Control(HostId(5), Body::Mode { detached: false });
     assert_eq!(everything(&mut sender, us(400)), [alone, end(5)]);
 }

@@ -152,7 +152,7 @@ fn a_sleeper_is_taken_back() {
             .iter()
             .any(|event| matches!(event.1, SenderEvent::Detached { .. }));
         assert!(slept, "it was left behind");
-        let again = net.sources[0].machine.summary().alone;
+        let again = net.sources[0].machine.summary().catch_up;
         assert!(again < 1 << 20, "{again} bytes to it alone");
         let most = 1.02 + 0.1 / link_time(64 << 20, mbps).as_secs_f64();
         assert!(ratio < most, "{ratio} of {most}");

@@ -1,0 +1,218 @@
+//! `cast send` and `cast receive` through the control socket of this host's agent, which owns the UDP port.
+
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use miette::miette;
+use rackweave_cast::control::stream::{Offered, take, wait};
+use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
+use rackweave_cast::orca::EngineError;
+use rackweave_cast::source::{Payload, Source};
+use serde_json::Value;
+
+use super::args::{ReceiveArgs, SendArgs, Target};
+use super::outcome::report;
+use super::{AGENT_SOCKET, say, size};
+use crate::{exit, print};
+
+/// Bytes written to the socket at a time.
+const PIECE: u64 = 1 << 16;
+
+/// The agent's socket, if `error` says that the UDP port is taken and an agent answers: at `socket`, or at the default.
+pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
+    let EngineError::Bind { address, source } = error else { return None };
+    if source.kind() != ErrorKind::AddrInUse {
+        return None;
+    }
+    let path = socket.unwrap_or(Path::new(AGENT_SOCKET));
+    if UnixStream::connect(path).is_ok() {
+        return Some(path.to_owned());
+    }
+    say(&format!(
+        "error: UDP port {} is in use, and no agent of this host answers at {}: give the agent's --socket, or stop \
+         the program that uses the port (a host runs one `cast receive` or `cast agent` per port)\n",
+        address.port(),
+        path.display()
+    ));
+    None
+}
+
+/// Connects and sends the request.
+fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    Ok(stream)
+}
+
+fn no_agent(path: &Path, error: &io::Error) -> u8 {
+    say(&format!("error: no agent answers at {}: {error}\n", path.display()));
+    exit::FAILED
+}
+
+/// Receives the streams that are offered to the agent.
+pub(super) fn receive(
+    args: &ReceiveArgs,
+    target: &Target,
+    path: &Path,
+    receive: &ReceiveRequest,
+) -> miette::Result<u8> {
+    if !args.group.is_empty() {
+        return Err(miette!(
+            "--group: the agent of this host owns the port and is in no group; stop the agent, or choose another port with --listen"
+        ));
+    }
+    let once = args.once;
+    // Received data is on disk already, and the agent notices that the connection is gone.
+    ctrlc::set_handler(move || {
+        std::process::exit(i32::from(if once { exit::INTERRUPTED } else { exit::DONE }));
+    })
+    .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    if !args.common.quiet && !args.common.json {
+        say(&format!("receiving at {}, through the agent of this host\n", path.display()));
+    }
+    loop {
+        let offered = match request(path, &receive.line()).and_then(wait) {
+            Ok(Ok(offered)) => offered,
+            Ok(Err(error)) => {
+                say(&format!("error: the agent at {}: {error}\n", path.display()));
+                return Ok(exit::FAILED);
+            }
+            Err(error) => return Ok(no_agent(path, &error)),
+        };
+        if once {
+            return one(args, target, offered);
+        }
+        // Streams are received concurrently.
+        let (args, target) = (args.clone(), target.clone());
+        std::thread::spawn(move || {
+            if let Err(error) = one(&args, &target, offered) {
+                say(&format!("error: {error}\n"));
+            }
+        });
+    }
+}
+
+fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<u8> {
+    #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
+    let began = Instant::now();
+    let from = offered.from;
+    let taken = take(offered, |stream| target.sink(stream));
+    let seconds = began.elapsed().as_secs_f64();
+    match taken {
+        Ok(sink) => report(args, from, sink.content().0, &sink.files(), seconds, None),
+        Err(error) => {
+            report(args, from, 0, &[], seconds, Some(&error.to_string()))?;
+            Ok(exit::FAILED)
+        }
+    }
+}
+
+/// Sends a stream through the agent and reports the result. Without a `source`, sends standard input.
+pub(super) fn send(
+    args: &SendArgs,
+    path: &Path,
+    mut send: SendRequest,
+    source: Option<Box<dyn Source>>,
+) -> miette::Result<u8> {
+    if let Some(source) = &source {
+        let length = source.end().unwrap_or(0);
+        send.records = Some(Records { stream: source.stream(), length, content: source.content() });
+    }
+    let mut stream = match request(path, &send.line()) {
+        Ok(stream) => stream,
+        Err(error) => return Ok(no_agent(path, &error)),
+    };
+    let written = match source {
+        Some(mut source) => write_records(source.as_mut(), &mut stream)?,
+        None => write_stdin(&mut stream)?,
+    };
+    // An agent that has stopped reading has sent the reason.
+    if written.is_ok() {
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
+    let mut line = String::new();
+    let answer = BufReader::new(stream).read_line(&mut line).and_then(|_| {
+        let answer: Value = serde_json::from_str(&line)?;
+        Ok(answer)
+    });
+    let answer = match (answer, written) {
+        (Ok(answer), _) => answer,
+        (Err(error), Ok(())) | (Err(_), Err(error)) => {
+            say(&format!(
+                "error: the agent at {} closed the connection: {error}\n",
+                path.display()
+            ));
+            return Ok(exit::FAILED);
+        }
+    };
+    if args.common.json {
+        print(&format!("{answer:#}\n"))?;
+    } else if !args.common.quiet {
+        print(&text(&answer))?;
+    }
+    if let Some(error) = answer["error"].as_str() {
+        say(&format!("error: {error}\n"));
+    }
+    for receiver in answer["receivers"].as_array().into_iter().flatten() {
+        let (host, state) = (&receiver["host"], &receiver["state"]);
+        if state != "complete" {
+            let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+            say(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
+        }
+    }
+    Ok(if answer["complete"] == true { exit::DONE } else { exit::FAILED })
+}
+
+/// Writes all records. The inner `Err` means that the agent has stopped reading.
+fn write_records(
+    source: &mut dyn Source,
+    stream: &mut UnixStream,
+) -> miette::Result<io::Result<()>> {
+    let (mut at, length) = (0, source.end().unwrap_or(0));
+    while at < length {
+        let len = PIECE.min(length - at);
+        let mut payload = Payload::new();
+        source.read(at, len as usize, &mut payload).map_err(|error| miette!("{error}"))?;
+        for piece in payload {
+            if let Err(error) = stream.write_all(&piece) {
+                return Ok(Err(error));
+            }
+        }
+        at += len;
+    }
+    Ok(Ok(()))
+}
+
+/// Copies standard input. The inner `Err` means that the agent has stopped reading.
+fn write_stdin(stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
+    let mut input = io::stdin().lock();
+    let mut piece = vec![0; PIECE as usize];
+    loop {
+        let len = match input.read(&mut piece) {
+            Ok(0) => return Ok(Ok(())),
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(miette!("cannot read standard input: {error}")),
+        };
+        if let Err(error) = stream.write_all(&piece[..len]) {
+            return Ok(Err(error));
+        }
+    }
+}
+
+fn text(answer: &Value) -> String {
+    let mut text = String::new();
+    for receiver in answer["receivers"].as_array().into_iter().flatten() {
+        let word = |key: &str| receiver[key].as_str().unwrap_or("?").to_owned();
+        let bytes = size(receiver["bytes"].as_u64().unwrap_or(0));
+        let seconds = receiver["wall_s"].as_f64().unwrap_or(0.0);
+        text += &format!("{}  {}  {bytes} in {seconds:.2} s\n", word("host"), word("state"));
+    }
+    if let (Some(spread), Some(bytes)) = (answer["spread"].as_str(), answer["bytes"].as_u64()) {
+        let seconds = answer["wall_s"].as_f64().unwrap_or(0.0);
+        text += &format!("{} by {spread} in {seconds:.2} s, through the agent\n", size(bytes));
+    }
+    text
+}

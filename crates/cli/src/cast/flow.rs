@@ -1,0 +1,79 @@
+//! How a file is cut into packets: payload, rate, parity.
+
+use std::net::SocketAddr;
+
+use rackweave_core::Rate;
+use rackweave_group::orca::flow::FlowConfig;
+use rackweave_group::orca::parity::MAX_CELLS;
+use rackweave_linux::sys::route_to;
+use rackweave_wire::orca::{self, Data, Header, Label, Labelled, Parity, Session};
+
+/// Bytes of the IPv4 and UDP headers.
+const IP_UDP: u32 = 28;
+
+/// Largest payload: beyond it a lost packet costs more, and throughput no longer grows.
+const MAX_PAYLOAD: u32 = 8900;
+
+/// What a user can set about a flow.
+pub(super) struct FlowArgs {
+    pub(super) mtu: Option<u32>,
+    pub(super) rate: Option<Rate>,
+    pub(super) fec: u8,
+}
+
+/// Parses `--fec`: "off", or the packets of a block.
+pub(super) fn fec_block(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        _ if text == "off" => Ok(0),
+        Ok(block @ 2..=MAX_CELLS) => Ok(block),
+        _ => Err(format!("expected \"off\" or a number from 2 to {MAX_CELLS}")),
+    }
+}
+
+impl FlowArgs {
+    /// The flow's settings for these receivers: the payload fits the smallest MTU of the routes to them.
+    pub(super) fn flow(
+        &self,
+        to: &[SocketAddr],
+        keyed: bool,
+        words: u8,
+    ) -> Result<FlowConfig, String> {
+        let mut mtu = self.mtu.unwrap_or(u32::MAX);
+        for to in to {
+            let route =
+                route_to(*to).map_err(|error| format!("{to}: no route to this host: {error}"))?;
+            if self.mtu.is_none() {
+                mtu = mtu.min(route.1);
+            }
+        }
+        // For a single receiver a retransmission is always as cheap as parity.
+        let fec_block = if to.len() > 1 { self.fec } else { 0 };
+        let header = header_bytes(keyed, words, false);
+        let longest = header_bytes(keyed, words, fec_block > 0);
+        let payload = (mtu.max(256) - IP_UDP - longest).min(MAX_PAYLOAD);
+        Ok(FlowConfig {
+            payload: payload as u16,
+            overhead: (IP_UDP + header + 38) as u16,
+            max_rate: self.rate,
+            fec_block,
+            ..FlowConfig::default()
+        })
+    }
+}
+
+/// Bytes of a data packet's header, with a label of `words` words; of a parity packet's if `parity`.
+fn header_bytes(keyed: bool, words: u8, parity: bool) -> u32 {
+    let of = Parity { index: 0, data: 0, parity: 0, last: 0 };
+    let data = Data {
+        labelled: Labelled::Host,
+        label: Label(0),
+        session: Session(0),
+        offset: 0,
+        len: 0,
+        repair: false,
+        end: false,
+        parity: parity.then_some(of),
+    };
+    // A rack label of 64 ports, at least.
+    orca::header_bytes(&Header::Data(data), words.max(2), keyed)
+}

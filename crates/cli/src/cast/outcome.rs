@@ -1,0 +1,205 @@
+//! The result of a transfer, as text and as JSON.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use rackweave_cast::orca::{ReceiverProgress, SendView};
+use rackweave_cast::sink::FileDone;
+use rackweave_group::orca::flow::{ReceiverStatus, SlowReason};
+use rackweave_group::orca::host::Spread;
+use rackweave_wire::orca::Reason;
+use serde_json::json;
+
+use super::args::{ReceiveArgs, SendArgs};
+use super::{hex, rate, say, size};
+use crate::{exit, print};
+
+/// What remains after an interrupted transfer.
+pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
+    match args.is_stdin() {
+        _ if view.receivers.iter().all(is_complete) => {
+            "interrupted: all receivers already have everything\n"
+        }
+        true => "interrupted: a transfer of standard input cannot be resumed\n",
+        false => {
+            "interrupted: receivers keep what they have; the same `cast send` resumes from there\n"
+        }
+    }
+}
+
+pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
+    receiver.status == ReceiverStatus::Completed
+}
+
+/// Why a receiver was lost, for the sender's user.
+pub(super) const fn why(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Left => "the receiver was stopped; it keeps what it has and can resume",
+        Reason::Refused => {
+            "the receiver refused the files: they exist there, its disk is full, or it takes one file only; \
+             its own messages say which"
+        }
+        Reason::Busy => "the receiver is taking another stream",
+        Reason::Unknown => "the receiver was restarted and did not come back",
+        Reason::Silent => "the receiver stopped responding",
+        Reason::Damaged => "the receiver got other bytes than were sent",
+        Reason::TooLate => "the bytes that the receiver lacks are no longer available",
+        Reason::NoLabel => "the fabric has no label for this receiver",
+    }
+}
+
+/// The result of a finished transfer.
+pub(super) struct Outcome {
+    pub(super) view: SendView,
+    pub(super) seconds: f64,
+    pub(super) spread: Spread,
+    pub(super) link_bytes: u64,
+}
+
+const fn name_of(spread: Spread) -> &'static str {
+    match spread {
+        Spread::Labels => "labels",
+        Spread::Relay => "relay",
+        Spread::Multicast => "multicast",
+        Spread::Unicast => "unicast",
+    }
+}
+
+/// A receiver's state in one or a few words, as tables and JSON show it.
+pub(super) fn state(receiver: &ReceiverProgress) -> String {
+    match receiver.status {
+        ReceiverStatus::Invited => "invited".into(),
+        ReceiverStatus::Attached => "receiving".into(),
+        ReceiverStatus::Detached => match receiver.slow_reason {
+            Some(SlowReason::Silent) => "detached (stopped responding)".into(),
+            Some(SlowReason::Window) => "detached (slow disk or reader)".into(),
+            Some(SlowReason::Rate) => "detached (slow link or host)".into(),
+            None => "catching up (joined late)".into(),
+        },
+        ReceiverStatus::Completed => "complete".into(),
+        ReceiverStatus::Lost(reason) => match reason {
+            Reason::Left => "left",
+            Reason::Refused => "refused",
+            Reason::Busy => "busy",
+            Reason::Unknown => "forgotten",
+            Reason::Silent => "silent",
+            Reason::Damaged => "damaged",
+            Reason::TooLate => "too late",
+            Reason::NoLabel => "no label",
+        }
+        .into(),
+    }
+}
+
+impl Outcome {
+    pub(super) fn json(&self) -> serde_json::Value {
+        let receivers = self.view.receivers.iter().map(|receiver| {
+            let bytes = receiver.have.saturating_sub(receiver.from);
+            let seconds = receiver.seconds.unwrap_or(self.seconds);
+            json!({
+                "host": receiver.address.to_string(), "state": state(receiver), "bytes": bytes,
+                "resumed_at": receiver.from, "wall_s": seconds,
+                "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
+                "repair_bytes": receiver.repairs,
+            })
+        });
+        let summary = &self.view.summary;
+        json!({
+            "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
+            "link_bytes": self.link_bytes, "copies": self.view.copies,
+            "repaired_bytes": summary.repaired_all + summary.repaired_one,
+            "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        let width = self.view.receivers.iter().map(|it| it.address.to_string().len()).max();
+        for receiver in &self.view.receivers {
+            let bytes = receiver.have.saturating_sub(receiver.from);
+            let seconds = receiver.seconds.unwrap_or(self.seconds);
+            let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
+            let address = receiver.address.to_string();
+            let width = width.unwrap_or(0);
+            text += &format!(
+                "{address:width$}  {:8}  {} in {seconds:.2} s, {speed}, {} retransmitted",
+                state(receiver),
+                size(bytes),
+                size(receiver.repairs),
+            );
+            if receiver.from > 0 {
+                text += &format!(", resumed at {}", size(receiver.from));
+            }
+            text += "\n";
+        }
+        let content = self.view.content.max(1);
+        text += &format!(
+            "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
+            size(self.view.content),
+            name_of(self.spread),
+            self.seconds,
+            size(self.link_bytes),
+            self.link_bytes as f64 / content as f64,
+        );
+        text
+    }
+}
+
+/// A path from the network with control characters escaped, so that a terminal does not obey them.
+fn shown(path: &Path) -> String {
+    let mut shown = String::new();
+    for letter in path.to_string_lossy().chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
+/// Reports a received stream, or why it failed.
+pub(super) fn report(
+    args: &ReceiveArgs,
+    from: SocketAddr,
+    bytes: u64,
+    files: &[FileDone],
+    seconds: f64,
+    error: Option<&str>,
+) -> miette::Result<u8> {
+    let to_stdout = args.is_stdout();
+    if args.common.json {
+        let files: Vec<_> = files
+            .iter()
+            .map(
+                |file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes, "blake3": hex(&file.hash) }),
+            )
+            .collect();
+        let document = json!({
+            "from": from.to_string(), "bytes": bytes, "wall_s": seconds,
+            "state": if error.is_some() { "failed" } else { "received" },
+            "error": error, "files": files,
+        });
+        let line = format!("{document}\n");
+        if to_stdout {
+            say(&line);
+            return Ok(exit::DONE);
+        }
+        return print(&line);
+    }
+    if let Some(error) = error {
+        say(&format!("error: {from}: {error}\n"));
+        return Ok(exit::DONE);
+    }
+    let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
+    let mut text = String::new();
+    for file in files {
+        let hash = hex(&file.hash[..8]);
+        text += &format!("{}  {}  blake3 {hash}...\n", shown(&file.path), size(file.bytes));
+    }
+    text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
+    if to_stdout {
+        say(&text);
+        return Ok(exit::DONE);
+    }
+    print(&text)
+}

@@ -1,0 +1,295 @@
+//! `rackweave cast` as users run it, on loopback.
+
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::casts::{Receiver, content, json, rackweave};
+
+#[test]
+fn files_reach_two_receivers_and_one_document_tells_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("tree");
+    std::fs::create_dir_all(source.join("sub")).unwrap();
+    std::fs::write(source.join("sub/big"), content(3_000_000)).unwrap();
+    std::fs::write(source.join("small"), b"small").unwrap();
+    let places = [folder.path().join("a"), folder.path().join("b")];
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &["--once"]));
+    let to = format!("{},{}", receivers[0].address, receivers[1].address);
+    let output =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &to, "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!(document["bytes"], 3_000_005);
+    assert_eq!(document["receivers"].as_array().unwrap().len(), 2);
+    for receiver in document["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["state"], "complete");
+    }
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert_eq!(std::fs::read(place.join("tree/sub/big")).unwrap(), content(3_000_000));
+        assert_eq!(std::fs::read(place.join("tree/small")).unwrap(), b"small");
+    }
+}
+
+#[test]
+fn a_pipe_goes_from_standard_input_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = key.to_str().unwrap();
+    let mut receiver = Receiver::start(&["--once", "--out", "-", "--key", key]);
+    let mut send = rackweave(&["send", "-", "--to", &receiver.address, "--key", key, "--quiet"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = send.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(&content(2_000_000)).unwrap());
+    let mut bytes = Vec::new();
+    receiver.child.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+    writer.join().unwrap();
+    assert!(bytes == content(2_000_000));
+    assert_eq!(send.wait().unwrap().code(), Some(0));
+    assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_killed_receiver_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("big");
+    std::fs::write(&source, content(20_000_000)).unwrap();
+    let place = folder.path().join("to");
+    let mut receiver = Receiver::into(&place, &[]);
+    let address = receiver.address.clone();
+    let mut send =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &address, "--rate", "200 Mbps"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+    let part = place.join("big.part");
+    while part.metadata().map_or(0, |meta| meta.len()) < 4_000_000 {
+        std::thread::yield_now();
+    }
+    // Both at once, in the middle, as by kill -9.
+    receiver.child.kill().unwrap();
+    receiver.child.wait().unwrap();
+    send.kill().unwrap();
+    send.wait().unwrap();
+    assert!(!place.join("big").exists());
+    let receiver = Receiver::into(&place, &[]);
+    let output =
+        rackweave(&["send", source.to_str().unwrap(), "--to", &receiver.address, "--json"])
+            .output()
+            .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(json(&output)["receivers"][0]["resumed_at"].as_u64().unwrap() > 3_000_000);
+    assert!(std::fs::read(place.join("big")).unwrap() == content(20_000_000));
+}
+
+#[test]
+fn tcp_and_a_chain_carry_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1_500_000)).unwrap();
+    // The kernel's TCP has no way to tell a port that it has chosen: it is asked for.
+    let free = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let (mut children, mut addresses) = (Vec::new(), Vec::new());
+    for name in ["a", "b"] {
+        let address = free();
+        let place = folder.path().join(name);
+        let args = ["receive", "--tcp", "--once", "--listen", &address, "--dir"];
+        let mut command = rackweave(&args);
+        children.push(command.arg(place).stdout(Stdio::null()).spawn().unwrap());
+        addresses.push(address);
+    }
+    // Until both listen.
+    let to = addresses.join(",");
+    let args = ["send", source.to_str().unwrap(), "--to", &to, "--method", "chain", "--json"];
+    let listening = |address: &String| {
+        std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&format!(
+            ":{:04X} 00000000:0000 0A",
+            address.rsplit(':').next().unwrap().parse::<u16>().unwrap()
+        ))
+    };
+    while !addresses.iter().all(listening) {
+        std::thread::yield_now();
+    }
+    let output = rackweave(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for (mut child, name) in children.into_iter().zip(["a", "b"]) {
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(folder.path().join(name).join("x")).unwrap() == content(1_500_000));
+    }
+}
+
+#[test]
+fn wrong_usage_and_silence_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, b"x").unwrap();
+    let path = path.to_str().unwrap();
+    for args in [
+        &["send", path][..],
+        &["send", "/no/such/file", "--to", "127.0.0.1"],
+        &["send", path, "--to", "127.0.0.1", "--to", "127.0.0.1"],
+        &["send", "-", path, "--to", "127.0.0.1"],
+        &["send", path, "--to", "127.0.0.1", "--key", path],
+        &["send", path, "--to", "127.0.0.1", "--spread", "relay"],
+        &["receive", "--out", "/"],
+        &["send", path, "--group", "g", "--to", "127.0.0.1"],
+        &["send", path, "--group", ""],
+        &["send", path, "--to", "127.0.0.1", "--expect", "2"],
+        &["send", path, "--to", "127.0.0.1", "--processes", "2"],
+        &["send", "-", "--to", "127.0.0.1", "--method", "unicast"],
+    ] {
+        let output = rackweave(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    }
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let nobody = {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().to_string()
+    };
+    let to = format!("{nobody},{}", silent.local_addr().unwrap());
+    let output = rackweave(&["send", path, "--to", &to]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("nothing listens at its UDP port"), "{said}");
+    assert!(said.contains("nothing came back:"), "{said}");
+    assert!(said.contains("leave from 127.0.0.1"), "{said}");
+    assert!(said.contains("ulticast to 239.255.67.22"), "{said}");
+    assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
+}
+
+/// A name that nobody else's test has.
+fn unique(folder: &Path) -> String {
+    format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
+}
+
+#[test]
+fn a_group_is_found_and_gets_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(700_000)).unwrap();
+    let name = unique(folder.path());
+    let member = ["--group", &name, "--interface", "127.0.0.1", "--once"];
+    let places = [folder.path().join("a"), folder.path().join("b")];
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &member));
+    let mut args = vec!["send", source.to_str().unwrap(), "--interface", "127.0.0.1", "--json"];
+    let nobody = rackweave(&args).args(["--group", "nobody is here"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let said = String::from_utf8(nobody.stderr).unwrap();
+    assert!(said.contains("receive --group nobody is here"), "{said}");
+    args.extend(["--group", &name, "--expect", "2"]);
+    let output = rackweave(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(json(&output)["receivers"].as_array().unwrap().len(), 2);
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(place.join("x")).unwrap() == content(700_000));
+    }
+}
+
+#[test]
+fn copies_from_several_senders_reach_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(1_500_000)).unwrap();
+    let places = ["a", "b", "c"].map(|name| folder.path().join(name));
+    let receivers = places.each_ref().map(|place| Receiver::into(place, &["--once"]));
+    let to = receivers.each_ref().map(|it| it.address.as_str()).join(",");
+    let args = ["send", source.to_str().unwrap(), "--to", &to, "--json"];
+    let many = ["--method", "unicast", "--processes", "2"];
+    let output = rackweave(&args).args(many).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!((&document["processes"], &document["copies"]), (&2.into(), &3.into()));
+    assert!(document["link_bytes"].as_u64().unwrap() > 3 * 1_500_000);
+    for (mut receiver, place) in receivers.into_iter().zip(&places) {
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+        assert!(std::fs::read(place.join("x")).unwrap() == content(1_500_000));
+    }
+}
+
+#[test]
+fn names_that_are_no_text_harm_nobody() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"a\n\x1b[31m\xff");
+    let source = folder.path().join(name);
+    std::fs::write(&source, b"x").unwrap();
+    for flag in ["--json", "--overwrite"] {
+        let place = folder.path().join(flag);
+        // With --json it does not tell its address.
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        drop(socket);
+        let mut command = rackweave(&["receive", "--once", flag, "--listen", &address, "--dir"]);
+        let mut child =
+            command.arg(&place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut receiver = Receiver { child, address, stderr };
+        let send = || {
+            let mut send = rackweave(&["send", "--to", &receiver.address, "--quiet"]);
+            send.arg(&source).stderr(Stdio::null()).status().unwrap().code()
+        };
+        // Until it listens.
+        while send() != Some(0) {}
+        let mut said = String::new();
+        receiver.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{said}");
+        assert!(!said.contains('\x1b') && said.contains("blake3"), "{said:?}");
+        assert_eq!(std::fs::read(place.join(name)).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn an_application_that_has_gone_does_not_get_the_next_stream() {
+    use std::os::unix::net::UnixStream;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let args = ["agent", "--listen", "127.0.0.1:0", "--socket", path.to_str().unwrap()];
+    let mut child = rackweave(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut receiver = Receiver { child, address: String::new(), stderr };
+    let mut line = String::new();
+    receiver.stderr.read_line(&mut line).unwrap();
+    let address = line.strip_prefix("agent at ").unwrap().split(',').next().unwrap().to_owned();
+    let wait = || {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"receive\": {}}\n").unwrap();
+        stream
+    };
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(300_000)).unwrap();
+    drop(wait());
+    let mut stream = wait();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    // Until the agent has taken note of the second, it is busy; never is the stream lost with the first.
+    loop {
+        let args = ["send", source.to_str().unwrap(), "--to", &address];
+        let output = rackweave(&args).output().unwrap();
+        if output.status.code() == Some(0) {
+            break;
+        }
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("taking another stream"), "{said}");
+    }
+    assert!(reader.join().unwrap() == content(300_000));
+    // One that can reach nobody gets its answer, and then the end, though it has not said that it has nothing more to send.
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.contains("\"complete\":false"), "{said}");
+}

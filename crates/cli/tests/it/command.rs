@@ -1,0 +1,395 @@
+//! The command as scripts see it: exit codes, standard output, files.
+
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::common::interrupt_after;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SMALL: &str = r#"
+[fabric]
+topology = "single-switch"
+hosts = 4
+
+[transport]
+name = "homa"
+
+[workload]
+arrivals = "poisson"
+sizes = "W1"
+load = 0.5
+
+[measure]
+messages = 300
+
+[sweep]
+"transport.name" = ["homa", "dctcp", "tcp"]
+seed = [1, 2]
+"#;
+
+/// A folder with a scenario in it, in which the command runs.
+struct Place(TempDir);
+
+impl Place {
+    fn new(scenario: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("small.toml"), scenario).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        command.args(args).current_dir(self.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A summary without the fields that depend on the machine.
+fn without_wall_clock(mut summary: Value) -> Value {
+    fn clear(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|key, _| {
+                    !rackweave_lab::results::WALL_CLOCK_FIELDS.contains(&key.as_str())
+                });
+                fields.values_mut().for_each(clear);
+            }
+            Value::Array(items) => items.iter_mut().for_each(clear),
+            _ => {}
+        }
+    }
+    clear(&mut summary);
+    summary
+}
+
+#[test]
+fn a_run_prints_a_table_and_writes_its_files() {
+    let place = Place::new(SMALL);
+    let output = place.run(&["run", "small.toml", "--set", "measure.messages_csv=true"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("dctcp"));
+    assert_eq!(stderr(&output), "", "progress is for terminals");
+    let folder = place.path().join("out/small");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "latency_cdf.csv",
+            "links.csv",
+            "messages.csv",
+            "points.csv",
+            "queues.csv",
+            "report.html",
+            "scenario.resolved.toml",
+            "slowdown.svg",
+            "slowdown_by_size.csv",
+            "slowdown_curve.csv",
+            "summary.json",
+        ]
+    );
+    let messages = std::fs::read_to_string(folder.join("messages.csv")).unwrap();
+    assert_eq!(messages.lines().count(), 1 + 6 * 300);
+    // Without it, the file of the first run must not stay beside the second's results.
+    assert_eq!(code(&place.run(&["run", "small.toml", "--quiet"])), 0);
+    assert!(!folder.join("messages.csv").exists());
+}
+
+#[test]
+fn json_is_one_document_with_the_fields_of_the_contract() {
+    let place = Place::new(SMALL);
+    let output = place.run(&["run", "small.toml", "--json", "--seed", "7"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let file = std::fs::read_to_string(place.path().join("out/small/summary.json")).unwrap();
+    assert_eq!(file, stdout(&output));
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&summary)[..5], ["scenario", "seed", "wall_s", "peak_rss_bytes", "points"]);
+    assert_eq!(summary["seed"], 7);
+    // --seed replaces the sweep over seeds.
+    assert_eq!(summary["points"].as_array().unwrap().len(), 3);
+    let point = &summary["points"][0];
+    assert_eq!(
+        keys(point)[..18],
+        [
+            "set",
+            "transport",
+            "label",
+            "messages",
+            "slowdown",
+            "latency_us",
+            "goodput_gbps",
+            "drops",
+            "trims",
+            "ecn_marks",
+            "queue_bytes",
+            "packet_hops",
+            "events",
+            "cpu_s",
+            "end",
+            "by_size",
+            "simulated_us",
+            "measured_us",
+        ]
+    );
+    assert_eq!(keys(&point["messages"])[..3], ["started", "completed", "failed"]);
+    assert_eq!(keys(&point["slowdown"])[..3], ["p50", "p99", "mean"]);
+    assert_eq!(keys(&point["queue_bytes"]), ["mean", "max"]);
+    assert_eq!(keys(&point["by_size"][0])[..5], ["up_to_bytes", "count", "mean", "p50", "p99"]);
+    assert_eq!(point["messages"]["completed"], 300);
+    assert_eq!(point["end"], "all done");
+    let counted: u64 = point["by_size"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bucket| bucket["count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(counted, 300);
+    assert!(point["slowdown"]["p50"].as_f64().unwrap() >= 1.0);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_jobs() {
+    let place = Place::new(SMALL);
+    let run = |args: &[&str]| -> Value {
+        let args = [&["run", "small.toml", "--json"], args].concat();
+        serde_json::from_slice(&place.run(&args).stdout).unwrap()
+    };
+    let one = without_wall_clock(run(&["--jobs", "1"]));
+    assert_eq!(one.to_string(), without_wall_clock(run(&["--jobs", "2"])).to_string());
+    assert_ne!(one["points"][0], one["points"][1], "another seed gives other results");
+}
+
+#[test]
+fn a_resolved_scenario_gives_the_same_results() {
+    let place = Place::new(SMALL);
+    let first: Value =
+        serde_json::from_slice(&place.run(&["run", "small.toml", "--json"]).stdout).unwrap();
+    let again = place.run(&["run", "out/small/scenario.resolved.toml", "--json", "--out", "again"]);
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(without_wall_clock(first)["points"], without_wall_clock(again)["points"]);
+}
+
+#[test]
+fn unfinished_messages_are_told_and_fail_the_run() {
+    let place = Place::new(SMALL);
+    let output = place.run(&[
+        "run",
+        "small.toml",
+        "--json",
+        "--set",
+        "workload={ arrivals = 'permutation', sizes = '100 MB' }",
+        "--set",
+        "measure={ time_limit = '10 ms' }",
+    ]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("4 messages were unfinished at the end (time limit)"));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let point = &summary["points"][0];
+    assert_eq!(point["messages"]["unfinished"], 4);
+    // They count with their ideal time, which they had not reached.
+    assert_eq!(point["slowdown"]["p99"], 1.0);
+    assert_eq!(point["end"], "time limit");
+}
+
+#[test]
+fn unfinished_messages_can_be_left_out_and_then_a_time_limit_is_no_failure() {
+    // At 10 Gbps, a message of 4 MB ends before 4 ms only if it does not share its receiver.
+    let place = Place::new(SMALL);
+    let run = |unfinished: &str, limit: &str| {
+        let set = format!(
+            "measure={{ warmup = '1 ms', messages = 'unlimited', time_limit = '{limit}', \
+             unfinished = '{unfinished}', size_buckets = ['1 MB'] }}"
+        );
+        let workload = "workload={ arrivals = 'poisson', load = 0.9, sizes = '4 MB' }";
+        let args =
+            ["--set", workload, "--set", &set, "--set", "transport.name=homa", "--seed", "3"];
+        let output = place.run(&[&["run", "small.toml", "--json"][..], &args].concat());
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (code(&output), stderr(&output), summary["points"][0].clone())
+    };
+    let (code, told, point) = run("leave out", "40 ms");
+    assert_eq!(code, 0, "{told}");
+    let count = |name: &str| point["messages"][name].as_u64().unwrap();
+    assert!(count("completed") > 10 && count("unfinished") > 0, "{point}");
+    assert_eq!(count("left_out"), count("unfinished"));
+    assert_eq!(point["by_size"][1]["count"], count("completed"));
+    assert_eq!(point["end"], "time limit");
+    let note = format!("{} of {} messages", count("unfinished"), count("started"));
+    assert!(told.starts_with("note: homa") && told.contains(&note), "{told}");
+    let html = std::fs::read_to_string(place.path().join("out/small/report.html")).unwrap();
+    assert!(html.contains("<dt>Left out</dt>"));
+
+    let (code, told, counted) = run("count", "40 ms");
+    assert_eq!(code, 1);
+    assert!(told.starts_with("warning: homa"), "{told}");
+    assert_eq!(counted["messages"]["left_out"], 0);
+    assert_eq!(counted["by_size"][1]["count"], counted["messages"]["started"]);
+    assert_eq!(counted["messages"]["unfinished"], point["messages"]["unfinished"]);
+    assert_eq!(counted["goodput_gbps"], point["goodput_gbps"]);
+    // Nothing but survivors: where there are none, that is no result.
+    let (code, told, _) = run("leave out", "4 ms");
+    assert!(code == 1 && told.contains("unfinished at the end (time limit)"), "{told}");
+    let (code, told, _) = run("leave out", "1001 us");
+    assert!(code == 1 && told.contains("no message started"), "{told}");
+}
+
+#[test]
+fn wrong_scenarios_and_arguments_end_with_2() {
+    let place = Place::new(&SMALL.replace("load = 0.5", "load = 5"));
+    std::fs::write(place.path().join("file"), "").unwrap();
+    let cases: [(&[&str], &str); 8] = [
+        (&["run", "small.toml"], "small.toml:"),
+        (&["run", "nosuch.toml"], "nosuch.toml"),
+        (&["run", "quickstart", "--set", "workload.laod=0.5"], "did you mean `load`?"),
+        (&["run", "quickstart", "--out", "file/below"], "cannot write results to `file/below`"),
+        (&["run", "quickstart", "--jobs", "0"], "--jobs"),
+        (&["run"], "SCENARIO.toml"),
+        (&["list", "transport"], "transports"),
+        (&["fly"], "unrecognized subcommand"),
+    ];
+    for (args, message) in cases {
+        let output = place.run(args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", stdout(&output));
+        assert_eq!(stdout(&output), "", "{args:?}");
+        assert!(stderr(&output).contains(message), "{args:?}: {}", stderr(&output));
+    }
+    assert!(!place.path().join("out").exists(), "nothing is written");
+}
+
+#[test]
+fn explain_runs_nothing() {
+    let place = Place::new(SMALL);
+    let output = place.run(&["run", "small.toml", "--explain"]);
+    assert_eq!(code(&output), 0);
+    let text = stdout(&output);
+    assert!(text.contains("4 hosts at 10 Gbps, 1 switches, 4 links"), "{text}");
+    assert!(text.contains("buffer") || text.contains("ecn_threshold"), "{text}");
+    assert!(!place.path().join("out").exists());
+    let json = place.run(&["run", "small.toml", "--explain", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["points"].as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn lists_are_tables_and_documents() {
+    let place = Place::new(SMALL);
+    let names = |topic: &str| -> Vec<String> {
+        let output = place.run(&["list", topic, "--json"]);
+        assert_eq!(code(&output), 0);
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let items = document[topic].as_array().unwrap();
+        items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        names("transports"),
+        [
+            "homa",
+            "dctcp",
+            "tcp",
+            "ndp",
+            "phost",
+            "polo",
+            "datagram",
+            "orca",
+            "cast-unicast",
+            "cast-tcp",
+            "cast-chain"
+        ]
+    );
+    assert_eq!(names("fabrics"), ["single-switch", "dumbbell", "leaf-spine", "fat-tree"]);
+    assert!(names("workloads").contains(&"W4".to_owned()));
+    let scenarios = names("scenarios");
+    assert_eq!(scenarios[..3], ["quickstart", "incast", "many-senders"]);
+    assert!(scenarios.contains(&"polo-core".to_owned()), "{scenarios:?}");
+    assert_eq!(scenarios.last().unwrap(), "small.toml");
+    let claims = names("claims");
+    assert_eq!((claims.len(), claims[0].as_str()), (29, "homa-sigcomm"));
+    let claims: Value =
+        serde_json::from_slice(&place.run(&["list", "claims", "--json"]).stdout).unwrap();
+    let scenario = claims["claims"][0]["scenario"].as_str().unwrap();
+    assert_eq!(code(&place.run(&["run", scenario, "--explain"])), 0);
+    let text = stdout(&place.run(&["list", "workloads"]));
+    assert!(text.contains("W4") && text.contains("mean 127.797 KB"), "{text}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::new(SMALL);
+    let mut child = place
+        .command(&["list", "workloads"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_before_any_point_is_finished_leaves_earlier_results() {
+    let place = Place::new(SMALL);
+    assert_eq!(code(&place.run(&["run", "small.toml", "--quiet"])), 0);
+    let file = place.path().join("out/small/summary.json");
+    let before = std::fs::read(&file).unwrap();
+    let endless = ["--set", "measure={ messages = 4_000_000_000, time_limit = '10000 s' }"];
+    let args = [&["run", "small.toml"][..], &endless].concat();
+    let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    interrupt_after(&child, Duration::ZERO);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), stdout(&output).as_str()), (130, ""));
+    assert_eq!(stderr(&output), "Interrupted: no point was finished; no files are written.\n");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_is_finished_and_ends_with_130() {
+    // The second point would take hours.
+    let place =
+        Place::new(&SMALL.replace("seed = [1, 2]", "measure.messages = [50, 4_000_000_000]"));
+    let set = ["--set", "transport.name=homa", "--set", "measure.time_limit='10000 s'"];
+    let args = [&["run", "small.toml", "--json", "--jobs", "1"][..], &set].concat();
+    let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The first point takes milliseconds.
+    interrupt_after(&child, Duration::from_secs(1));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", stderr(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["interrupted"], true);
+    let points = summary["points"].as_array().unwrap();
+    assert_eq!(points.len(), 1);
+    assert_eq!(points[0]["set"]["measure.messages"], 50);
+    let partial = std::fs::read_dir(place.path().join("out/small"))
+        .unwrap()
+        .any(|entry| entry.unwrap().file_name().to_string_lossy().ends_with(".part"));
+    assert!(!partial);
+}

@@ -1,0 +1,206 @@
+//! `rackweave cast` by labels in other ways: through the doors of agents, with a key, and with ToRs in the kernel. Without
+//! rights nothing is tested.
+
+
+use std::process::Command;
+
+use crate::common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};
+use crate::common::{now, until};
+use rackweave_core::HostId;
+use serde_json::Value;
+
+const LENGTH: usize = 30_000_000;
+
+/// The process is there when it has said this.
+fn agent(world: &World, host: u32, more: &str) -> Part {
+    let args =
+        format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
+    world.cast(host, &args).says("agent at")
+}
+
+fn document(part: &mut Part) -> Value {
+    let code = part.end();
+    let text: String = part.stdout.iter().collect();
+    let said: Vec<String> = part.stderr.iter().collect();
+    assert_eq!(code, Some(0), "{text} {said:?}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn assert_has(world: &World, host: u32) {
+    let path = world.path().join(format!("r{host}/big"));
+    assert!(std::fs::read(&path).unwrap() == content(LENGTH), "{}", path.display());
+}
+
+/// Where a host's port is its agent's, `send` and `receive` go by its socket; with labels, since it knows the fabric.
+#[test]
+fn send_and_receive_go_through_the_doors_of_agents() {
+    let Some(world) = World::make("door") else { return };
+    std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
+    let _switch = world.switch();
+    let control = world.cast(CONTROLLER, "control --json").says("controlling at");
+    let mut agents: Vec<Part> =
+        [SENDER, 4].map(|host| agent(&world, host, " --spool-limit 4MB")).into();
+    control.event(|event| event["event"] == "promoted" && event["agent"] == "10.0.0.4:6722");
+
+    // The port is taken, and there is no agent at the default socket of this machine: it is said.
+    let refused = world.cast(4, "receive --once --dir r4 --socket nowhere");
+    let said: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(said.iter().any(|line| line.contains("no agent answers at nowhere")), "{said:?}");
+    // What the agent can't give is refused.
+    std::fs::write(world.path().join("key"), "0123456789abcdef").unwrap();
+    let refused = world.cast(4, "receive --once --dir r4 --socket door4 --key key");
+    let said: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(said.iter().any(|line| line.contains("started without --key")), "{said:?}");
+    let refused = world.cast(4, "receive --once --dir r4 --socket door4 --from 192.0.2.1");
+    let said: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(said.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{said:?}");
+
+    let mut receivers = [
+        world.cast(4, "receive --once --dir r4 --socket door4 --json --from 10.0.0.0"),
+        world.receiver(5),
+        world.receiver(2),
+    ];
+    // It has knocked when the agent refuses nobody as busy: the sender asks again for so long.
+    let shown = |what: &str| {
+        let args = format!("cast sessions --socket {what} --json");
+        let mut command = world.command(&world.network.switch(), &args);
+        let shown: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        shown
+    };
+    until("it waits for a stream", || shown("door4")["waiting"] == 1);
+    let mut send =
+        world.cast(SENDER, "send big --socket door0 --to 10.0.0.4,10.0.0.5,10.0.0.2 --json");
+    let sent = document(&mut send);
+    println!("{sent:#}");
+    assert_eq!(sent["spread"], "labels", "the agent knows the fabric");
+    assert_eq!(sent["complete"], true);
+    for receiver in sent["receivers"].as_array().unwrap() {
+        assert_eq!(receiver["state"], "complete", "{sent:#}");
+    }
+    // One copy, not three (headers, repairs and pings come on top).
+    assert!(sent["link_bytes"].as_u64().unwrap() < 2 * LENGTH as u64, "{sent:#}");
+    for (receiver, host) in receivers.iter_mut().zip([4, 5, 2]) {
+        assert_eq!(receiver.end(), Some(0), "h{host}");
+        assert_has(&world, host);
+    }
+    let received: String = receivers[0].stdout.iter().collect();
+    let received: Value = serde_json::from_str(&received).unwrap();
+    assert_eq!(
+        (&received["state"], &received["from"]),
+        (&"received".into(), &"10.0.0.0:6722".into())
+    );
+
+    // An application's bytes go by labels as well, and nothing is dropped where it writes faster than the link carries.
+    let mut receivers = [3, 5].map(|host| {
+        let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --out big{host}");
+        world.cast(host, &args).says("receiving at")
+    });
+    let mut command = world.command(
+        &world.network.host(HostId(SENDER)),
+        "cast send - --socket door0 --to 10.0.0.3,10.0.0.5 --json --name app",
+    );
+    command.stdin(std::fs::File::open(world.path().join("big")).unwrap());
+    let output = command.output().unwrap();
+    let sent: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&sent["spread"], &sent["complete"]), (&"labels".into(), &true.into()), "{sent:#}");
+    for (receiver, host) in receivers.iter_mut().zip([3, 5]) {
+        assert_eq!(receiver.end(), Some(0), "h{host}");
+        assert!(std::fs::read(world.path().join(format!("big{host}"))).unwrap() == content(LENGTH));
+    }
+    for agent in &mut agents {
+        assert!(agent.child.try_wait().unwrap().is_none(), "agents stay");
+    }
+}
+
+/// The last agent of a rack is killed: whoever receives there is sent copies, and every byte arrives.
+fn a_rack_loses_its_agents(world: &World, key: &str) {
+    std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
+    let control = world.cast(CONTROLLER, &format!("control --json{key}")).says("controlling at");
+    let mut agents = [3, 5].map(|host| agent(world, host, key));
+    control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
+    control.event(|event| event["event"] == "live" && event["host"] == "10.0.0.5:6722");
+    // A receiver that is no agent, and one in the sender's rack.
+    let mut receivers = [4, 2].map(|host| {
+        let args = format!("receive --from 10.0.0.{SENDER} --once --dir r{host}{key}");
+        world.cast(host, &args).says("receiving at")
+    });
+    let to = format!("--to 10.0.0.4,10.0.0.2 --controller 10.0.0.{CONTROLLER} --json{key}");
+    let mut send = world.send(&to);
+    for agent in &mut agents {
+        let before = world.part_len(4);
+        until("some of it is there", || world.part_len(4) > before + 5_000_000);
+        let killed = now();
+        agent.child.kill().unwrap();
+        agent.child.wait().unwrap();
+        let event = control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
+        println!("{} after {} ms", event["agent"], (now() - killed).as_millis());
+    }
+    let sent = document(&mut send);
+    println!("{sent:#}");
+    assert_eq!(sent["spread"], "labels");
+    for (receiver, host) in receivers.iter_mut().zip([4, 2]) {
+        assert_eq!(receiver.end(), Some(0), "h{host}");
+        assert_has(world, host);
+    }
+}
+
+fn key(world: &World) -> &'static str {
+    std::fs::write(world.path().join("key"), [7; 32]).unwrap();
+    " --key key"
+}
+
+#[test]
+fn with_a_key_through_the_switch_in_user_space() {
+    let Some(world) = World::make("key") else { return };
+    let key = key(&world);
+    let _switch = world.switch_with(" --key-file key");
+    a_rack_loses_its_agents(&world, key);
+}
+
+/// Two racks joined by a link, each with its `ToR` in the kernel.
+fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("skipped: needs clang");
+        return None;
+    }
+    let world = World::with_fabric(test, "topology = 'dumbbell'\nleft = 3\nright = 3")?;
+    let space = world.network.switch();
+    let ip = |args: &str| {
+        let done = Command::new("ip").args(["-n", &space]).args(args.split(' ')).status();
+        assert!(done.unwrap().success(), "{args}");
+    };
+    ip("link add u0 type veth peer name u1");
+    ip("link set u0 up");
+    ip("link set u1 up");
+    std::fs::write(world.path().join("key"), [7; 32]).unwrap();
+    let tor = |rack: u32| {
+        let (mine, controller) = (3 * rack..3 * rack + 3, if rack == 0 { CONTROLLER } else { 3 });
+        let ports: Vec<String> = mine.clone().map(|host| format!("h{host}")).collect();
+        let hosts: Vec<String> = (0..HOSTS)
+            .map(|host| {
+                let port = if mine.contains(&host) { host - mine.start } else { 3 };
+                format!("02:00:00:00:00:{host:02x},10.0.0.{host},{port}")
+            })
+            .collect();
+        let (ports, hosts) = (ports.join(","), hosts.join(";"));
+        let args = format!(
+            "switch --program orca --bpf --ports {ports},u{rack} --hosts {hosts} --uplinks 3 --rack {rack} \
+             --fabric fabric.toml --controller {controller}{more}"
+        );
+        world.start(&space, &args).says("ready")
+    };
+    let tors = [0, 1].map(tor);
+    Some((world, tors))
+}
+
+#[test]
+fn tors_in_the_kernel_of_two_racks() {
+    let Some((world, _tors)) = tors("tors", "") else { return };
+    a_rack_loses_its_agents(&world, "");
+}
+
+#[test]
+fn with_a_key_through_tors_in_the_kernel() {
+    let Some((world, _tors)) = tors("ktors", " --key-file key") else { return };
+    a_rack_loses_its_agents(&world, key(&world));
+}

@@ -1,0 +1,474 @@
+//! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
+
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const INCAST: &str = r#"
+fabric = { topology = "single-switch", hosts = 4, host_link = "200 Mbps" }
+transport = { name = "homa", homa = { tick = "10 ms" } } # a machine with too much to do is no dead peer
+workload = { arrivals = "incast", sizes = "10 KB", messages_per_sender = 4 }
+measure = { verify = true, sample_every = "10 ms" }
+"#;
+
+/// Goes on until it is stopped.
+const ENDLESS: &str = r#"
+fabric = { topology = "single-switch", hosts = 3, host_link = "50 Mbps" }
+transport.name = "homa"
+workload = { arrivals = "closed-loop", sizes = "5 KB", exchange = "rpc" }
+measure = { messages = "unlimited", time_limit = "300 s" }
+"#;
+
+struct Place(TempDir);
+
+impl Place {
+    fn new(scenario: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("x.toml"), scenario).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        command.args(args).current_dir(self.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut child = self.start(args);
+        wait(&mut child);
+        child.wait_with_output().unwrap()
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn summary(&self, folder: &str) -> Value {
+        let text = std::fs::read_to_string(self.path().join(folder).join("summary.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+fn wait(child: &mut Child) {
+    let began = now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("the command does not end");
+        }
+        nap();
+    }
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Without miette's frames and line breaks.
+fn words(text: &str) -> String {
+    let kept = text.chars().map(|c| if "│╰─▶×╭·".contains(c) { ' ' } else { c });
+    kept.collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn is_root() -> bool {
+    status_of(std::process::id(), "Uid:")
+        .is_some_and(|uid| uid.split_whitespace().nth(1) == Some("0"))
+}
+
+fn may_make_namespaces() -> bool {
+    let effective = status_of(std::process::id(), "CapEff:").unwrap_or_default();
+    let bits = u64::from_str_radix(&effective, 16).unwrap_or(0);
+    let ip = Command::new("ip").arg("-Version").stdout(Stdio::null()).status();
+    bits >> 12 & 1 == 1 && bits >> 21 & 1 == 1 && ip.is_ok_and(|status| status.success())
+}
+
+fn runtime_folder() -> PathBuf {
+    if is_root() {
+        return "/run/rackweave".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir()) {
+        Some(folder) => folder.join("rackweave"),
+        None => {
+            let uid = status_of(std::process::id(), "Uid:").unwrap();
+            let uid = uid.split_whitespace().nth(1).unwrap().to_owned();
+            std::env::temp_dir().join(format!("rackweave-{uid}"))
+        }
+    }
+}
+
+/// What a coordinator has written down.
+fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
+    let files = std::fs::read_dir(runtime_folder()).ok()?.flatten();
+    files.map(|file| file.path()).find_map(|path| {
+        let entry: Value = serde_json::from_str(&std::fs::read_to_string(&path).ok()?).ok()?;
+        (entry["coordinator"]["pid"] == coordinator).then_some((path, entry))
+    })
+}
+
+/// The processes of a run: the switch, then the hosts.
+fn parts_of(entry: &Value) -> Vec<u32> {
+    let parts = entry["parts"].as_array().unwrap();
+    parts.iter().map(|part| part["pid"].as_u64().unwrap() as u32).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    status_of(pid, "State:").is_some_and(|state| !state.starts_with('Z'))
+}
+
+/// Waits until a run of three hosts is under load, and gives its file and processes.
+fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
+    let mut found = None;
+    until("all parts have been started", || {
+        found = entry_of(child.id()).filter(|(_, entry)| parts_of(entry).len() == 4);
+        found.is_some()
+    });
+    let (path, entry) = found.unwrap();
+    let parts = parts_of(&entry);
+    // A host that has a socket and sends has used some time.
+    let busy = |pid: u32| processor_time(pid) > Duration::from_millis(200);
+    until("there is load", || busy(parts[0]) || !is_alive(parts[0]));
+    (path, entry, parts)
+}
+
+fn signal(pid: u32, name: &str) {
+    let done = Command::new("kill").args([name, &pid.to_string()]).status().unwrap();
+    assert!(done.success());
+}
+
+fn namespaces(entry: &Value) -> Vec<String> {
+    let prefix = format!("rw-{}-", entry["id"].as_str().unwrap());
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    names
+        .filter_map(|name| name.file_name().into_string().ok())
+        .filter(|name| name.starts_with(&prefix))
+        .collect()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn an_incast_over_four_transports_gives_what_the_simulator_gives() {
+    let place = Place::new(INCAST);
+    let cases = "sweep.cases=[{ transport.name = 'homa' }, { transport.name = 'polo' }, \
+                 { transport.name = 'ndp', fabric.switch.trim = true }, { transport.name = 'tcp' }]";
+    let real = place.run(&["testbed", "x.toml", "--overlay", "--set", cases, "--out", "real"]);
+    assert_eq!(code(&real), 0, "{}", stderr(&real));
+    assert!(stderr(&real).contains("tcp and dctcp are Rackweave's machines"));
+    let table = String::from_utf8_lossy(&real.stdout).into_owned();
+    assert!(table.contains("homa") && table.contains("report.html"), "{table}");
+    let simulated = place.run(&["run", "x.toml", "--set", cases, "--out", "simulated"]);
+    assert_eq!(code(&simulated), 0);
+    let (real, simulated) = (place.summary("real"), place.summary("simulated"));
+    assert_eq!(keys(&real), keys(&simulated));
+    for (real, simulated) in
+        real["points"].as_array().unwrap().iter().zip(simulated["points"].as_array().unwrap())
+    {
+        assert_eq!(real["messages"], simulated["messages"], "{real:#}");
+        assert_eq!(real["messages"]["completed"], 12);
+        // Each is checked, and greetings are not counted.
+        assert_eq!(real["verified_messages"], 12);
+        assert_eq!(real["end"], "all done");
+        assert!(real["packet_hops"].as_u64().unwrap() >= 12 * 7, "the switch counts");
+        assert!(real["slowdown"]["p50"].as_f64().unwrap() >= 1.0);
+        let plain = |key: &&str| *key != "doubts";
+        let (ours, theirs) = (keys(real), keys(simulated));
+        assert!(ours.into_iter().filter(plain).eq(theirs), "the same fields");
+    }
+    for file in ["report.html", "points.csv", "links.csv", "queues.csv", "scenario.resolved.toml"] {
+        assert!(place.path().join("real").join(file).exists(), "{file}");
+    }
+    let again = place.run(&["testbed", "real/scenario.resolved.toml", "--overlay", "--quiet"]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+}
+
+#[test]
+fn what_is_sent_is_what_the_simulator_sends() {
+    let scenario = r#"
+        seed = 11
+        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+        transport = { name = "homa", over = "udp", tick = "20 ms" }
+        workload = { arrivals = "poisson", sizes = "W3", load = 0.3, exchange = "rpc" }
+        measure = { messages = 150, warmup = "20 ms", messages_csv = true, verify = true }
+    "#;
+    let place = Place::new(scenario);
+    for args in [
+        &["testbed", "x.toml", "--overlay", "--out", "real", "-q"][..],
+        &["run", "x.toml", "--out", "simulated", "-q"],
+    ] {
+        let output = place.run(args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    let started = |folder: &str| -> Vec<Vec<String>> {
+        let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
+        // point, transport, label, stream, source, destination, bytes, start.
+        let row = |line: &str| line.split(',').skip(4).take(4).map(str::to_owned).collect();
+        let mut rows: Vec<Vec<String>> = text.lines().skip(1).map(row).collect();
+        rows.sort();
+        rows
+    };
+    let simulated = started("simulated");
+    assert_eq!(simulated.len(), 150);
+    assert_eq!(started("real"), simulated, "sources, destinations, lengths and times");
+}
+
+#[test]
+fn hosts_pause_crash_and_come_back() {
+    let scenario = r#"
+        fabric = { topology = "single-switch", hosts = 3, host_link = "100 Mbps" }
+        transport = { name = "homa" }
+        workload = { arrivals = "poisson", sizes = "2 KB", load = 0.1, exchange = "rpc" }
+        faults = [{ kind = "crash", place = "host 1", from = "500 ms", until = "1000 ms" },
+                  { kind = "pause", place = "host 2", from = "1300 ms", until = "1400 ms" }]
+        measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true }
+    "#;
+    let place = Place::new(scenario);
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q"]);
+    // Messages fail, which is said by the code; no part of the testbed does.
+    assert_eq!(code(&output), 1);
+    assert!(!stderr(&output).contains("error:"), "{}", stderr(&output));
+    let text = std::fs::read_to_string(place.path().join("o/messages.csv")).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    let of = |host: &str, outcome: &str, from: f64, until: f64| {
+        let fits = |row: &&Vec<&str>| {
+            let start: f64 = row[7].parse().unwrap();
+            row[4] == host && row[11] == outcome && start >= from && start < until
+        };
+        rows.iter().filter(fits).count()
+    };
+    assert!(of("1", "completed", 0.0, 490e3) > 10);
+    assert!(of("1", "host crashed", 600e3, 950e3) > 10, "what starts while it is down");
+    assert_eq!(of("1", "completed", 700e3, 950e3), 0);
+    assert!(of("1", "completed", 1500e3, 2400e3) > 10, "its next life");
+    assert!(of("0", "completed", 1500e3, 2400e3) > 10);
+    assert!(of("2", "completed", 1500e3, 2400e3) > 10, "it goes on after the pause");
+}
+
+#[test]
+fn a_killed_part_is_named_and_nothing_stays() {
+    let place = Place::new(ENDLESS);
+    for (part, name) in [(0, "the switch"), (2, "host 1")] {
+        let mut child = place.start(&["testbed", "x.toml", "--overlay", "--out", "o"]);
+        let (path, _, parts) = under_load(&child);
+        signal(parts[part], "-KILL");
+        wait(&mut child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 1);
+        let said = stderr(&output);
+        let process = parts[part];
+        let expected = format!("{name} (process {process}) was killed by signal 9");
+        assert!(said.contains(&expected), "{said}");
+        assert!(parts.iter().all(|part| !is_alive(*part)));
+        assert!(!path.exists());
+        assert!(!place.path().join("o/summary.json").exists());
+    }
+}
+
+#[test]
+fn parts_die_with_their_coordinator() {
+    let place = Place::new(ENDLESS);
+    let mut child = place.start(&["testbed", "x.toml", "--overlay"]);
+    let (path, _, parts) = under_load(&child);
+    // One that does not look at anything any more.
+    signal(parts[3], "-STOP");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("all parts are gone", || parts.iter().all(|part| !is_alive(*part)));
+    let place = Place::new(INCAST);
+    let output = place.run(&["testbed", "x.toml", "--overlay", "-q"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(!path.exists(), "the next run, if none before, has removed it");
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_finished() {
+    let sweep = "sweep.measure.time_limit=['100 ms', '300 s']";
+    let place = Place::new(ENDLESS);
+    let args = ["testbed", "x.toml", "--overlay", "--out", "o", "--set", sweep];
+    let mut child = place.start(&args);
+    let mut found = None;
+    let (first, _, _) = under_load(&child);
+    until("the second point", || {
+        found = entry_of(child.id())
+            .filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
+        found.is_some()
+    });
+    signal(child.id(), "-INT");
+    wait(&mut child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", stderr(&output));
+    let summary = place.summary("o");
+    assert_eq!(summary["interrupted"], true);
+    assert_eq!(summary["points"].as_array().unwrap().len(), 1);
+    let (path, entry) = found.unwrap();
+    assert!(!path.exists() && parts_of(&entry).iter().all(|part| !is_alive(*part)));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_made() {
+    let place = Place::new(INCAST);
+    let refused = |sets: &[&str], says: &str| {
+        let mut args = vec!["testbed", "x.toml", "--overlay", "--out", "o"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let output = place.run(&args);
+        let said = words(&stderr(&output));
+        assert!(said.contains(says), "{sets:?}: {said}");
+        assert_eq!(code(&output), 2);
+        assert!(!place.path().join("o").exists());
+    };
+    refused(&["workload.exchange='stream'"], "the testbed has no workloads on streams");
+    refused(&["workload.application.per_rpc='1 us'"], "real applications take the time they take");
+    refused(&["measure.capture=['host 1 sends']"], "does not capture packets");
+    refused(&["transport={ name = 'tcp', congestion = 'bbr' }"], "BBR is the kernel's");
+    refused(&["fabric.hosts=65"], "65 hosts are 65 processes: the testbed takes 64 at most");
+    refused(&["fabric.host_link='100 Gbps'"], "packets a second on the fabric's links");
+    refused(&["workload.sizes='1 GB'"], "the testbed takes 134217728 at most");
+    refused(&["transport.name='ndp'"], "NDP needs switches that trim");
+    refused(&["testbed.tpc='kernel'"], "unknown key `tpc`");
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'permutation', sizes = '1 KB' }]";
+    refused(&[background], "in the overlay all streams must use the same transport");
+    let other =
+        place.run(&["run", "x.toml", "--set", "transport={ name = 'tcp', congestion = 'bbr' }"]);
+    assert_eq!(code(&other), 2);
+    assert!(words(&stderr(&other)).contains("BBR is the kernel's alone"), "{}", stderr(&other));
+    if !may_make_namespaces() {
+        let output = place.run(&["testbed", "x.toml"]);
+        assert_eq!(code(&output), 2);
+        assert!(words(&stderr(&output)).contains("--overlay"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
+    if !may_make_namespaces() {
+        println!("skipped: needs CAP_NET_ADMIN");
+        return;
+    }
+    let place = Place::new(INCAST);
+    let cases = "sweep.cases=[{ transport.name = 'homa' }, \
+                 { transport = { name = 'homa', label = 'fair' }, testbed.nic = 'fair' }, \
+                 { transport = { name = 'tcp', congestion = 'bbr' } }]";
+    let background =
+        "background=[{ transport = { name = 'tcp' }, arrivals = 'closed-loop', sizes = '3 KB' }]";
+    let args = ["testbed", "x.toml", "--set", cases, "--set", background, "--out", "o", "-q"];
+    let output = place.run(&args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let summary = place.summary("o");
+    for point in summary["points"].as_array().unwrap() {
+        assert_eq!(point["messages"]["completed"], 12, "{point:#}");
+        assert!(point["background"][0]["messages"]["completed"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn namespaces_of_a_killed_run_are_removed_by_the_next() {
+    if !may_make_namespaces() {
+        println!("skipped: needs CAP_NET_ADMIN");
+        return;
+    }
+    let place = Place::new(ENDLESS);
+    let mut child = place.start(&["testbed", "x.toml"]);
+    let (path, entry, parts) = under_load(&child);
+    assert_eq!(namespaces(&entry).len(), 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("all parts are gone", || parts.iter().all(|part| !is_alive(*part)));
+    let mut next = place.start(&["testbed", "x.toml"]);
+    let (next_path, next_entry, _) = under_load(&next);
+    assert!(!path.exists() && namespaces(&entry).is_empty());
+    signal(next.id(), "-INT");
+    wait(&mut next);
+    assert!(!next_path.exists() && namespaces(&next_entry).is_empty());
+}
+
+const CAST: &str = r#"
+fabric = { topology = "single-switch", hosts = 5, host_link = "100 Mbps" }
+workload.cast = { receivers = 4, files = "300 KB" }
+transport = { name = "orca", orca = { spread = "multicast", patience = "60 s" } }
+measure = { time_limit = "120 s" }
+"#;
+
+#[test]
+fn files_reach_all_receivers_over_every_scheme() {
+    if !may_make_namespaces() {
+        println!("skipped: needs CAP_NET_ADMIN");
+        return;
+    }
+    let place = Place::new(CAST);
+    let cases = "sweep.cases=[\
+                 { transport.name = 'orca', workload.cast.files = ['300 KB', '1 B', '70 KB'] }, \
+                 { transport.name = 'orca', transport.orca.spread = 'unicast' }, \
+                 { transport.name = 'orca', transport.orca.spread = 'relay', workload.cast.receivers = [1, 4] }, \
+                 { transport.name = 'cast-tcp' }, \
+                 { transport.name = 'cast-chain' }]";
+    let output = place.run(&["testbed", "x.toml", "--set", cases, "--out", "real", "-q"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let points = place.summary("real")["points"].clone();
+    let points = points.as_array().unwrap();
+    for (point, (files, receivers, bytes)) in points.iter().zip([
+        (3, 4, 370_001.0),
+        (1, 4, 300_000.0),
+        (1, 2, 300_000.0),
+        (1, 4, 300_000.0),
+        (1, 4, 300_000.0),
+    ]) {
+        let cast = &point["cast"];
+        assert_eq!(point["end"], "all done", "{point:#}");
+        assert_eq!(
+            (&cast["missing_bytes"], &cast["wrong_bytes"]),
+            (&0.into(), &0.into()),
+            "{point:#}"
+        );
+        assert_eq!(point["messages"]["completed"], files * receivers, "{point:#}");
+        let took = cast["execution_us"].as_f64().unwrap();
+        for receiver in cast["receivers"].as_array().unwrap() {
+            assert_eq!(receiver["files"], files);
+            assert!(receiver["completed_us"].as_f64().unwrap() > 0.0);
+        }
+        // No faster than the link, with the burst that the token bucket lets through.
+        assert!(took >= (bytes - 20_000.0) * 8.0 / 100.0, "{took}");
+    }
+    // Lost packets go again, and a busy machine may lose many: no more is certain than what must cross the link once.
+    let copies = |nth: usize| points[nth]["cast"]["copies"].as_f64().unwrap();
+    assert!(copies(0) >= 1.0 && copies(1) >= 4.0 && copies(3) >= 4.0 && copies(4) >= 1.0);
+    assert!(copies(4) < copies(3), "a chain's sender sends one copy");
+    let refused = |sets: &[&str], says: &str| {
+        let mut args = vec!["testbed", "x.toml", "--out", "o"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let output = place.run(&args);
+        let said = words(&stderr(&output));
+        assert!(said.contains(says), "{sets:?}: {said}");
+        assert_eq!(code(&output), 2);
+    };
+    let labels = "transport={ name = 'orca', spread = 'labels' }";
+    refused(&[labels, "workload.cast.receivers=3"], "the testbed's hosts have no labels");
+    refused(&["transport.name='cast-unicast'"], "the testbed has no cast-unicast");
+    refused(&["workload.cast.cpu.copy_rate='8 Gbps'"], "[workload.cast.cpu] is simulated");
+    refused(&["workload.cast.files='1 GB'"], "the testbed takes 134217728 at most");
+    refused(&["workload.cast.processes=2"], "one port and one process");
+}
+
+#[test]
+fn the_overlay_carries_no_files_to_many() {
+    let place = Place::new(CAST);
+    let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o"]);
+    assert_eq!(code(&output), 2);
+    let said = words(&stderr(&output));
+    assert!(said.contains("the overlay carries no files to many"), "{said}");
+}

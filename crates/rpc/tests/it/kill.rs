@@ -1,0 +1,234 @@
+//! Servers that die and come back: processes of their own, which are killed.
+
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use crate::common::{PATIENCE, drained, node, transports};
+use rackweave_rpc::{CallError, Client, Incoming, Node, NodeConfig, Peer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+/// What the server's process is told: the transport's name and its address.
+const ROLE: &str = "RACKWEAVE_RPC_TEST_SERVER";
+
+/// For calls that are under way when their server is killed: it must have got them before.
+const KILLED_CALL: Duration = Duration::from_secs(8);
+
+/// A server that is killed when this is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(transport: &str, address: SocketAddr) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server_process"])
+            .env(ROLE, format!("{transport} {address}"))
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test: the server, when this program is started as one.
+#[tokio::test]
+async fn server_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (name, address) = role.split_once(' ').unwrap();
+    let (_, transport) = transports().into_iter().find(|(known, _)| *known == name).unwrap();
+    let config = NodeConfig::new(transport, address.parse().unwrap());
+    let node = Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap();
+    let server = node.server();
+    let mut kept = Vec::new();
+    while let Some(incoming) = server.next().await {
+        match incoming {
+            // Never answered.
+            Incoming::Request(request) if request.bytes().starts_with(b"hold") => {
+                kept.push(request);
+            }
+            Incoming::Request(request) if request.bytes().starts_with(b"held") => {
+                request.respond(kept.len().to_string()).await.unwrap();
+            }
+            // Answered by the second life only.
+            Incoming::Request(request) if request.bytes().starts_with(b"pid") => {
+                let pid = std::process::id().to_string();
+                request.respond(pid).await.unwrap();
+            }
+            Incoming::Stream(mut stream) => {
+                tokio::spawn(async move {
+                    let mut buffer = [0; 1000];
+                    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                        stream.write_all(&buffer[..read]).await.unwrap();
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Nobody else's, now and later: an address of loopback by this process and its calls, and a port that the
+/// system gives to nobody by itself.
+fn own_address() -> SocketAddr {
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    assert!(call < 127, "there are so many addresses");
+    SocketAddr::from(([127, 128 + call, middle, low], 10_000 + u16::from(high)))
+}
+
+/// Waits until the server has got so many calls that it does not answer.
+async fn until_held(client: &Client, peer: Peer, count: usize) {
+    let waits = async {
+        loop {
+            let call = client.call(peer, "held").deadline(Duration::from_secs(2));
+            if call.await.is_ok_and(|held| held == count.to_string()) {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, waits).await.unwrap();
+}
+
+/// The server's process id, once it is up.
+async fn pid(client: &Client, peer: Peer) -> String {
+    let waits = async {
+        loop {
+            let call = client.call(peer, "pid").deadline(Duration::from_secs(2));
+            if let Ok(pid) = call.await {
+                return String::from_utf8(pid.to_vec()).unwrap();
+            }
+        }
+    };
+    timeout(PATIENCE, waits).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_again() {
+    let mut all = JoinSet::new();
+    for (name, transport) in transports() {
+        all.spawn(async move {
+            let address = own_address();
+            let mut server = Server::start(name, address);
+            let here = node(&transport);
+            let (client, peer) = (here.client(), here.peer(address));
+            let first = pid(&client, peer).await;
+
+            // Killed, and not restarted.
+            let call = tokio::spawn(client.call(peer, "hold").deadline(KILLED_CALL).into_future());
+            until_held(&client, peer, 1).await;
+            server.kill();
+            let began = Instant::now();
+            let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
+            // The kernel tells at once that the process has gone.
+            let clear = matches!(
+                error,
+                CallError::Deadline { .. }
+                    | CallError::PeerSilent { .. }
+                    | CallError::PeerForgot { .. }
+            );
+            eprintln!("{name}: killed: {error} after {:?}", began.elapsed());
+            assert!(clear, "{name}: {error}");
+            assert!(!error.is_safe_to_retry());
+
+            // A new one at the same place.
+            let mut server = Server::start(name, address);
+            let second = pid(&client, peer).await;
+            assert_ne!(first, second, "{name}");
+
+            // Killed and restarted in mid-call.
+            let hold = client.call(peer, "hold").deadline(PATIENCE * 2);
+            let hold = tokio::spawn(hold.into_future());
+            let again = client.call(peer, "hold again").idempotent().deadline(KILLED_CALL);
+            let again = tokio::spawn(again.into_future());
+            until_held(&client, peer, 2).await;
+            server.kill();
+            let _server = Server::start(name, address);
+            let error = timeout(PATIENCE, hold).await.unwrap().unwrap().unwrap_err();
+            let clear = matches!(
+                error,
+                CallError::PeerRestarted { .. }
+                    | CallError::PeerForgot { .. }
+                    | CallError::PeerSilent { .. }
+            );
+            eprintln!("{name}: restarted: {error}");
+            assert!(clear, "{name}: {error}");
+            again.await.unwrap().unwrap_err();
+            let third = pid(&client, peer).await;
+            assert_ne!(second, third, "{name}");
+            drained(&here).await;
+        });
+    }
+    all.join_all().await;
+}
+
+#[tokio::test]
+async fn a_call_that_may_be_made_again_is_answered_by_the_next_life() {
+    let mut all = JoinSet::new();
+    for (name, transport) in transports() {
+        all.spawn(async move {
+            let address = own_address();
+            let here = node(&transport);
+            let (client, peer) = (here.client(), here.peer(address));
+            let mut server = Server::start(name, address);
+            let first = pid(&client, peer).await;
+            server.kill();
+            // Sent to a server that is down, and made again when it is back.
+            let call = client.call(peer, "pid").idempotent().deadline(PATIENCE);
+            let call = tokio::spawn(call.into_future());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let _server = Server::start(name, address);
+            let second = call.await.unwrap().unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_ne!(second, first, "{name}");
+        });
+    }
+    all.join_all().await;
+}
+
+#[tokio::test]
+async fn a_killed_server_fails_its_streams() {
+    let mut all = JoinSet::new();
+    for (name, transport) in crate::common::streaming() {
+        all.spawn(async move {
+            let address = own_address();
+            let here = node(&transport);
+            let (client, peer) = (here.client(), here.peer(address));
+            let mut server = Server::start(name, address);
+            pid(&client, peer).await;
+            let mut stream = client.stream(peer).unwrap();
+            stream.write_all(b"hello").await.unwrap();
+            let mut back = [0; 5];
+            stream.read_exact(&mut back).await.unwrap();
+            server.kill();
+            let _server = Server::start(name, address);
+            // Writing goes on until the failure is known.
+            let failed = async {
+                loop {
+                    if let Err(error) = stream.write_all(b"hello?").await {
+                        return error;
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let error = timeout(PATIENCE, failed).await.unwrap();
+            assert!(error.to_string().contains(&address.ip().to_string()), "{name}: {error}");
+            drop(stream);
+            drained(&here).await;
+        });
+    }
+    all.join_all().await;
+}
