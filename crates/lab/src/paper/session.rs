@@ -34,11 +34,11 @@ pub struct Session {
 /// What became of a claim; the fields of `claims.json` are a contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimResult {
-    /// Its name.
+    /// Name of the claim, as `--claim` takes it.
     pub id: String,
-    /// Whose claim it is.
+    /// The system that the claim is about.
     pub system: String,
-    /// In a sentence.
+    /// The claim in a sentence.
     pub claim: String,
     /// Source in the paper.
     pub source: String,

@@ -5,7 +5,6 @@ use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
-use serde::de::Error;
 
 use super::super::de::{self, DeError};
 use super::super::keys::{self, Choice, Place, keys, read_label};
@@ -13,7 +12,7 @@ use super::super::problem::{Problem, SweptKeys};
 use super::super::tcp::TcpKeys;
 use super::super::transport;
 use super::super::tree::{Entry, Node, Origin, Table, Value};
-use super::super::values::{AboveZero, Unit};
+use super::super::values::{AboveZero, AtMost, Unit};
 use crate::cast::{OrcaScheme, Scheme, SpreadBy};
 use crate::error::nearest;
 
@@ -115,7 +114,8 @@ keys! {
         patience: Unit<Span> => patience,
         max_rate: AboveZero<Rate> => max_rate,
         status_interval: AboveZero<Span> => status_interval,
-        fec_block: ParityBlock => fec_block,
+        // 0: no parity.
+        fec_block: AtMost<{ MAX_CELLS as u32 }, u8> => fec_block,
     }
 }
 
@@ -131,27 +131,6 @@ keys! {
     struct StreamKeys {
         socket: AboveZero<Bytes>,
         chunk: AboveZero<Bytes>,
-    }
-}
-
-/// Packets of a block that have parity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ParityBlock(u8);
-
-impl<'de> Deserialize<'de> for ParityBlock {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match u8::deserialize(from)? {
-            block if block > MAX_CELLS => {
-                Err(D::Error::custom(format_args!("is at most {MAX_CELLS}; 0: no parity")))
-            }
-            block => Ok(Self(block)),
-        }
-    }
-}
-
-impl From<ParityBlock> for Option<u8> {
-    fn from(block: ParityBlock) -> Self {
-        Some(block.0)
     }
 }
 
