@@ -50,7 +50,7 @@ pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
     if text.parse() == Ok(value) { text } else { value.exact() }
 }
 
-impl From<Unit<Span>> for Span {
+impl From<Unit<Self>> for Span {
     fn from(value: Unit<Self>) -> Self {
         value.0
     }
