@@ -134,7 +134,7 @@ impl State {
         self.streams.entries.insert(key, Entry::default());
     }
 
-    /// The next bytes of a stream, at max `max`; `None`: it has ended.
+    /// The next bytes of a stream, at most `max`; `None`: it has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,
