@@ -5,4 +5,4 @@
 #[path = "../../crates/wire/tests/checks/mod.rs"]
 mod checks;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::tcp(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::header::<rackweave_wire::tcp::Header>(bytes));

@@ -1,8 +1,8 @@
-//! What one would do without Orca, with the same streams and hashes: the kernel's TCP to each receiver, or from each
-//! receiver to the next.
+//! The alternative without Orca, for comparison, with the same streams and hashes: the kernel's TCP to each receiver, or along
+//! a chain of receivers.
 //!
-//! A connection carries a line, `rackweave-cast 1 STREAM`, and for a chain the addresses of those behind, then the
-//! stream. Back comes a line for each receiver, nearest first: `ok` or what went wrong.
+//! A connection carries a line, `rackweave-cast 1 STREAM` and for a chain the addresses of the receivers behind, then the
+//! stream. The answer is a line for each receiver, nearest first: `ok` or an error.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,20 +16,20 @@ const HELLO: &str = "rackweave-cast 1";
 /// The longest first line.
 const MAX_LINE: u64 = 1 << 16;
 
-/// Bytes that are moved at a time.
+/// Bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
 
-/// A peer of which nothing is heard for so long is given up.
+/// How long a silent peer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A stream that was taken.
+/// The result of receiving a stream.
 #[derive(Debug)]
 pub struct Taken {
-    /// From where.
+    /// The address of the sender.
     pub from: SocketAddr,
-    /// Its files.
+    /// The complete files.
     pub files: Vec<FileDone>,
-    /// Why it could not be.
+    /// Why it has failed.
     pub error: Option<String>,
 }
 
@@ -37,11 +37,11 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Sends a stream over one connection to the first of these, and through it to the others. What each says comes back, as far
-/// as it does, with the time that took.
+/// Sends a stream over one connection to the first receiver, and along a chain to the others. Returns the answer of each
+/// receiver and when it came.
 ///
 /// # Errors
-/// What the system says.
+/// If the stream cannot be read or written.
 pub fn send(
     source: &mut dyn Source,
     to: &[SocketAddr],
@@ -82,10 +82,10 @@ pub fn send(
     Ok(results.collect())
 }
 
-/// Takes one connection's stream into the sink that `sink` makes for it.
+/// Accepts one connection and receives its stream into the sink that `sink` makes for it.
 ///
 /// # Errors
-/// What the system says, of the listener.
+/// If the listener fails.
 pub fn take(
     listener: &TcpListener,
     admits: impl Fn(SocketAddr) -> bool,
@@ -136,7 +136,7 @@ fn serve(
         }
     }
     let mut sink = make(stream);
-    // A stream over TCP begins at its beginning.
+    // TCP cannot resume a stream.
     if let Ok(it) = &sink
         && it.begins_at() > 0
     {
@@ -174,7 +174,7 @@ fn serve(
     if let Some(stream) = next {
         stream.shutdown(std::net::Shutdown::Write)?;
         stream.set_read_timeout(Some(PATIENCE * 6))?;
-        // Those behind that say nothing are told by the connection's end.
+        // Without an answer, the end of the connection informs the sender.
         let _ = stream.take(MAX_LINE).read_to_string(&mut answer);
     } else if let Some(broken) = broken {
         answer += &format!("{broken}\n");

@@ -1,18 +1,58 @@
-//! Files and streams to many hosts: Orca ([`rackweave_group::orca`]) over sockets.
+//! Files and byte streams to many hosts at once: Orca ([`rackweave_group::orca`]) over sockets.
 //!
-//! - [`mod@format`]: the records in a stream: files, chunks, hashes.
-//! - [`baseline`]: the same over TCP, to compare.
-//! - [`door`]: applications of this machine, by a Unix socket.
-//! - [`engine`]: Orca's machines over sockets.
-//! - [`source`], [`sink`]: where a stream comes from, and where it goes.
+//! A [`source`] is read as one stream of records ([`mod@format`]): files, their chunks, and hashes of both. An [`orca::Engine`] carries the
+//! stream to any number of receivers, each of which writes it to a [`sink`]. Files keep what has been verified across interruptions
+//! ([`store`]).
+//!
+//! ```
+//! use rackweave_cast::orca::{Accept, Decision, Engine, EngineConfig, EngineEvent};
+//! use rackweave_cast::sink::{Folder, FolderConfig, Sink};
+//! use rackweave_cast::source::Files;
+//! use rackweave_group::orca::flow::FlowConfig;
+//! use rackweave_group::orca::host::Spread;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (from, to) = (tempfile::tempdir()?, tempfile::tempdir()?);
+//! # let folder = to.path().to_owned();
+//! // The receiver writes every stream that it is offered into a folder.
+//! let accept: Accept = Box::new(move |offer| {
+//!     let config = FolderConfig { folder: folder.clone(), ..FolderConfig::default() };
+//!     let stream = offer.stream;
+//!     Decision::Take(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
+//! });
+//! let mut receiver = Engine::new(EngineConfig::new("127.0.0.1:0".parse()?), Some(accept))?;
+//!
+//! let path = from.path().join("greeting");
+//! std::fs::write(&path, "hello")?;
+//! let mut sender = Engine::new(EngineConfig::new("127.0.0.1:0".parse()?), None)?;
+//! let host = sender.add_peer(receiver.local_addr());
+//! let files = Box::new(Files::new(&[path])?);
+//! sender.open(files, &[host], Spread::Unicast, FlowConfig::default())?;
+//!
+//! let files = loop {
+//!     sender.turn()?;
+//!     receiver.turn()?;
+//!     match receiver.poll_event() {
+//!         Some(EngineEvent::Received { files, .. }) => break files,
+//!         Some(EngineEvent::ReceiveFailed { reason, .. }) => panic!("{reason:?}"),
+//!         _ => {}
+//!     }
+//! };
+//! assert_eq!(std::fs::read(&files[0].path)?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`control`] is how local applications use an engine that another process runs, and [`baseline`] sends the same streams over TCP, to
+//! compare.
 
 pub mod baseline;
-pub mod door;
-pub mod engine;
+pub mod control;
 pub mod format;
+pub mod orca;
 pub mod sink;
 pub mod source;
+pub mod store;
 mod wake;
 
-pub use engine::Engine;
 pub use wake::Waker;

@@ -1,4 +1,4 @@
-//! Waking the thread that waits for sockets.
+//! Waking a thread that waits for sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,21 +11,21 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Waker(pub(crate) Arc<OwnedFd>);
 
 impl Waker {
-    /// A new one.
+    /// Creates the eventfd behind it.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)))
     }
 
-    /// Has the engine look.
+    /// Makes the engine's next wait, or the present one, return at once.
     pub fn wake(&self) {
-        // A counter that is full has woken already.
+        // A counter that is full has the same effect.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets that it was woken; whether it was.
+    /// Resets it; returns whether it was used.
     pub fn clear(&self) -> bool {
         rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
     }

@@ -5,8 +5,8 @@ mod checks;
 use std::fs;
 use std::path::PathBuf;
 
-use rackweave_cast::engine::GroupMessage;
 use rackweave_cast::format::{self, FileHeader};
+use rackweave_cast::orca::GroupMessage;
 
 fn corpus(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", target].iter().collect()

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_lab::list::{self, Topic};
+use rackweave_lab::output::OutputDir;
 use rackweave_lab::paper::{ClaimResults, Request, Session};
-use rackweave_lab::results::files::OutputFolder;
 
 use crate::args::PaperArgs;
 use crate::progress::Progress;
@@ -33,7 +33,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         });
     }
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out/papers"));
-    let out = OutputFolder::prepare(&out)?;
+    let out = OutputDir::prepare(&out)?;
     stop_on_ctrl_c(&session, Session::is_cancelled, Session::cancel)?;
     let progress = Progress::start(&session, Session::progress, true);
     let results = session.run(args.jobs.map(usize::from), &out, &command_line(args));

@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use miette::Context;
+use rackweave_lab::output::OutputDir;
 use rackweave_lab::report::table::Style;
 use rackweave_lab::results::PointFailure;
-use rackweave_lab::results::files::OutputFolder;
 use rackweave_lab::{Batch, Results, Scenario};
 
 use crate::args::RunArgs;
@@ -23,7 +23,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     if args.explain {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
-    let out = OutputFolder::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
+    let out = OutputDir::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
     let command = command_with(&args, &[], scenario.seed);
     let batch = Arc::new(Batch::new(scenario));
     stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
 pub(crate) fn finish(
     scenario: &Scenario,
     results: &Results,
-    out: &OutputFolder,
+    out: &OutputDir,
     command: &str,
     (json, quiet): (bool, bool),
 ) -> miette::Result<()> {
@@ -108,7 +108,7 @@ pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
     .wrap_err("cannot listen for Ctrl-C")
 }
 
-fn table(results: &Results, out: &OutputFolder) -> String {
+fn table(results: &Results, out: &OutputDir) -> String {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]

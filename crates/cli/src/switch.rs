@@ -13,11 +13,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::{Context, IntoDiagnostic, miette};
 use rackweave_core::{Bytes, HostId, Rate, Span, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::Hosts;
-use rackweave_linux::switch::{Control, Edge, ProgramConfig, Switch, SwitchConfig};
+use rackweave_lab::systems::{ProgramName, Systems};
+use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
     Topology, TrimConfig,
@@ -76,7 +78,7 @@ pub(crate) struct SwitchArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     sets: Vec<String>,
     /// What the switches do beyond forwarding: follow Orca's labels, and copy its packets.
-    #[arg(long, value_enum, default_value_t = ProgramName::Plain)]
+    #[arg(long, default_value = ProgramName::default().describe().0, value_parser = program_names())]
     program: ProgramName,
     /// The host of Orca's controller (with --bpf: its port): of others the switches take no orders.
     #[arg(long, value_name = "N")]
@@ -141,13 +143,16 @@ pub(crate) struct SwitchArgs {
     metrics: Option<String>,
 }
 
-/// What switches do beyond forwarding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ProgramName {
-    /// Nothing.
-    Plain,
-    /// Orca: multicast by labels in packets.
-    Orca,
+/// Reads the name of a program.
+fn program_names() -> impl TypedValueParser<Value = ProgramName> {
+    let values = ProgramName::ALL.map(|name| {
+        let (name, help) = name.describe();
+        PossibleValue::new(name).help(help)
+    });
+    PossibleValuesParser::new(values).map(|text| {
+        let mut names = ProgramName::ALL.into_iter();
+        names.find(|name| name.describe().0 == text).unwrap_or_default()
+    })
 }
 
 /// "500 KB", or "65 packets" of full size.
@@ -236,7 +241,7 @@ fn say(text: &str) {
 }
 
 /// Says on stderr where each host is to send to.
-fn say_where(args: &SwitchArgs, switch: &Switch) {
+fn say_where(args: &SwitchArgs, switch: &Switch<Systems>) {
     let mut stderr = std::io::stderr().lock();
     let ports = switch.udp_ports();
     for (host, port) in ports.iter().enumerate() {
@@ -250,7 +255,7 @@ fn say_where(args: &SwitchArgs, switch: &Switch) {
     }
 }
 
-fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig> {
+fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig<Systems>> {
     let (fabric, mut faults, seed) = match &args.fabric {
         Some(name) => fabric_of(name, &args.sets)?,
         None => (single_switch(args)?, Vec::new(), 1),
@@ -274,36 +279,25 @@ fn config(args: &SwitchArgs) -> miette::Result<SwitchConfig> {
         None => args.interface.iter().map(|name| Edge::Interface { name: name.clone() }).collect(),
     };
     Ok(SwitchConfig {
-        program: program(args)?,
         faults,
         seed: args.seed.unwrap_or(seed),
         batch_window: args.window,
         busy_poll: args.busy_poll,
-        ..SwitchConfig::new(fabric, edges)
+        ..SwitchConfig::new(fabric, edges).with_system(systems(args)?)
     })
 }
 
-fn program(args: &SwitchArgs) -> miette::Result<ProgramConfig> {
-    match args.program {
-        ProgramName::Plain if args.controller.is_some() || args.key_file.is_some() => {
-            Err(miette!("--controller and --key-file are of use with --program orca only"))
+fn systems(args: &SwitchArgs) -> miette::Result<Systems> {
+    let key = args.key_file.as_ref().map(|path| {
+        let secret = std::fs::read(path).into_diagnostic();
+        let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
+        if secret.is_empty() {
+            return Err(miette!("{} is empty: that is no secret", path.display()));
         }
-        ProgramName::Plain => Ok(ProgramConfig::Plain),
-        ProgramName::Orca => {
-            let key = args.key_file.as_ref().map(|path| {
-                let secret = std::fs::read(path).into_diagnostic();
-                let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
-                if secret.is_empty() {
-                    return Err(miette!("{} is empty: that is no secret", path.display()));
-                }
-                Ok(Key::derive(&secret))
-            });
-            Ok(ProgramConfig::Orca {
-                controller: args.controller.map(HostId),
-                key: key.transpose()?,
-            })
-        }
-    }
+        Ok(Key::derive(&secret))
+    });
+    let system = args.program.system(args.controller.map(HostId), key.transpose()?);
+    system.map_err(|error| miette!("{error}"))
 }
 
 fn udp_edges(listen: SocketAddr, hosts: u32, addresses: &[String]) -> miette::Result<Vec<Edge>> {

@@ -1,5 +1,5 @@
 //! The shape of everything in Rackweave: time, rates, ids, packets, the traits
-//! of transports, queues and switch programs, and named random streams.
+//! of transports and switch programs, and named random streams.
 //!
 //! Nothing here does I/O, reads a clock or owns a thread. The same state
 //! machines written against these traits run in the simulator and on Linux.
@@ -10,7 +10,7 @@
 //! - [`packet`]: [`Packet`], [`Slice`] and the [`Header`] trait; [`frame`]: what Ethernet adds.
 //! - [`transport`]: the [`Transport`] trait and what goes in and out of it.
 //! - [`node`]: [`Node`], a host of a group system with its ports.
-//! - [`queue`]: [`Pool`], [`Fifo`] and the [`Queue`] trait; [`program`]: [`SwitchProgram`].
+//! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
 //! - [`rng`]: named random streams, [`Rng::stream`].
 //! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`].
 
@@ -33,7 +33,7 @@ pub use ids::{HostId, MessageId, Port};
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
 pub use program::{SwitchProgram, Verdict};
-pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool, Queue};
+pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};
 pub use rng::Rng;
 pub use rtt::RttEstimator;

@@ -1,11 +1,10 @@
-//! Where packets wait: a pool of slots, FIFOs threaded through it, and the queue of a port.
+//! Where packets wait: a pool of slots, FIFOs threaded through it, and what becomes of a packet at a queue.
 //!
 //! A packet stays in its slot from the sender's NIC to the receiver; queues and
 //! links pass a 4-byte [`PacketRef`] on. The pool grows to the largest number of
 //! packets that were ever under way and stays there: no allocation per packet.
 
 use crate::packet::{Header, Packet};
-use crate::rng::Rng;
 use crate::time::Time;
 
 /// The number of a slot in a [`Pool`].
@@ -308,19 +307,4 @@ pub enum Admission {
     TurnedBack(PacketRef),
     /// It is gone, and its slot is free.
     Dropped(DropReason),
-}
-
-/// The waiting room of one port.
-pub trait Queue<H: Header> {
-    /// Lets a packet in, or not; frees its slot if not. `rng` decides where a rule says "at random".
-    fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef, rng: &mut Rng) -> Admission;
-
-    /// Takes the next packet for the link.
-    fn dequeue(&mut self, pool: &mut Pool<H>) -> Option<PacketRef>;
-
-    /// Bytes that wait.
-    fn bytes(&self) -> u64;
-
-    /// Whether nothing waits.
-    fn is_empty(&self) -> bool;
 }

@@ -2,7 +2,9 @@
 //! has its host part, its switch program and its controller, side by side.
 //!
 //! - [`orca`]: multicast with labels in packets and agents in racks.
+//! - [`system`]: what switches have to know of a system.
 //! - [`baseline`]: one-to-many as applications do it without help, to compare with.
 
 pub mod baseline;
 pub mod orca;
+pub mod system;

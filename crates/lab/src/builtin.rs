@@ -5,204 +5,77 @@
 pub struct Builtin {
     /// Its name.
     pub name: &'static str,
-    /// Where it stands in the source tree.
+    /// Its path in the source tree.
     pub file: &'static str,
     /// The file's text.
     pub text: &'static str,
 }
 
+/// Built-ins by their name and file below `scenarios/`.
+macro_rules! builtins {
+    ($($name:literal: $file:literal,)*) => {
+        [$(Builtin {
+            name: $name,
+            file: concat!("scenarios/", $file),
+            text: include_str!(concat!("../../../scenarios/", $file)),
+        }),*]
+    };
+}
+
 /// All of them.
-pub const SCENARIOS: [Builtin; 33] = [
-    Builtin {
-        name: "quickstart",
-        file: "scenarios/quickstart.toml",
-        text: include_str!("../../../scenarios/quickstart.toml"),
-    },
-    Builtin {
-        name: "incast",
-        file: "scenarios/incast.toml",
-        text: include_str!("../../../scenarios/incast.toml"),
-    },
-    Builtin {
-        name: "many-senders",
-        file: "scenarios/many-senders.toml",
-        text: include_str!("../../../scenarios/many-senders.toml"),
-    },
-    Builtin {
-        name: "testbed",
-        file: "scenarios/testbed.toml",
-        text: include_str!("../../../scenarios/testbed.toml"),
-    },
-    Builtin {
-        name: "testbed-incast",
-        file: "scenarios/testbed-incast.toml",
-        text: include_str!("../../../scenarios/testbed-incast.toml"),
-    },
-    Builtin {
-        name: "homa-sigcomm18",
-        file: "scenarios/papers/homa-sigcomm18.toml",
-        text: include_str!("../../../scenarios/papers/homa-sigcomm18.toml"),
-    },
-    Builtin {
-        name: "homa-rtt",
-        file: "scenarios/papers/homa/homa-rtt.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-rtt.toml"),
-    },
-    Builtin {
-        name: "homa-window",
-        file: "scenarios/papers/homa/homa-window.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-window.toml"),
-    },
-    Builtin {
-        name: "homa-mixed-rtt",
-        file: "scenarios/papers/homa/homa-mixed-rtt.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-mixed-rtt.toml"),
-    },
-    Builtin {
-        name: "homa-incast",
-        file: "scenarios/papers/homa/homa-incast.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-incast.toml"),
-    },
-    Builtin {
-        name: "homa-tcp",
-        file: "scenarios/papers/homa/homa-tcp.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-tcp.toml"),
-    },
-    Builtin {
-        name: "homa-stream",
-        file: "scenarios/papers/homa/stream.toml",
-        text: include_str!("../../../scenarios/papers/homa/stream.toml"),
-    },
-    Builtin {
-        name: "homa-future-host",
-        file: "scenarios/papers/homa/homa-future-host.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-future-host.toml"),
-    },
-    Builtin {
-        name: "homa-future-average",
-        file: "scenarios/papers/homa/homa-future-average.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-future-average.toml"),
-    },
-    Builtin {
-        name: "homa-future-pacer",
-        file: "scenarios/papers/homa/homa-future-pacer.toml",
-        text: include_str!("../../../scenarios/papers/homa/homa-future-pacer.toml"),
-    },
-    Builtin {
-        name: "polo-core",
-        file: "scenarios/papers/polo/core.toml",
-        text: include_str!("../../../scenarios/papers/polo/core.toml"),
-    },
-    Builtin {
-        name: "polo-edge",
-        file: "scenarios/papers/polo/edge.toml",
-        text: include_str!("../../../scenarios/papers/polo/edge.toml"),
-    },
-    Builtin {
-        name: "polo-queue",
-        file: "scenarios/papers/polo/queue.toml",
-        text: include_str!("../../../scenarios/papers/polo/queue.toml"),
-    },
-    Builtin {
-        name: "polo-recovery",
-        file: "scenarios/papers/polo/recovery.toml",
-        text: include_str!("../../../scenarios/papers/polo/recovery.toml"),
-    },
-    Builtin {
-        name: "polo-tail",
-        file: "scenarios/papers/polo/tail.toml",
-        text: include_str!("../../../scenarios/papers/polo/tail.toml"),
-    },
-    Builtin {
-        name: "polo-incast",
-        file: "scenarios/papers/polo/incast.toml",
-        text: include_str!("../../../scenarios/papers/polo/incast.toml"),
-    },
-    Builtin {
-        name: "orca-execution",
-        file: "scenarios/papers/orca/execution.toml",
-        text: include_str!("../../../scenarios/papers/orca/execution.toml"),
-    },
-    Builtin {
-        name: "orca-cores",
-        file: "scenarios/papers/orca/cores.toml",
-        text: include_str!("../../../scenarios/papers/orca/cores.toml"),
-    },
-    Builtin {
-        name: "orca-link-bound",
-        file: "scenarios/papers/orca/link-bound.toml",
-        text: include_str!("../../../scenarios/papers/orca/link-bound.toml"),
-    },
-    Builtin {
-        name: "orca-scaling",
-        file: "scenarios/papers/orca/scaling.toml",
-        text: include_str!("../../../scenarios/papers/orca/scaling.toml"),
-    },
-    Builtin {
-        name: "orca-failover",
-        file: "scenarios/papers/orca/failover.toml",
-        text: include_str!("../../../scenarios/papers/orca/failover.toml"),
-    },
-    Builtin {
-        name: "orca-state",
-        file: "scenarios/papers/orca/state.toml",
-        text: include_str!("../../../scenarios/papers/orca/state.toml"),
-    },
-    Builtin {
-        name: "receiver-driven-sigcomm18",
-        file: "scenarios/papers/receiver-driven-sigcomm18.toml",
-        text: include_str!("../../../scenarios/papers/receiver-driven-sigcomm18.toml"),
-    },
-    Builtin {
-        name: "two-worlds-cast",
-        file: "scenarios/papers/two-worlds/two-worlds-cast.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast.toml"),
-    },
-    Builtin {
-        name: "two-worlds-cast-8",
-        file: "scenarios/papers/two-worlds/two-worlds-cast-8.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-cast-8.toml"),
-    },
-    Builtin {
-        name: "two-worlds-incast",
-        file: "scenarios/papers/two-worlds/two-worlds-incast.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-incast.toml"),
-    },
-    Builtin {
-        name: "two-worlds-load",
-        file: "scenarios/papers/two-worlds/two-worlds-load.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-load.toml"),
-    },
-    Builtin {
-        name: "two-worlds-split",
-        file: "scenarios/papers/two-worlds/two-worlds-split.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/two-worlds-split.toml"),
-    },
-];
+pub const SCENARIOS: [Builtin; 33] = builtins! {
+    "quickstart": "quickstart.toml",
+    "incast": "incast.toml",
+    "many-senders": "many-senders.toml",
+    "testbed": "testbed.toml",
+    "testbed-incast": "testbed-incast.toml",
+    "homa-sigcomm18": "papers/homa-sigcomm18.toml",
+    "homa-rtt": "papers/homa/homa-rtt.toml",
+    "homa-window": "papers/homa/homa-window.toml",
+    "homa-mixed-rtt": "papers/homa/homa-mixed-rtt.toml",
+    "homa-incast": "papers/homa/homa-incast.toml",
+    "homa-tcp": "papers/homa/homa-tcp.toml",
+    "homa-stream": "papers/homa/stream.toml",
+    "homa-future-host": "papers/homa/homa-future-host.toml",
+    "homa-future-average": "papers/homa/homa-future-average.toml",
+    "homa-future-pacer": "papers/homa/homa-future-pacer.toml",
+    "polo-core": "papers/polo/core.toml",
+    "polo-edge": "papers/polo/edge.toml",
+    "polo-queue": "papers/polo/queue.toml",
+    "polo-recovery": "papers/polo/recovery.toml",
+    "polo-tail": "papers/polo/tail.toml",
+    "polo-incast": "papers/polo/incast.toml",
+    "orca-execution": "papers/orca/execution.toml",
+    "orca-cores": "papers/orca/cores.toml",
+    "orca-link-bound": "papers/orca/link-bound.toml",
+    "orca-scaling": "papers/orca/scaling.toml",
+    "orca-failover": "papers/orca/failover.toml",
+    "orca-state": "papers/orca/state.toml",
+    "receiver-driven-sigcomm18": "papers/receiver-driven-sigcomm18.toml",
+    "two-worlds-cast": "papers/two-worlds/two-worlds-cast.toml",
+    "two-worlds-cast-8": "papers/two-worlds/two-worlds-cast-8.toml",
+    "two-worlds-incast": "papers/two-worlds/two-worlds-incast.toml",
+    "two-worlds-load": "papers/two-worlds/two-worlds-load.toml",
+    "two-worlds-split": "papers/two-worlds/two-worlds-split.toml",
+};
 
 /// Files of claims, as [`Builtin`]s.
-pub const CLAIMS: [Builtin; 4] = [
-    Builtin {
-        name: "homa",
-        file: "scenarios/papers/homa/claims.toml",
-        text: include_str!("../../../scenarios/papers/homa/claims.toml"),
-    },
-    Builtin {
-        name: "polo",
-        file: "scenarios/papers/polo/claims.toml",
-        text: include_str!("../../../scenarios/papers/polo/claims.toml"),
-    },
-    Builtin {
-        name: "orca",
-        file: "scenarios/papers/orca/claims.toml",
-        text: include_str!("../../../scenarios/papers/orca/claims.toml"),
-    },
-    Builtin {
-        name: "two-worlds",
-        file: "scenarios/papers/two-worlds/claims.toml",
-        text: include_str!("../../../scenarios/papers/two-worlds/claims.toml"),
-    },
-];
+pub const CLAIMS: [Builtin; 4] = builtins! {
+    "homa": "papers/homa/claims.toml",
+    "polo": "papers/polo/claims.toml",
+    "orca": "papers/orca/claims.toml",
+    "two-worlds": "papers/two-worlds/claims.toml",
+};
+
+impl Builtin {
+    /// The paper that it reproduces, if it does.
+    #[must_use]
+    pub fn paper(&self) -> Option<&'static str> {
+        let rest = self.file.strip_prefix("scenarios/papers/")?;
+        let of_claims = CLAIMS.iter().find(|claims| rest.starts_with(claims.name));
+        Some(of_claims.map_or("other", |claims| claims.name))
+    }
+}
 
 /// The built-in scenario of this name; those of papers also as "papers/NAME".
 #[must_use]

@@ -70,13 +70,13 @@ impl Diagnostic for ScenarioError {
 /// Results that can't be written.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum OutputError {
-    /// The folder can't be made or written to.
+    /// The directory can't be made or written to.
     #[error("cannot write results to `{}`", .path.display())]
-    #[diagnostic(help("name another folder with --out DIR"))]
+    #[diagnostic(help("name another directory with --out DIR"))]
     Folder {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file can't be written.
@@ -84,7 +84,7 @@ pub enum OutputError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

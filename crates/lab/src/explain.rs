@@ -1,4 +1,4 @@
-//! What a scenario means, without running it.
+//! What a scenario means and costs, without running it.
 
 use rackweave_core::Span;
 use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::cast::CastConfig;
 use crate::path::Path;
+use crate::report::number::short;
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario, host_link};
 
@@ -25,7 +26,7 @@ const BYTES_PER_MESSAGE: f64 = 270.0;
 /// Bytes of memory of the command itself.
 const BYTES_PER_PROCESS: f64 = 8e6;
 
-/// What one point means.
+/// A point in numbers that follow from its scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The swept keys and their values.
@@ -69,10 +70,10 @@ impl Explanation {
     #[must_use]
     pub fn of(point: &PointSpec) -> Self {
         let fabric = &point.config.fabric;
-        let path = Path::longest(fabric);
+        let path = Path::longest(&point.fabric);
         let hosts = u64::from(fabric.topology.hosts());
         let plan = match (&point.cast, point.config.streams.first()) {
-            (None, Some(stream)) => Plan::of(stream, fabric),
+            (None, Some(stream)) => Plan::of(stream, &point.fabric),
             (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
         };
         let measure = &point.config.measure;
@@ -125,9 +126,9 @@ impl Explanation {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = Vec::new();
-        let told = self.set.iter().filter(|(key, _)| *key != "measure.size_buckets");
+        let set = self.set.iter().filter(|(key, _)| *key != "measure.size_buckets");
         let set: Vec<String> =
-            told.map(|(key, value)| format!("{key} = {}", plain(value))).collect();
+            set.map(|(key, value)| format!("{key} = {}", plain(value))).collect();
         if !set.is_empty() {
             lines.push(set.join(", "));
         }
@@ -149,11 +150,11 @@ impl Explanation {
         line("transport", self.transport.clone());
         let mut load = format!("messages of {:.0} bytes on average", self.mean_message_bytes);
         if let (Some(each), Some(all)) = (self.messages_per_s_per_host, self.messages_per_s) {
-            load += &format!(", {} per second and host, {} in all", short(each), short(all));
+            load += &format!(", {}/s per host, {}/s over all hosts", short(each), short(all));
         }
         line("workload", load);
         let measured =
-            self.messages.map_or("as many as the time limit allows".into(), |messages| {
+            self.messages.map_or("as many messages as the time limit allows".into(), |messages| {
                 format!("{messages} messages")
             });
         let simulated = self.simulated_us.map_or(String::new(), |simulated| {
@@ -210,16 +211,6 @@ impl Scenario {
     }
 }
 
-/// "1.23 M".
-fn short(x: f64) -> String {
-    match x {
-        x if x >= 1e9 => format!("{:.2} G", x / 1e9),
-        x if x >= 1e6 => format!("{:.2} M", x / 1e6),
-        x if x >= 1e3 => format!("{:.1} k", x / 1e3),
-        x => format!("{x:.0}"),
-    }
-}
-
 /// A workload in numbers.
 #[derive(Default)]
 struct Plan {
@@ -248,8 +239,8 @@ impl Plan {
         }
     }
 
-    fn of(stream: &StreamConfig, fabric: &FabricConfig) -> Self {
-        let hosts = u64::from(fabric.topology.hosts());
+    fn of(stream: &StreamConfig, fabric: &Fabric) -> Self {
+        let hosts = u64::from(fabric.hosts());
         let (workload, framing) = (&stream.workload, stream.transport.framing());
         let number = |range: &Option<std::ops::Range<u32>>| {
             range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
@@ -272,8 +263,7 @@ impl Plan {
         let (mut per_second, mut messages) = (None, None);
         match &workload.pattern {
             Pattern::OpenLoop { .. } => {
-                let fabric = Fabric::new(fabric).ok();
-                let gap = fabric.and_then(|fabric| mean_gap(&fabric, stream).ok().flatten());
+                let gap = mean_gap(fabric, stream).ok().flatten();
                 per_second = gap.map(|gap| senders as f64 / gap.as_secs_f64());
             }
             Pattern::ClosedLoop { .. } => {}

@@ -1,12 +1,12 @@
-//! What there is: transports, fabrics, workloads, scenarios, claims.
+//! Lists of transports, fabrics, workloads, scenarios and claims.
 
 use std::path::Path;
 
 use rackweave_core::Bytes;
 use rackweave_workload::SizeDist;
-use serde::Serialize;
 use serde_json::{Value, json};
 
+pub use crate::item::Item;
 use crate::scenario::Scenario;
 use crate::{builtin, paper};
 
@@ -19,29 +19,10 @@ pub enum Topic {
     Fabrics,
     /// Size distributions.
     Workloads,
-    /// Built-in scenarios, and files of the current folder.
+    /// Built-in scenarios, and files of the current directory.
     Scenarios,
     /// Published results that can be checked.
     Claims,
-}
-
-/// One thing of a list.
-#[derive(Clone, Debug, Serialize)]
-pub struct Item {
-    /// How a scenario or command names it.
-    pub name: String,
-    /// What it is.
-    pub description: String,
-    /// Further facts.
-    #[serde(flatten)]
-    pub facts: serde_json::Map<String, Value>,
-}
-
-impl Item {
-    pub(crate) fn new(name: &str, description: &str, facts: &Value) -> Self {
-        let facts = facts.as_object().cloned().unwrap_or_default();
-        Self { name: name.into(), description: description.into(), facts }
-    }
 }
 
 /// The list of a topic.
@@ -161,25 +142,41 @@ fn scenarios() -> Vec<Item> {
         let read = Scenario::parse(scenario.file, scenario.text, Path::new("."), &[], None);
         let (description, points) =
             read.map_or((String::new(), 0), |read| (read.description, read.points.len()));
-        Item::new(scenario.name, &description, &json!({ "points": points, "built_in": true }))
+        let group =
+            scenario.paper().map_or("built in".to_owned(), |paper| format!("paper {paper}"));
+        let facts = json!({ "points": points, "built_in": true, "group": group });
+        Item::new(scenario.name, &description, &facts)
     });
-    built_in.chain(files()).collect()
+    let mut items: Vec<Item> = built_in.chain(files()).collect();
+    let groups: Vec<Option<Value>> =
+        items.iter().map(|item| item.facts.get("group").cloned()).collect();
+    items.sort_by_key(|item| {
+        groups.iter().position(|group| group.as_ref() == item.facts.get("group"))
+    });
+    items
 }
 
-/// Scenario files of the current folder and of `scenarios` in it.
+/// Scenario files of the current directory and of `scenarios` in it; not those that are built in.
 fn files() -> Vec<Item> {
-    let folders = [Path::new("."), Path::new("scenarios"), Path::new("scenarios/papers")];
-    let mut paths: Vec<_> = folders
+    let dirs = [Path::new("."), Path::new("scenarios"), Path::new("scenarios/papers")];
+    let is_new = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        builtin::SCENARIOS.iter().all(|built_in| built_in.text != text)
+    };
+    let mut paths: Vec<_> = dirs
         .into_iter()
-        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .filter_map(|dir| std::fs::read_dir(dir).ok())
         .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| {
+            path.extension().is_some_and(|extension| extension == "toml") && is_new(path)
+        })
         .collect();
     paths.sort();
     let read = paths.iter().filter_map(|path| {
         let name = path.strip_prefix("./").unwrap_or(path).to_string_lossy();
         let scenario = Scenario::load(&name, &[], None).ok()?;
-        let facts = json!({ "points": scenario.points.len(), "built_in": false });
+        let points = scenario.points.len();
+        let facts = json!({ "points": points, "built_in": false, "group": "files" });
         Some(Item::new(&name, &scenario.description, &facts))
     });
     read.collect()
@@ -189,16 +186,24 @@ fn files() -> Vec<Item> {
 #[must_use]
 pub fn to_text(topic: Topic, items: &[Item]) -> String {
     if items.is_empty() {
-        return "Nothing.\n".into();
+        return "none\n".into();
     }
     let width = items.iter().map(|item| item.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for item in items {
-        let line = format!("{:<width$}  {}", item.name, item.description);
-        text += line.trim_end();
-        text.push('\n');
-        for line in details(topic, item) {
-            text += &format!("{:width$}  {line}\n", "");
+    for group in items.chunk_by(|a, b| a.facts.get("group") == b.facts.get("group")) {
+        let heading = group[0].facts.get("group").and_then(Value::as_str);
+        let indent = if heading.is_some() { "  " } else { "" };
+        if let Some(heading) = heading {
+            let blank = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{blank}{heading}:\n");
+        }
+        for item in group {
+            let line = format!("{indent}{:<width$}  {}", item.name, item.description);
+            text += line.trim_end();
+            text.push('\n');
+            for line in details(topic, item) {
+                text += &format!("{indent}{:width$}  {line}\n", "");
+            }
         }
     }
     text
@@ -288,6 +293,14 @@ mod tests {
         }
         let text = to_text(Topic::Transports, &items(Topic::Transports));
         assert!(text.contains("NSDI 2022; for [workload.cast]"), "{text}");
+    }
+
+    #[test]
+    fn scenarios_are_grouped_by_paper() {
+        let text = to_text(Topic::Scenarios, &items(Topic::Scenarios));
+        for heading in ["built in:\n  quickstart", "\n\npaper homa:\n", "\n\npaper other:\n"] {
+            assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
+        }
     }
 
     #[test]

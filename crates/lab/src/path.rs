@@ -1,10 +1,9 @@
-//! The longest path of a fabric, and what an unloaded round trip over it takes.
+//! The longest path of a fabric, and its unloaded round trip.
 
 use rackweave_core::{Framing, HostId, Rate, Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_sim::config::FabricConfig;
 
-/// The way from a host to the host farthest from it, and back: the fabric's own numbers.
+/// The path from a host to the host farthest from it and back, without load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     base_rtt: Span,
@@ -17,10 +16,7 @@ const FULL: Framing =
     Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
 
 impl Path {
-    /// # Panics
-    /// If the fabric is impossible: a scenario's has been laid out when it was read.
-    pub(crate) fn longest(config: &FabricConfig) -> Self {
-        let fabric = Fabric::new(config).expect("a fabric that was laid out before");
+    pub(crate) fn longest(fabric: &Fabric) -> Self {
         let last = HostId(fabric.hosts() - 1);
         Self {
             base_rtt: fabric.base_rtt(FULL, frame::wire_bytes(0)),
@@ -29,7 +25,7 @@ impl Path {
         }
     }
 
-    /// From a full packet's first bit until the answer to it, of the least size, is there.
+    /// From the first bit of a full packet to the last bit of its answer, a packet of minimum size.
     pub(crate) const fn base_rtt(self) -> Span {
         self.base_rtt
     }
@@ -39,7 +35,7 @@ impl Path {
         u32::try_from(self.host_link.bytes_in(self.base_rtt)).unwrap_or(u32::MAX)
     }
 
-    /// Links on the way.
+    /// Links on the path, in one direction.
     pub(crate) const fn hops(self) -> u64 {
         self.links
     }
@@ -56,7 +52,7 @@ mod tests {
         // SIGCOMM'18, section 5.2: 7.8 us, so that RTTbytes is about 9.7 KB.
         let scenario =
             Scenario::load("homa-sigcomm18", &["workload.load=0.8".to_owned()], None).unwrap();
-        let path = Path::longest(&scenario.points[0].config.fabric);
+        let path = Path::longest(&scenario.points[0].fabric);
         assert!((7.6..7.9).contains(&path.base_rtt().as_us_f64()), "{}", path.base_rtt());
         assert!((9_500..9_800).contains(&path.base_rtt_bytes()));
         assert_eq!(path.hops(), 4);

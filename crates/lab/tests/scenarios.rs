@@ -419,7 +419,7 @@ fn labels_tell_cases_of_one_transport_apart() {
         (&*results.points[1].summary.transport, &*results.points[1].summary.label),
         ("tcp", "TCP <1>")
     );
-    let out = rackweave_lab::results::files::OutputFolder::prepare(folder.path()).unwrap();
+    let out = rackweave_lab::output::OutputDir::prepare(folder.path()).unwrap();
     out.write(&scenario, &results, "").unwrap();
     let points = std::fs::read_to_string(folder.path().join("points.csv")).unwrap();
     let lines: Vec<&str> = points.lines().collect();

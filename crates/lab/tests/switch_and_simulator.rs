@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rackweave_core::{HostId, Packet, Span, Time};
 use rackweave_lab::Scenario;
-use rackweave_linux::switch::{Carried, Core, CoreConfig, ProgramConfig};
+use rackweave_linux::switch::{Carried, Core, CoreConfig};
 use rackweave_sim::config::CapturePort;
 use rackweave_sim::{Control, Fabric, RunConfig};
 
@@ -71,7 +71,7 @@ fn compare(text: &str) -> [u64; 5] {
         frames: 1 << 16,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
-        program: ProgramConfig::Plain,
+        system: std::sync::Arc::new(()),
     }
     .build()
     .unwrap();

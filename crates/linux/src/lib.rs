@@ -4,7 +4,7 @@
 //!   bytes that the machine only names.
 //! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces.
 //! - [`netns`]: hosts as network namespaces.
-//! - [`bpf`]: Orca's ToR in the kernel.
+//! - [`tc`]: programs in the kernel, at interfaces.
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
 //! - [`Clock`]: the only place that reads the time.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes: the only unsafe code.
@@ -34,13 +34,13 @@
 //! an allowed network, all places of guests (for a minute after its last packet): peers are trusted that far.
 
 mod any;
-pub mod bpf;
 mod clock;
 pub mod endpoint;
 pub mod kernel;
 pub mod netns;
 pub mod switch;
 pub mod sys;
+pub mod tc;
 mod wait;
 
 pub use any::{AnyEndpoint, wait_any};

@@ -16,6 +16,7 @@ use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology, TrimConfig,
 };
+use rackweave_switch::system::System;
 use rackweave_transport::{TransportConfig, homa, ndp};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -129,7 +130,11 @@ impl Spaces {
     }
 
     /// Runs something while a switch does its work.
-    fn with_switch<T>(&self, config: SwitchConfig, run: impl FnOnce(&Control) -> T) -> (T, Report) {
+    fn with_switch<S: System, T>(
+        &self,
+        config: SwitchConfig<S>,
+        run: impl FnOnce(&Control) -> T,
+    ) -> (T, Report) {
         let mut switch = Switch::new(config).unwrap();
         let control = Arc::new(Control::default());
         let shared = Arc::clone(&control);
@@ -289,14 +294,13 @@ fn the_kernels_tcp_between_interfaces() {
 
 #[test]
 fn orcas_multicast_frames_between_interfaces() {
-    use rackweave_linux::switch::ProgramConfig;
+    use rackweave_group::orca::system::Orca;
     use rackweave_wire::orca::{self, Data, GROUP, Header, Label, Labelled, Session};
     let Some(spaces) = Spaces::make("o", 4) else { return };
     for name in &spaces.names {
         ip(&format!("-n {name} route add 224.0.0.0/4 dev eth0")).unwrap();
     }
-    let program = ProgramConfig::Orca { controller: None, key: None };
-    let config = SwitchConfig { program, ..spaces.config(false) };
+    let config = spaces.config(false).with_system(Orca::default());
     const PAYLOAD: &[u8] = &[7; 1000];
     let header = Header::Data(Data {
         labelled: Labelled::Rack,

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rackweave_core::{DropReason, HostId, Rate, Span, Time};
 use rackweave_group::orca::label::Layout;
+use rackweave_group::orca::system::Orca;
 use rackweave_linux::Clock;
-use rackweave_linux::switch::{Control, Edge, ProgramConfig, Report, Switch, SwitchConfig};
+use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology,
@@ -55,7 +56,7 @@ struct Host {
 impl Host {
     fn send(&self, to: HostId, orca: &[u8]) {
         let mut bytes = Vec::new();
-        overlay::encode_orca(self.me, to, orca.len() as u16, &mut bytes);
+        overlay::encode_group(orca::KIND, self.me, to, orca.len() as u16, &mut bytes);
         bytes.extend_from_slice(orca);
         self.socket.send_to(&bytes, self.port).unwrap();
     }
@@ -64,7 +65,7 @@ impl Host {
     fn receive(&self) -> (HostId, Vec<u8>) {
         let mut bytes = [0; 2048];
         let len = self.socket.recv(&mut bytes).expect("something comes");
-        let envelope = overlay::decode_orca(&bytes[..len]).unwrap();
+        let envelope = overlay::decode_group(&bytes[..len]).unwrap();
         (envelope.src, bytes[overlay::BYTES as usize..len].to_vec())
     }
 }
@@ -107,8 +108,8 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     let bind = "127.0.0.1:0".parse().unwrap();
     let edges = vec![Edge::Udp { bind, host: None }; 4];
     let boss = HostId(1);
-    let program = ProgramConfig::Orca { controller: Some(boss), key: None };
-    let config = SwitchConfig { program, ..SwitchConfig::new(fabric(), edges) };
+    let orca = Orca { controller: Some(boss), key: None };
+    let config = SwitchConfig::new(fabric(), edges).with_system(orca);
     let layout = Layout::new(&Fabric::new(&config.fabric).unwrap()).unwrap();
     let mut switch = Switch::new(config).unwrap();
     let ports: Vec<_> = switch.udp_ports().into_iter().map(Option::unwrap).collect();

@@ -5,7 +5,7 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use crate::{QueueConfig, SharedBuffer, Trim};
 
 /// The fabric.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FabricConfig {
     /// How switches and hosts are joined.
     pub topology: Topology,

@@ -6,7 +6,7 @@
 //! takes over.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{DropReason, Header, HostId, Packet, Port, Rng, SwitchProgram, Time, Verdict};
+use rackweave_core::{Header, HostId, Packet, Port, Rng};
 
 /// How one of several equally good ports is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,28 +174,6 @@ impl Forwarder {
             mix(mix(hosts ^ self.salt) ^ u64::from(packet.ports))
         };
         (((random >> 32) * u64::from(n)) >> 32) as u16
-    }
-}
-
-/// The forwarder as a program of a switch, for any header.
-#[derive(Clone, Debug)]
-pub struct Forwarding<H> {
-    forwarder: Forwarder,
-    header: core::marker::PhantomData<H>,
-}
-
-impl<H> From<Forwarder> for Forwarding<H> {
-    fn from(forwarder: Forwarder) -> Self {
-        Self { forwarder, header: core::marker::PhantomData }
-    }
-}
-
-impl<H: Header> SwitchProgram for Forwarding<H> {
-    type Header = H;
-
-    #[inline]
-    fn handle_packet(&mut self, _now: Time, _port: Port, packet: &mut Packet<H>) -> Verdict {
-        self.forwarder.route(packet).map_or(Verdict::Drop(DropReason::NoRoute), Verdict::Forward)
     }
 }
 

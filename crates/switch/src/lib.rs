@@ -10,12 +10,14 @@ pub mod fabric;
 mod forward;
 pub mod net;
 mod queue;
+pub mod system;
 
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
-pub use forward::{Forwarder, Forwarding, PathChoice};
+pub use forward::{Forwarder, PathChoice};
 pub use net::{Bodies, Net, NetConfig, Plain};
 pub use queue::{PortQueue, QueueConfig, Trim};
+pub use system::{System, SystemProgram};
 
 /// Number of strict priorities of a port.
 pub const PRIORITIES: usize = 8;

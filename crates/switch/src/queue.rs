@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{
-    Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Queue, Rng, frame,
-};
+use rackweave_core::{Admission, DropReason, Fifo, Header, Packet, PacketRef, Pool, Rng, frame};
 
 use crate::PRIORITIES;
 
@@ -158,11 +156,15 @@ impl PortQueue {
         let fifo = &self.fifos[usize::from(priority).min(TOP)];
         fifo.back().filter(|last| pool.get(*last).is_trimmable())
     }
-}
 
-impl<H: Header> Queue<H> for PortQueue {
+    /// Lets a packet in, or not, and frees its slot if not. `rng` decides where a rule says "at random".
     #[inline]
-    fn enqueue(&mut self, pool: &mut Pool<H>, packet: PacketRef, rng: &mut Rng) -> Admission {
+    pub fn enqueue<H: Header>(
+        &mut self,
+        pool: &mut Pool<H>,
+        packet: PacketRef,
+        rng: &mut Rng,
+    ) -> Admission {
         let bytes = u64::from(pool.wire_bytes(packet));
         let marked = self.mark(pool, packet);
         if let Some(trim) = self.config.trim {
@@ -184,8 +186,9 @@ impl<H: Header> Queue<H> for PortQueue {
         if marked { Admission::Marked } else { Admission::Queued }
     }
 
+    /// Takes the next packet for the link: the first of the highest priority.
     #[inline]
-    fn dequeue(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
+    pub fn dequeue<H: Header>(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
         if self.occupied == 0 {
             return None;
         }
@@ -201,16 +204,6 @@ impl<H: Header> Queue<H> for PortQueue {
             self.top_bytes -= bytes;
         }
         Some(packet)
-    }
-
-    #[inline]
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.occupied == 0
     }
 }
 

@@ -1,8 +1,12 @@
 //! Datagrams: UDP (RFC 768), and behind its header which piece of which message a packet is. That part
 //! is ours.
 
-use rackweave_core::{MessageId, Slice};
+use core::fmt;
 
+use rackweave_core::Slice;
+
+use crate::codec::{Codec, fmt_range, slice};
+use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
@@ -33,12 +37,20 @@ impl Header {
     #[must_use]
     #[inline]
     pub fn payload(&self) -> Slice {
-        let message = MessageId(self.id.get());
-        Slice { message, offset: self.offset, len: u32::from(self.len) }
+        slice(self.id, self.offset, self.len)
+    }
+}
+
+impl Codec for Header {
+    fn ip_protocol(_: Layout) -> u8 {
+        IP_PROTOCOL
     }
 
-    /// Appends the header's bytes: [`HEADER_BYTES`].
-    pub fn encode(&self, ports: Ports, out: &mut Vec<u8>) {
+    fn header_bytes(&self, _: Layout) -> u32 {
+        HEADER_BYTES
+    }
+
+    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
         out.put_u16(ports.source);
         out.put_u16(ports.destination);
         out.put_u16((HEADER_BYTES as u16).saturating_add(self.len));
@@ -48,14 +60,7 @@ impl Header {
         out.put_u32(self.offset);
     }
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
-    /// have been cut by a capture, but not within the header.
-    ///
-    /// Whether offsets and lengths make sense is for the machine to judge.
-    ///
-    /// # Errors
-    /// See [`Malformed`].
-    pub fn decode(bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
         let bytes = &bytes[..bytes.len().min(l4_bytes)];
         let mut reader = Reader::new("a datagram header", bytes);
         reader.need("a datagram header", HEADER_BYTES as usize)?;
@@ -69,6 +74,15 @@ impl Header {
         let id = Id64::new(reader.u64()?);
         let (message_length, offset) = (reader.u32()?, reader.u32()?);
         Ok((Self { id, message_length, offset, len }, ports))
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        Some(self.message_length)
+    }
+
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "datagram id {}", self.id.get())?;
+        fmt_range(f, self.offset, self.len, self.message_length)
     }
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use rackweave_core::{Ecn, Kind, Packet};
 
-use crate::{Header, datagram, homa, ndp, phost, polo, tcp};
+use crate::{Header, homa, tcp};
 
 /// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
 /// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
@@ -17,14 +17,7 @@ impl fmt::Display for Line<'_> {
         let packet = self.0;
         let (source, destination) = (packet.source_port(), packet.destination_port());
         write!(f, "{}.{source} > {}.{destination} ", packet.src, packet.dst)?;
-        match &packet.header {
-            Header::Homa(header) => write_homa(f, header)?,
-            Header::Tcp(header) => write_tcp(f, header)?,
-            Header::Ndp(header) => write_ndp(f, header)?,
-            Header::PHost(header) => write_phost(f, header)?,
-            Header::Polo(header) => write_polo(f, header)?,
-            Header::Datagram(header) => write_datagram(f, header)?,
-        }
+        packet.header.fmt_line(f)?;
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
             Ecn::NotCapable => {}
@@ -38,7 +31,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result {
+pub(crate) fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> fmt::Result {
     use homa::Body;
     let name = match header.body {
         Body::Data { .. } => "DATA",
@@ -134,7 +127,7 @@ const TCP_FLAGS: [(u8, char); 8] = [
     (tcp::flags::CWR, 'W'),
 ];
 
-fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt::Result {
+pub(crate) fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt::Result {
     f.write_str("tcp [")?;
     for (bit, letter) in TCP_FLAGS {
         if header.flags & bit != 0 {
@@ -168,117 +161,10 @@ fn write_tcp(f: &mut fmt::Formatter<'_>, header: &tcp::Header) -> fmt::Result {
     }
 }
 
-fn write_ndp(f: &mut fmt::Formatter<'_>, header: &ndp::Header) -> fmt::Result {
-    use ndp::Body;
-    let name = match header.body {
-        Body::Data { .. } => "DATA",
-        Body::Ack { .. } => "ACK",
-        Body::Nack { .. } => "NACK",
-        Body::Pull { .. } => "PULL",
-        Body::Ask => "ASK",
-        Body::Unknown => "UNKNOWN",
-    };
-    write!(f, "ndp {name} id {}", header.id.get())?;
-    if header.one_way {
-        f.write_str(" one-way")?;
-    }
-    if let Some(path) = rackweave_core::Header::path(header) {
-        write!(f, " path {path}")?;
-    }
-    match header.body {
-        Body::Data { message_length, offset, len, window } => {
-            let end = u64::from(offset) + u64::from(len);
-            write!(f, " [{offset}..{end}) of {message_length} window {window}")
-        }
-        Body::Ack { offset, pull, incarnation, complete } => {
-            write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")?;
-            f.write_str(if complete { " complete" } else { "" })
-        }
-        Body::Nack { offset, pull, incarnation } => {
-            write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")
-        }
-        Body::Pull { pull, incarnation } => write!(f, " {pull} incarnation {incarnation:#06x}"),
-        Body::Ask | Body::Unknown => Ok(()),
-    }
-}
-
-fn write_phost(f: &mut fmt::Formatter<'_>, header: &phost::Header) -> fmt::Result {
-    use phost::Body;
-    let name = match header.body {
-        Body::Rts { .. } => "RTS",
-        Body::Token { .. } => "TOKEN",
-        Body::Data { .. } => "DATA",
-        Body::Ack => "ACK",
-        Body::Busy => "BUSY",
-        Body::Unknown => "UNKNOWN",
-        Body::Ask => "ASK",
-    };
-    write!(f, "phost {name} id {}", header.id.get())?;
-    if header.one_way {
-        f.write_str(" one-way")?;
-    }
-    match header.body {
-        Body::Rts { message_length, free } => write!(f, " of {message_length} free {free}"),
-        Body::Token { packet, number, missing } => {
-            write!(f, " {number} for packet {packet} missing {missing}")
-        }
-        Body::Data { message_length, offset, len, free, token } => {
-            let end = u64::from(offset) + u64::from(len);
-            write!(f, " [{offset}..{end}) of {message_length} free {free} token {token}")
-        }
-        Body::Ack | Body::Busy | Body::Unknown | Body::Ask => Ok(()),
-    }
-}
-
-fn write_polo(f: &mut fmt::Formatter<'_>, header: &polo::Header) -> fmt::Result {
-    use polo::Body;
-    let name = match header.body {
-        Body::Data { .. } => "DATA",
-        Body::Adjoint { .. } => "ADJOINT",
-        Body::AdjointAck { .. } => "ADJOINT-ACK",
-        Body::Drive { .. } => "DRIVE",
-        Body::Loss { .. } => "LOSS",
-        Body::Complete => "COMPLETE",
-        Body::Ask => "ASK",
-        Body::Unknown => "UNKNOWN",
-    };
-    write!(f, "polo {name} id {}", header.id.get())?;
-    if header.one_way {
-        f.write_str(" one-way")?;
-    }
-    let say = |f: &mut fmt::Formatter<'_>, is: bool, text| f.write_str(if is { text } else { "" });
-    match header.body {
-        Body::Data { message_length, offset, len, window, driven, again } => {
-            let end = u64::from(offset) + u64::from(len);
-            write!(f, " [{offset}..{end}) of {message_length} window {window}")?;
-            say(f, driven, " driven")?;
-            say(f, again, " again")
-        }
-        Body::Adjoint { message_length, sent, epoch, window, timeout } => {
-            write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;
-            say(f, timeout, " timeout")
-        }
-        Body::AdjointAck { epoch, paused, tick } => {
-            write!(f, " epoch {epoch}")?;
-            say(f, paused, " paused")?;
-            say(f, tick, " tick")
-        }
-        Body::Drive { upto } => write!(f, " upto {upto}"),
-        Body::Loss { first, count } => write!(f, " {first} +{count}"),
-        Body::Complete | Body::Ask | Body::Unknown => Ok(()),
-    }
-}
-
-fn write_datagram(f: &mut fmt::Formatter<'_>, header: &datagram::Header) -> fmt::Result {
-    let datagram::Header { id, message_length, offset, len } = header;
-    let end = u64::from(*offset) + u64::from(*len);
-    write!(f, "datagram id {} [{offset}..{end}) of {message_length}", id.get())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Id64;
+    use crate::{Id64, datagram, ndp, phost, polo};
     use rackweave_core::HostId;
 
     fn line(header: impl Into<Header>, priority: u8, ecn: Ecn) -> String {

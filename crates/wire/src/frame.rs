@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(encode(&packet, Layout::Head, &mut bytes), Ok(60));
         assert_eq!(bytes.len(), 60);
         let mut covered = bytes[26..54].to_vec();
-        covered.extend_from_slice(&[0, crate::IP_PROTOCOL_TCP, 0, 20]);
+        covered.extend_from_slice(&[0, tcp::IP_PROTOCOL, 0, 20]);
         assert_eq!(ones_complement_sum(0, &covered), 0xffff);
         assert_eq!(decode(&bytes), Ok(packet));
     }

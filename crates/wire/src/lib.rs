@@ -1,6 +1,7 @@
 //! Every header: a typed struct that the machines use, and its bytes.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each, `encode` and `decode`.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]: what
+//!   each of them can do. [`transports!`] is the list of them.
 //! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it;
 //!   [`overlay`]: inside a UDP datagram.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
@@ -8,6 +9,7 @@
 //! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
 //! A machine may still find that a header's offsets and lengths make no sense to it.
 
+mod codec;
 pub mod datagram;
 pub mod dump;
 pub mod frame;
@@ -23,195 +25,125 @@ pub mod tcp;
 
 use rackweave_core::{Header as HeaderTrait, Packet, Slice};
 
+pub use codec::Codec;
 pub use malformed::Malformed;
 
-/// A header of any protocol: what a fabric with several transports carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
-    /// Homa.
-    Homa(homa::Header),
-    /// TCP and DCTCP.
-    Tcp(tcp::Header),
-    /// NDP.
-    Ndp(ndp::Header),
-    /// pHost.
-    PHost(phost::Header),
-    /// Polo.
-    Polo(polo::Header),
-    /// Datagrams: UDP.
-    Datagram(datagram::Header),
+/// The transports, of which this is the one list: calls a macro with the variant and the module of each. A crate with
+/// such a module for each transport makes its own enum of them.
+#[macro_export]
+macro_rules! transports {
+    ($define:ident) => {
+        $define! {
+            /// Homa, and Leverage Homa.
+            Homa => homa,
+            /// TCP (NewReno or CUBIC) and DCTCP.
+            Tcp => tcp,
+            /// NDP.
+            Ndp => ndp,
+            /// pHost.
+            PHost => phost,
+            /// Polo.
+            Polo => polo,
+            /// Datagrams, as UDP has them.
+            Datagram => datagram,
+        }
+    };
 }
 
-/// TCP's IP protocol number.
-pub const IP_PROTOCOL_TCP: u8 = 6;
+macro_rules! define_header {
+    ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
+        /// A header of any protocol: what a fabric with several transports carries.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Header {
+            $($(#[$doc])* $variant($module::Header),)+
+        }
+
+        $(impl From<$module::Header> for Header {
+            #[inline]
+            fn from(header: $module::Header) -> Self {
+                Self::$variant(header)
+            }
+        })+
+
+        /// Evaluates the same expression for whichever header it is.
+        macro_rules! for_header {
+            ($self:expr, $header:ident => $value:expr) => {
+                match $self {
+                    $(Header::$variant($header) => $value,)+
+                }
+            };
+        }
+
+        impl Header {
+            /// Reads the header of a packet of this IP protocol, which for Homa also tells the layout.
+            /// IP says that there are `l4_bytes`; `bytes` may have been cut behind the header.
+            ///
+            /// # Errors
+            /// See [`Malformed`].
+            pub fn decode(
+                ip_protocol: u8,
+                bytes: &[u8],
+                l4_bytes: usize,
+            ) -> Result<(Self, Ports), Malformed> {
+                for layout in homa::Layout::ALL {
+                    $(if ip_protocol == <$module::Header as Codec>::ip_protocol(layout) {
+                        let (header, ports) =
+                            <$module::Header as Codec>::decode(layout, bytes, l4_bytes)?;
+                        return Ok((Self::$variant(header), ports));
+                    })+
+                }
+                Err(Malformed::Protocol(ip_protocol))
+            }
+
+            /// The number by which IP knows the protocol; Homa's depends on the layout.
+            #[must_use]
+            pub fn ip_protocol(&self, layout: homa::Layout) -> u8 {
+                match self {
+                    $(Self::$variant(_) => <$module::Header as Codec>::ip_protocol(layout),)+
+                }
+            }
+        }
+    };
+}
+transports!(define_header);
 
 impl Header {
-    /// The number by which IP knows the protocol; Homa's depends on the layout.
-    #[must_use]
-    pub const fn ip_protocol(&self, layout: homa::Layout) -> u8 {
-        match self {
-            Self::Homa(_) => layout.ip_protocol(),
-            Self::Tcp(_) => IP_PROTOCOL_TCP,
-            Self::Ndp(_) => ndp::IP_PROTOCOL,
-            Self::PHost(_) => phost::IP_PROTOCOL,
-            Self::Polo(_) => polo::IP_PROTOCOL,
-            Self::Datagram(_) => datagram::IP_PROTOCOL,
-        }
-    }
-
     /// Bytes of the header, without payload.
     #[must_use]
-    pub const fn header_bytes(&self, layout: homa::Layout) -> u32 {
-        match self {
-            Self::Homa(header) => header.header_bytes(layout),
-            Self::Tcp(header) => header.header_bytes(),
-            Self::Ndp(header) => header.header_bytes(),
-            Self::PHost(header) => header.header_bytes(),
-            Self::Polo(header) => header.header_bytes(),
-            Self::Datagram(_) => datagram::HEADER_BYTES,
-        }
+    pub fn header_bytes(&self, layout: homa::Layout) -> u32 {
+        for_header!(self, header => Codec::header_bytes(header, layout))
     }
 
     /// The length of the message that the packet carries bytes of, as it says; `None`: it carries none, or
-    /// bytes of a stream, whose length nobody knows.
+    /// bytes of a stream, whose length is not known.
     #[must_use]
-    pub const fn message_bytes(&self) -> Option<u32> {
-        match *self {
-            Self::Homa(homa::Header { body: homa::Body::Data { message_length, .. }, .. })
-            | Self::Ndp(ndp::Header { body: ndp::Body::Data { message_length, .. }, .. })
-            | Self::PHost(phost::Header {
-                body: phost::Body::Data { message_length, .. }, ..
-            })
-            | Self::Polo(polo::Header { body: polo::Body::Data { message_length, .. }, .. })
-            | Self::Datagram(datagram::Header { message_length, .. }) => Some(message_length),
-            // A stream's bytes are of a message of no length.
-            Self::Tcp(tcp::Header {
-                body: tcp::Body::Data { message_length: length @ 1.., .. },
-                ..
-            }) => Some(length),
-            _ => None,
-        }
+    pub fn message_bytes(&self) -> Option<u32> {
+        for_header!(self, header => header.message_bytes())
     }
 
     /// Appends the header's bytes.
     pub fn encode(&self, layout: homa::Layout, ports: Ports, out: &mut Vec<u8>) {
-        match self {
-            Self::Homa(header) => header.encode(layout, ports, out),
-            Self::Tcp(header) => header.encode(ports, out),
-            Self::Ndp(header) => header.encode(ports, out),
-            Self::PHost(header) => header.encode(ports, out),
-            Self::Polo(header) => header.encode(ports, out),
-            Self::Datagram(header) => header.encode(ports, out),
-        }
+        for_header!(self, header => Codec::encode(header, layout, ports, out));
     }
 
-    /// Reads the header of a packet of this IP protocol, which for Homa also tells the layout.
-    /// IP says that there are `l4_bytes`; `bytes` may have been cut behind the header.
-    ///
-    /// # Errors
-    /// See [`Malformed`].
-    pub fn decode(
-        ip_protocol: u8,
-        bytes: &[u8],
-        l4_bytes: usize,
-    ) -> Result<(Self, Ports), Malformed> {
-        for layout in homa::Layout::ALL {
-            if ip_protocol == layout.ip_protocol() {
-                let (header, ports) = homa::Header::decode(layout, bytes, l4_bytes)?;
-                return Ok((Self::Homa(header), ports));
-            }
-        }
-        match ip_protocol {
-            IP_PROTOCOL_TCP => {
-                let (header, ports) = tcp::Header::decode(bytes, l4_bytes)?;
-                Ok((Self::Tcp(header), ports))
-            }
-            ndp::IP_PROTOCOL => {
-                let (header, ports) = ndp::Header::decode(bytes, l4_bytes)?;
-                Ok((Self::Ndp(header), ports))
-            }
-            phost::IP_PROTOCOL => {
-                let (header, ports) = phost::Header::decode(bytes, l4_bytes)?;
-                Ok((Self::PHost(header), ports))
-            }
-            polo::IP_PROTOCOL => {
-                let (header, ports) = polo::Header::decode(bytes, l4_bytes)?;
-                Ok((Self::Polo(header), ports))
-            }
-            datagram::IP_PROTOCOL => {
-                let (header, ports) = datagram::Header::decode(bytes, l4_bytes)?;
-                Ok((Self::Datagram(header), ports))
-            }
-            other => Err(Malformed::Protocol(other)),
-        }
+    fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for_header!(self, header => header.fmt_line(f))
     }
 }
 
 impl HeaderTrait for Header {
     #[inline]
     fn payload(&self) -> Option<Slice> {
-        match self {
-            Self::Homa(header) => header.payload(),
-            Self::Tcp(header) => header.payload(),
-            Self::Ndp(header) => header.payload(),
-            Self::PHost(header) => header.payload(),
-            Self::Polo(header) => header.payload(),
-            Self::Datagram(header) => Some(header.payload()),
-        }
+        for_header!(self, header => HeaderTrait::payload(header))
     }
 
     #[inline]
     fn path(&self) -> Option<u16> {
-        match self {
-            Self::Ndp(header) => header.path(),
-            _ => None,
-        }
+        for_header!(self, header => HeaderTrait::path(header))
     }
 }
 
-impl From<homa::Header> for Header {
-    #[inline]
-    fn from(header: homa::Header) -> Self {
-        Self::Homa(header)
-    }
-}
-
-impl From<tcp::Header> for Header {
-    #[inline]
-    fn from(header: tcp::Header) -> Self {
-        Self::Tcp(header)
-    }
-}
-
-impl From<ndp::Header> for Header {
-    #[inline]
-    fn from(header: ndp::Header) -> Self {
-        Self::Ndp(header)
-    }
-}
-
-impl From<phost::Header> for Header {
-    #[inline]
-    fn from(header: phost::Header) -> Self {
-        Self::PHost(header)
-    }
-}
-
-impl From<polo::Header> for Header {
-    #[inline]
-    fn from(header: polo::Header) -> Self {
-        Self::Polo(header)
-    }
-}
-
-impl From<datagram::Header> for Header {
-    #[inline]
-    fn from(header: datagram::Header) -> Self {
-        Self::Datagram(header)
-    }
-}
-
-/// A packet of the mixed fabric fills one cache line (DESIGN, core).
+// A packet fills at most one cache line: the simulator moves them by value.
 const _: () = assert!(size_of::<Packet<Header>>() <= 64);
 
 /// The two ports of a packet; a [`Packet`] holds them itself, all headers begin with them.

@@ -45,15 +45,14 @@ pub enum Malformed {
     /// No such Homa packet.
     #[error("Homa packet type {0:#04x} is not known")]
     HomaType(u8),
-    /// No such NDP packet.
-    #[error("NDP packet type {0} is not known")]
-    NdpType(u8),
-    /// No such pHost packet.
-    #[error("pHost packet type {0} is not known")]
-    PHostType(u8),
-    /// No such Polo packet.
-    #[error("Polo packet type {0} is not known")]
-    PoloType(u8),
+    /// The protocol has no packet of this type.
+    #[error("{protocol} packet type {code} is not known")]
+    PacketType {
+        /// The protocol's name.
+        protocol: &'static str,
+        /// The type, as the packet has it.
+        code: u8,
+    },
     /// An ACK has room for five.
     #[error("an ACK that claims {0} entries, but has room for 5")]
     AckCount(u16),

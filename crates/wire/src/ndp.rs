@@ -1,7 +1,11 @@
 //! NDP's headers. The protocol's paper gives the fields' meaning, not their layout: that is ours.
 
-use rackweave_core::{MessageId, Slice};
+use core::fmt;
 
+use rackweave_core::Slice;
+
+use crate::codec::{Codec, Prologue, flag, fmt_range, payload_len, slice};
+use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
@@ -27,14 +31,13 @@ pub mod packet_type {
 /// Bytes of each packet's header, without IP's.
 pub mod size {
     /// The part that all have, and all of ASK and UNKNOWN.
-    pub const COMMON: u32 = 18;
+    pub const COMMON: u32 = super::Prologue::BYTES + 2;
     /// PULL.
     pub const PULL: u32 = 22;
     /// DATA, without its bytes; ACK and NACK.
     pub const DATA: u32 = 26;
 }
 
-const FLAG_ONE_WAY: u8 = 0x80;
 const FLAG_COMPLETE: u8 = 0x40;
 
 /// In [`Header::path`]: whichever the switches pick.
@@ -101,22 +104,26 @@ pub enum Body {
     Unknown,
 }
 
-impl Header {
-    /// The message bytes carried.
-    #[must_use]
-    #[inline]
-    pub fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => {
-                Some(Slice { message: MessageId(self.id.get()), offset, len: u32::from(len) })
-            }
-            _ => None,
+impl Body {
+    /// The packet type, and its name.
+    const fn packet_type(&self) -> (u8, &'static str) {
+        match self {
+            Self::Data { .. } => (packet_type::DATA, "ndp DATA"),
+            Self::Ack { .. } => (packet_type::ACK, "ndp ACK"),
+            Self::Nack { .. } => (packet_type::NACK, "ndp NACK"),
+            Self::Pull { .. } => (packet_type::PULL, "ndp PULL"),
+            Self::Ask => (packet_type::ASK, "ndp ASK"),
+            Self::Unknown => (packet_type::UNKNOWN, "ndp UNKNOWN"),
         }
     }
+}
 
-    /// Bytes of the header, without payload.
-    #[must_use]
-    pub const fn header_bytes(&self) -> u32 {
+impl Codec for Header {
+    fn ip_protocol(_: Layout) -> u8 {
+        IP_PROTOCOL
+    }
+
+    fn header_bytes(&self, _: Layout) -> u32 {
         match self.body {
             Body::Data { .. } | Body::Ack { .. } | Body::Nack { .. } => size::DATA,
             Body::Pull { .. } => size::PULL,
@@ -124,27 +131,17 @@ impl Header {
         }
     }
 
-    /// Appends the header's bytes: exactly [`Header::header_bytes`].
-    pub fn encode(&self, ports: Ports, out: &mut Vec<u8>) {
-        let mut flags = if self.one_way { FLAG_ONE_WAY } else { 0 };
+    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
         // `extra` is the window of DATA and the incarnation of what answers it.
-        let (code, extra) = match self.body {
-            Body::Data { window, .. } => (packet_type::DATA, window),
-            Body::Ack { incarnation, complete, .. } => {
-                flags |= if complete { FLAG_COMPLETE } else { 0 };
-                (packet_type::ACK, incarnation)
-            }
-            Body::Nack { incarnation, .. } => (packet_type::NACK, incarnation),
-            Body::Pull { incarnation, .. } => (packet_type::PULL, incarnation),
-            Body::Ask => (packet_type::ASK, 0),
-            Body::Unknown => (packet_type::UNKNOWN, 0),
+        let (flags, extra) = match self.body {
+            Body::Data { window, .. } => (0, window),
+            Body::Ack { incarnation, complete, .. } => (flag(complete, FLAG_COMPLETE), incarnation),
+            Body::Nack { incarnation, .. } | Body::Pull { incarnation, .. } => (0, incarnation),
+            Body::Ask | Body::Unknown => (0, 0),
         };
-        out.put_u16(ports.source);
-        out.put_u16(ports.destination);
-        out.put_u8(code);
-        out.put_u8(flags);
-        out.put_u16(extra);
-        out.put_u64(self.id.get());
+        let (code, _) = self.body.packet_type();
+        let (id, one_way) = (self.id, self.one_way);
+        Prologue { ports, code, flags, extra, id, one_way }.put(out);
         out.put_u16(self.path);
         match self.body {
             Body::Data { message_length, offset, .. } => {
@@ -160,28 +157,17 @@ impl Header {
         }
     }
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
-    /// have been cut by a capture (or by a switch that trims), but not within the header.
-    ///
-    /// Whether offsets and lengths make sense is for the machine to judge.
-    ///
-    /// # Errors
-    /// See [`Malformed`].
-    pub fn decode(bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
         let bytes = &bytes[..bytes.len().min(l4_bytes)];
         let mut reader = Reader::new("an NDP header", bytes);
         reader.need("an NDP header", size::COMMON as usize)?;
-        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        let (code, flags) = (reader.u8()?, reader.u8()?);
-        let extra = reader.u16()?;
-        let id = Id64::new(reader.u64()?);
+        let prologue = Prologue::read(&mut reader)?;
+        let Prologue { ports, code, extra, id, one_way, .. } = prologue;
         let path = reader.u16()?;
         let body = match code {
             packet_type::DATA => {
                 reader.need("an NDP DATA header", size::DATA as usize)?;
-                let said = l4_bytes - size::DATA as usize;
-                let len = u16::try_from(said)
-                    .map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })?;
+                let len = payload_len(l4_bytes, size::DATA)?;
                 let (message_length, offset) = (reader.u32()?, reader.u32()?);
                 Body::Data { message_length, offset, len, window: extra }
             }
@@ -191,7 +177,7 @@ impl Header {
                 if code == packet_type::NACK {
                     Body::Nack { offset, pull, incarnation }
                 } else {
-                    let complete = flags & FLAG_COMPLETE != 0;
+                    let complete = prologue.has(FLAG_COMPLETE);
                     Body::Ack { offset, pull, incarnation, complete }
                 }
             }
@@ -201,16 +187,49 @@ impl Header {
             }
             packet_type::ASK => Body::Ask,
             packet_type::UNKNOWN => Body::Unknown,
-            code => return Err(Malformed::NdpType(code)),
+            code => return Err(Malformed::PacketType { protocol: "NDP", code }),
         };
-        Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, path, body }, ports))
+        Ok((Self { id, one_way, path, body }, ports))
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        match self.body {
+            Body::Data { message_length, .. } => Some(message_length),
+            _ => None,
+        }
+    }
+
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = self.body.packet_type();
+        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+        if let Some(path) = rackweave_core::Header::path(self) {
+            write!(f, " path {path}")?;
+        }
+        match self.body {
+            Body::Data { message_length, offset, len, window } => {
+                fmt_range(f, offset, len, message_length)?;
+                write!(f, " window {window}")
+            }
+            Body::Ack { offset, pull, incarnation, complete } => {
+                write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")?;
+                f.write_str(if complete { " complete" } else { "" })
+            }
+            Body::Nack { offset, pull, incarnation } => {
+                write!(f, " {offset} pull {pull} incarnation {incarnation:#06x}")
+            }
+            Body::Pull { pull, incarnation } => write!(f, " {pull} incarnation {incarnation:#06x}"),
+            Body::Ask | Body::Unknown => Ok(()),
+        }
     }
 }
 
 impl rackweave_core::Header for Header {
     #[inline]
     fn payload(&self) -> Option<Slice> {
-        Self::payload(self)
+        match self.body {
+            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
+            _ => None,
+        }
     }
 
     #[inline]

@@ -14,15 +14,15 @@
 //! may cut the payload off without looking at it; because they go from end to end, damage
 //! inside a switch is found.
 //!
-//! [`Kind::Orca`] carries a packet of [`crate::orca`], which has checks of its own: it stands behind the envelope as it
-//! is, counts as payload, and the payload's check is zero. Its destination is a host, [`crate::orca::TO_GROUP`] or
-//! [`crate::orca::TO_AGENT`]; incarnations are zero.
+//! [`Kind::Group`] carries a packet of a group system, which has checks of its own: it follows the envelope unchanged,
+//! counts as payload, and the payload's check is zero. Its destination is a host or one of the system's own addresses
+//! ([`crate::orca::TO_GROUP`]); incarnations are zero. Each system has a number: [`crate::orca::KIND`].
 //!
 //! An *incarnation* is a number of each life of a host, which others can't guess; it may be another one for each
 //! peer. Who does not know the receiver's is not listened to: it takes an answer that goes to the sender's
 //! address ([`Kind::Hello`]) to learn it.
 
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use crc_fast::{CrcAlgorithm, Digest};
 use rackweave_core::frame::IPV4;
@@ -41,6 +41,9 @@ pub const OVERHEAD: u32 = crate::datagram::UDP_BYTES + BYTES;
 const VERSION: u8 = 0xa1;
 const CHECK_AT: usize = 24;
 
+/// Numbers that name group systems in [`Kind::Group`]; those below are the other kinds'.
+pub const GROUP_KINDS: RangeInclusive<u8> = 2..=15;
+
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -49,8 +52,8 @@ pub enum Kind {
     /// "My incarnation is this": with the receiver's as far as it is known. Who gets one without its
     /// own answers with one that has it.
     Hello,
-    /// A packet of Orca.
-    Orca,
+    /// A packet of the group system with this number, one of [`GROUP_KINDS`].
+    Group(u8),
 }
 
 /// What stands before the header.
@@ -129,31 +132,32 @@ pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<
     seal(&mut out[start..]);
 }
 
-/// Appends what stands before an Orca packet of so many bytes.
-pub fn encode_orca(src: HostId, dst: HostId, packet_bytes: u16, out: &mut Vec<u8>) {
+/// Appends the envelope of a group system's packet that has `packet_bytes` bytes. `system` is one of [`GROUP_KINDS`].
+pub fn encode_group(system: u8, src: HostId, dst: HostId, packet_bytes: u16, out: &mut Vec<u8>) {
+    debug_assert!(GROUP_KINDS.contains(&system), "{system} names no group system");
     let start = out.len();
-    Envelope { kind: Kind::Orca, src, dst, from: 0, to: 0 }.put(0, 0, packet_bytes, out);
+    Envelope { kind: Kind::Group(system), src, dst, from: 0, to: 0 }.put(0, 0, packet_bytes, out);
     out.put_u32(0);
     seal(&mut out[start..]);
 }
 
-/// Reads a datagram with an Orca packet, which begins at [`BYTES`] and is not looked at.
+/// Reads the envelope of a group system's packet, which begins at [`BYTES`] and is not read.
 ///
 /// # Errors
 /// See [`Malformed`]: also if it is another kind of datagram.
-pub fn decode_orca(bytes: &[u8]) -> Result<Envelope, Malformed> {
+pub fn decode_group(bytes: &[u8]) -> Result<Envelope, Malformed> {
     let opened = Opened::read(bytes)?;
-    if opened.envelope.kind != Kind::Orca {
+    if !matches!(opened.envelope.kind, Kind::Group(_)) {
         return Err(Malformed::OverlayKind(opened.envelope.kind.number()));
     }
-    opened.check_orca(bytes)?;
+    opened.check_group(bytes)?;
     Ok(opened.envelope)
 }
 
-/// Names another destination in a datagram with an Orca packet, as a switch does with copies. What is no such datagram
-/// is left as it is.
-pub fn readdress_orca(bytes: &mut [u8], dst: HostId) {
-    if decode_orca(bytes).is_ok() {
+/// Replaces the destination in a datagram with a group system's packet, as a switch does with copies. Other datagrams
+/// stay unchanged.
+pub fn readdress_group(bytes: &mut [u8], dst: HostId) {
+    if decode_group(bytes).is_ok() {
         bytes[8..12].copy_from_slice(&dst.0.to_be_bytes());
         seal(&mut bytes[..BYTES as usize]);
     }
@@ -162,7 +166,7 @@ pub fn readdress_orca(bytes: &mut [u8], dst: HostId) {
 /// Reads a datagram that came with this traffic class.
 ///
 /// # Errors
-/// See [`Malformed`]: also if it was damaged on its way, or is Orca's ([`decode_orca`]).
+/// See [`Malformed`]: also if it was damaged on its way, or is a group system's ([`decode_group`]).
 pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     let opened = Opened::read(bytes)?;
     let Opened { envelope, protocol, header_end, payload_bytes, payload_check } = opened;
@@ -173,7 +177,7 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
             left => Err(Malformed::SegmentLength { said: 0, left }),
         };
     }
-    if envelope.kind == Kind::Orca {
+    if let Kind::Group(_) = envelope.kind {
         return Err(Malformed::OverlayKind(envelope.kind.number()));
     }
     let l4_bytes = header_end - BYTES as usize + payload_bytes;
@@ -213,8 +217,8 @@ pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
         let (header, its_ports) = Header::decode(protocol, header_bytes, l4_bytes)?;
         (ports, path) = (its_ports, header.path());
     }
-    if envelope.kind == Kind::Orca {
-        opened.check_orca(bytes)?;
+    if let Kind::Group(_) = envelope.kind {
+        opened.check_group(bytes)?;
     }
     Ok(Glance { envelope, ports, path, header_end })
 }
@@ -264,7 +268,7 @@ impl Kind {
         match self {
             Self::Packet => 0,
             Self::Hello => 1,
-            Self::Orca => 2,
+            Self::Group(system) => system,
         }
     }
 }
@@ -288,7 +292,7 @@ impl Opened {
         let kind = match reader.u8()? {
             0 => Kind::Packet,
             1 => Kind::Hello,
-            2 => Kind::Orca,
+            system if GROUP_KINDS.contains(&system) => Kind::Group(system),
             other => return Err(Malformed::OverlayKind(other)),
         };
         let protocol = reader.u8()?;
@@ -307,8 +311,8 @@ impl Opened {
         Ok(Self { envelope, protocol, header_end, payload_bytes, payload_check })
     }
 
-    /// Checks that all that follows the envelope is one Orca packet.
-    const fn check_orca(&self, bytes: &[u8]) -> Result<(), Malformed> {
+    /// Checks that the envelope is followed by one packet of a group system and nothing else.
+    const fn check_group(&self, bytes: &[u8]) -> Result<(), Malformed> {
         let left = bytes.len() - BYTES as usize;
         if self.header_end != BYTES as usize || self.payload_bytes != left {
             return Err(Malformed::SegmentLength { said: self.payload_bytes, left });
@@ -406,34 +410,39 @@ mod tests {
     }
 
     #[test]
-    fn an_orca_packet() {
+    fn a_packet_of_a_group_system() {
         let mut bytes = Vec::new();
-        encode_orca(HostId(1), crate::orca::TO_GROUP, 5, &mut bytes);
+        encode_group(crate::orca::KIND, HostId(1), crate::orca::TO_GROUP, 5, &mut bytes);
         bytes.extend_from_slice(b"bytes");
         let envelope = Envelope {
-            kind: Kind::Orca,
+            kind: Kind::Group(crate::orca::KIND),
             src: HostId(1),
             dst: crate::orca::TO_GROUP,
             from: 0,
             to: 0,
         };
-        assert_eq!(decode_orca(&bytes), Ok(envelope));
+        assert_eq!(decode_group(&bytes), Ok(envelope));
         assert_eq!(glance(&bytes).unwrap().header_end, BYTES as usize);
         assert!(decode(&bytes, 0).is_err(), "no packet of a transport");
-        assert!(decode_orca(&datagram()).is_err());
+        assert!(decode_group(&datagram()).is_err());
         for bit in 0..BYTES as usize * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode_orca(&damaged).is_err(), "bit {bit}");
+            assert!(decode_group(&damaged).is_err(), "bit {bit}");
         }
         for len in 0..bytes.len() {
-            assert!(decode_orca(&bytes[..len]).is_err() && glance(&bytes[..len]).is_err());
+            assert!(decode_group(&bytes[..len]).is_err() && glance(&bytes[..len]).is_err());
         }
-        readdress_orca(&mut bytes, HostId(9));
-        assert_eq!(decode_orca(&bytes).map(|envelope| envelope.dst), Ok(HostId(9)));
+        readdress_group(&mut bytes, HostId(9));
+        assert_eq!(decode_group(&bytes).map(|envelope| envelope.dst), Ok(HostId(9)));
         let before = datagram();
         let mut after = before.clone();
-        readdress_orca(&mut after, HostId(9));
+        readdress_group(&mut after, HostId(9));
         assert_eq!(before, after);
+        for kind in [*GROUP_KINDS.end() + 1, 255] {
+            bytes[1] = kind;
+            seal(&mut bytes[..BYTES as usize]);
+            assert_eq!(glance(&bytes), Err(Malformed::OverlayKind(kind)));
+        }
     }
 }

@@ -1,7 +1,11 @@
 //! pHost's headers. The protocol's paper gives the fields' meaning, not their layout: that is ours.
 
-use rackweave_core::{MessageId, Slice};
+use core::fmt;
 
+use rackweave_core::Slice;
+
+use crate::codec::{Codec, Prologue, fmt_range, payload_len, slice};
+use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
@@ -30,14 +34,12 @@ pub mod packet_type {
 /// Bytes of each packet's header, without IP's.
 pub mod size {
     /// The part that all have, and all of ACK, BUSY, UNKNOWN and ASK.
-    pub const COMMON: u32 = 16;
+    pub const COMMON: u32 = super::Prologue::BYTES;
     /// RTS: with IP's header the 40 bytes of the paper.
     pub const RTS: u32 = 20;
     /// TOKEN; DATA, without its bytes.
     pub const DATA: u32 = 28;
 }
-
-const FLAG_ONE_WAY: u8 = 0x80;
 
 /// A pHost header. The ports are the packet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,22 +94,27 @@ pub enum Body {
     Ask,
 }
 
-impl Header {
-    /// The message bytes carried.
-    #[must_use]
-    #[inline]
-    pub fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => {
-                Some(Slice { message: MessageId(self.id.get()), offset, len: u32::from(len) })
-            }
-            _ => None,
+impl Body {
+    /// The packet type, and its name.
+    const fn packet_type(&self) -> (u8, &'static str) {
+        match self {
+            Self::Rts { .. } => (packet_type::RTS, "phost RTS"),
+            Self::Token { .. } => (packet_type::TOKEN, "phost TOKEN"),
+            Self::Data { .. } => (packet_type::DATA, "phost DATA"),
+            Self::Ack => (packet_type::ACK, "phost ACK"),
+            Self::Busy => (packet_type::BUSY, "phost BUSY"),
+            Self::Unknown => (packet_type::UNKNOWN, "phost UNKNOWN"),
+            Self::Ask => (packet_type::ASK, "phost ASK"),
         }
     }
+}
 
-    /// Bytes of the header, without payload.
-    #[must_use]
-    pub const fn header_bytes(&self) -> u32 {
+impl Codec for Header {
+    fn ip_protocol(_: Layout) -> u8 {
+        IP_PROTOCOL
+    }
+
+    fn header_bytes(&self, _: Layout) -> u32 {
         match self.body {
             Body::Rts { .. } => size::RTS,
             Body::Token { .. } | Body::Data { .. } => size::DATA,
@@ -115,54 +122,31 @@ impl Header {
         }
     }
 
-    /// Appends the header's bytes: exactly [`Header::header_bytes`].
-    pub fn encode(&self, ports: Ports, out: &mut Vec<u8>) {
-        let (code, free) = match self.body {
-            Body::Rts { free, .. } => (packet_type::RTS, free),
-            Body::Token { .. } => (packet_type::TOKEN, 0),
-            Body::Data { free, .. } => (packet_type::DATA, free),
-            Body::Ack => (packet_type::ACK, 0),
-            Body::Busy => (packet_type::BUSY, 0),
-            Body::Unknown => (packet_type::UNKNOWN, 0),
-            Body::Ask => (packet_type::ASK, 0),
+    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
+        let (code, _) = self.body.packet_type();
+        let extra = match self.body {
+            Body::Rts { free, .. } | Body::Data { free, .. } => free,
+            _ => 0,
         };
-        out.put_u16(ports.source);
-        out.put_u16(ports.destination);
-        out.put_u8(code);
-        out.put_u8(if self.one_way { FLAG_ONE_WAY } else { 0 });
-        out.put_u16(free);
-        out.put_u64(self.id.get());
+        let (id, one_way) = (self.id, self.one_way);
+        Prologue { ports, code, flags: 0, extra, id, one_way }.put(out);
         match self.body {
             Body::Rts { message_length, .. } => out.put_u32(message_length),
-            Body::Token { packet, number, missing } => {
-                out.put_u32(packet);
-                out.put_u32(number);
-                out.put_u32(missing);
-            }
-            Body::Data { message_length, offset, token, .. } => {
-                out.put_u32(message_length);
-                out.put_u32(offset);
-                out.put_u32(token);
+            Body::Token { packet: a, number: b, missing: c }
+            | Body::Data { message_length: a, offset: b, token: c, .. } => {
+                out.put_u32(a);
+                out.put_u32(b);
+                out.put_u32(c);
             }
             Body::Ack | Body::Busy | Body::Unknown | Body::Ask => {}
         }
     }
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
-    /// have been cut by a capture, but not within the header.
-    ///
-    /// Whether offsets and lengths make sense is for the machine to judge.
-    ///
-    /// # Errors
-    /// See [`Malformed`].
-    pub fn decode(bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
         let bytes = &bytes[..bytes.len().min(l4_bytes)];
         let mut reader = Reader::new("a pHost header", bytes);
         reader.need("a pHost header", size::COMMON as usize)?;
-        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        let (code, flags) = (reader.u8()?, reader.u8()?);
-        let free = reader.u16()?;
-        let id = Id64::new(reader.u64()?);
+        let Prologue { ports, code, extra: free, id, one_way, .. } = Prologue::read(&mut reader)?;
         let body = match code {
             packet_type::RTS => {
                 reader.need("a pHost RTS", size::RTS as usize)?;
@@ -175,9 +159,7 @@ impl Header {
             }
             packet_type::DATA => {
                 reader.need("a pHost DATA header", size::DATA as usize)?;
-                let said = l4_bytes - size::DATA as usize;
-                let len = u16::try_from(said)
-                    .map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })?;
+                let len = payload_len(l4_bytes, size::DATA)?;
                 let (message_length, offset) = (reader.u32()?, reader.u32()?);
                 Body::Data { message_length, offset, len, free, token: reader.u32()? }
             }
@@ -185,15 +167,41 @@ impl Header {
             packet_type::BUSY => Body::Busy,
             packet_type::UNKNOWN => Body::Unknown,
             packet_type::ASK => Body::Ask,
-            code => return Err(Malformed::PHostType(code)),
+            code => return Err(Malformed::PacketType { protocol: "pHost", code }),
         };
-        Ok((Self { id, one_way: flags & FLAG_ONE_WAY != 0, body }, ports))
+        Ok((Self { id, one_way, body }, ports))
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        match self.body {
+            Body::Data { message_length, .. } => Some(message_length),
+            _ => None,
+        }
+    }
+
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = self.body.packet_type();
+        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+        match self.body {
+            Body::Rts { message_length, free } => write!(f, " of {message_length} free {free}"),
+            Body::Token { packet, number, missing } => {
+                write!(f, " {number} for packet {packet} missing {missing}")
+            }
+            Body::Data { message_length, offset, len, free, token } => {
+                fmt_range(f, offset, len, message_length)?;
+                write!(f, " free {free} token {token}")
+            }
+            Body::Ack | Body::Busy | Body::Unknown | Body::Ask => Ok(()),
+        }
     }
 }
 
 impl rackweave_core::Header for Header {
     #[inline]
     fn payload(&self) -> Option<Slice> {
-        Self::payload(self)
+        match self.body {
+            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
+            _ => None,
+        }
     }
 }

@@ -1,7 +1,11 @@
 //! Polo's headers. The talk gives the packets' names and meaning; their fields and layout are ours.
 
-use rackweave_core::{MessageId, Slice};
+use core::fmt;
 
+use rackweave_core::Slice;
+
+use crate::codec::{Codec, Prologue, flag, fmt_range, payload_len, slice};
+use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
@@ -31,7 +35,7 @@ pub mod packet_type {
 /// Bytes of each packet's header, without IP's.
 pub mod size {
     /// The part that all have, and all of COMPLETE, ASK and UNKNOWN.
-    pub const COMMON: u32 = 16;
+    pub const COMMON: u32 = super::Prologue::BYTES;
     /// ADJOINT_ACK, DRIVE and LOSS.
     pub const ANSWER: u32 = 20;
     /// DATA, without its bytes.
@@ -40,7 +44,6 @@ pub mod size {
     pub const ADJOINT: u32 = 28;
 }
 
-const FLAG_ONE_WAY: u8 = 0x80;
 // Of DATA.
 const FLAG_DRIVEN: u8 = 0x40;
 const FLAG_AGAIN: u8 = 0x20;
@@ -122,22 +125,28 @@ pub enum Body {
     Unknown,
 }
 
-impl Header {
-    /// The message bytes carried.
-    #[must_use]
-    #[inline]
-    pub fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => {
-                Some(Slice { message: MessageId(self.id.get()), offset, len: u32::from(len) })
-            }
-            _ => None,
+impl Body {
+    /// The packet type, and its name.
+    const fn packet_type(&self) -> (u8, &'static str) {
+        match self {
+            Self::Data { .. } => (packet_type::DATA, "polo DATA"),
+            Self::Adjoint { .. } => (packet_type::ADJOINT, "polo ADJOINT"),
+            Self::AdjointAck { .. } => (packet_type::ADJOINT_ACK, "polo ADJOINT-ACK"),
+            Self::Drive { .. } => (packet_type::DRIVE, "polo DRIVE"),
+            Self::Loss { .. } => (packet_type::LOSS, "polo LOSS"),
+            Self::Complete => (packet_type::COMPLETE, "polo COMPLETE"),
+            Self::Ask => (packet_type::ASK, "polo ASK"),
+            Self::Unknown => (packet_type::UNKNOWN, "polo UNKNOWN"),
         }
     }
+}
 
-    /// Bytes of the header, without payload.
-    #[must_use]
-    pub const fn header_bytes(&self) -> u32 {
+impl Codec for Header {
+    fn ip_protocol(_: Layout) -> u8 {
+        IP_PROTOCOL
+    }
+
+    fn header_bytes(&self, _: Layout) -> u32 {
         match self.body {
             Body::Data { .. } => size::DATA,
             Body::Adjoint { .. } => size::ADJOINT,
@@ -146,36 +155,22 @@ impl Header {
         }
     }
 
-    /// Appends the header's bytes: exactly [`Header::header_bytes`].
-    pub fn encode(&self, ports: Ports, out: &mut Vec<u8>) {
-        const fn flag(set: bool, bit: u8) -> u8 {
-            if set { bit } else { 0 }
-        }
+    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
         // `extra` is the window of DATA and ADJOINT, and the count of LOSS.
-        let (code, flags, extra) = match self.body {
+        let (flags, extra) = match self.body {
             Body::Data { window, driven, again, .. } => {
-                let flags = flag(driven, FLAG_DRIVEN) | flag(again, FLAG_AGAIN);
-                (packet_type::DATA, flags, window)
+                (flag(driven, FLAG_DRIVEN) | flag(again, FLAG_AGAIN), window)
             }
-            Body::Adjoint { window, timeout, .. } => {
-                (packet_type::ADJOINT, flag(timeout, FLAG_TIMEOUT), window)
-            }
+            Body::Adjoint { window, timeout, .. } => (flag(timeout, FLAG_TIMEOUT), window),
             Body::AdjointAck { paused, tick, .. } => {
-                let flags = flag(paused, FLAG_PAUSED) | flag(tick, FLAG_TICK);
-                (packet_type::ADJOINT_ACK, flags, 0)
+                (flag(paused, FLAG_PAUSED) | flag(tick, FLAG_TICK), 0)
             }
-            Body::Drive { .. } => (packet_type::DRIVE, 0, 0),
-            Body::Loss { count, .. } => (packet_type::LOSS, 0, count),
-            Body::Complete => (packet_type::COMPLETE, 0, 0),
-            Body::Ask => (packet_type::ASK, 0, 0),
-            Body::Unknown => (packet_type::UNKNOWN, 0, 0),
+            Body::Loss { count, .. } => (0, count),
+            Body::Drive { .. } | Body::Complete | Body::Ask | Body::Unknown => (0, 0),
         };
-        out.put_u16(ports.source);
-        out.put_u16(ports.destination);
-        out.put_u8(code);
-        out.put_u8(flags | flag(self.one_way, FLAG_ONE_WAY));
-        out.put_u16(extra);
-        out.put_u64(self.id.get());
+        let (code, _) = self.body.packet_type();
+        let (id, one_way) = (self.id, self.one_way);
+        Prologue { ports, code, flags, extra, id, one_way }.put(out);
         match self.body {
             Body::Data { message_length, offset, .. } => {
                 out.put_u32(message_length);
@@ -193,28 +188,17 @@ impl Header {
         }
     }
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
-    /// have been cut by a capture, but not within the header.
-    ///
-    /// Whether offsets and lengths make sense is for the machine to judge.
-    ///
-    /// # Errors
-    /// See [`Malformed`].
-    pub fn decode(bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
         let bytes = &bytes[..bytes.len().min(l4_bytes)];
         let mut reader = Reader::new("a Polo header", bytes);
         reader.need("a Polo header", size::COMMON as usize)?;
-        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        let (code, flags) = (reader.u8()?, reader.u8()?);
-        let extra = reader.u16()?;
-        let id = Id64::new(reader.u64()?);
-        let has = |bit| flags & bit != 0;
+        let prologue = Prologue::read(&mut reader)?;
+        let Prologue { ports, code, extra, id, one_way, .. } = prologue;
+        let has = |bit| prologue.has(bit);
         let body = match code {
             packet_type::DATA => {
                 reader.need("a Polo DATA header", size::DATA as usize)?;
-                let said = l4_bytes - size::DATA as usize;
-                let len = u16::try_from(said)
-                    .map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })?;
+                let len = payload_len(l4_bytes, size::DATA)?;
                 let (message_length, offset) = (reader.u32()?, reader.u32()?);
                 let (driven, again) = (has(FLAG_DRIVEN), has(FLAG_AGAIN));
                 Body::Data { message_length, offset, len, window: extra, driven, again }
@@ -241,15 +225,50 @@ impl Header {
             packet_type::COMPLETE => Body::Complete,
             packet_type::ASK => Body::Ask,
             packet_type::UNKNOWN => Body::Unknown,
-            code => return Err(Malformed::PoloType(code)),
+            code => return Err(Malformed::PacketType { protocol: "Polo", code }),
         };
-        Ok((Self { id, one_way: has(FLAG_ONE_WAY), body }, ports))
+        Ok((Self { id, one_way, body }, ports))
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        match self.body {
+            Body::Data { message_length, .. } => Some(message_length),
+            _ => None,
+        }
+    }
+
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = self.body.packet_type();
+        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+        match self.body {
+            Body::Data { message_length, offset, len, window, driven, again } => {
+                fmt_range(f, offset, len, message_length)?;
+                write!(f, " window {window}")?;
+                f.write_str(if driven { " driven" } else { "" })?;
+                f.write_str(if again { " again" } else { "" })
+            }
+            Body::Adjoint { message_length, sent, epoch, window, timeout } => {
+                write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;
+                f.write_str(if timeout { " timeout" } else { "" })
+            }
+            Body::AdjointAck { epoch, paused, tick } => {
+                write!(f, " epoch {epoch}")?;
+                f.write_str(if paused { " paused" } else { "" })?;
+                f.write_str(if tick { " tick" } else { "" })
+            }
+            Body::Drive { upto } => write!(f, " upto {upto}"),
+            Body::Loss { first, count } => write!(f, " {first} +{count}"),
+            Body::Complete | Body::Ask | Body::Unknown => Ok(()),
+        }
     }
 }
 
 impl rackweave_core::Header for Header {
     #[inline]
     fn payload(&self) -> Option<Slice> {
-        Self::payload(self)
+        match self.body {
+            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
+            _ => None,
+        }
     }
 }

@@ -10,6 +10,9 @@ pub use codec::{
     HEADER_BYTES, MAPPING_BYTES, MAPPING_EXPERIMENT, MAX_HEADER_BYTES, SYN_OPTION_BYTES,
 };
 
+/// TCP's IP protocol number.
+pub const IP_PROTOCOL: u8 = 6;
+
 /// The segment's flags.
 pub mod flags {
     /// No more data from the sender.

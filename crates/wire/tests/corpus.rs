@@ -22,35 +22,16 @@ fn replay(target: &str, check: fn(&[u8])) {
     assert!(count > 0, "{} is empty", folder.display());
 }
 
-#[test]
-fn homa() {
-    replay("decode_homa", checks::homa);
+macro_rules! define_replays {
+    ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
+        $(#[test]
+        fn $module() {
+            let target = concat!("decode_", stringify!($module));
+            replay(target, checks::header::<rackweave_wire::$module::Header>);
+        })+
+    };
 }
-
-#[test]
-fn tcp() {
-    replay("decode_tcp", checks::tcp);
-}
-
-#[test]
-fn ndp() {
-    replay("decode_ndp", checks::ndp);
-}
-
-#[test]
-fn phost() {
-    replay("decode_phost", checks::phost);
-}
-
-#[test]
-fn polo() {
-    replay("decode_polo", checks::polo);
-}
-
-#[test]
-fn datagrams() {
-    replay("decode_datagram", checks::datagram);
-}
+rackweave_wire::transports!(define_replays);
 
 #[test]
 fn frames() {

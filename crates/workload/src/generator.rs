@@ -1,6 +1,7 @@
 //! Draws the messages of a workload, host by host.
 
 use core::ops::Range;
+use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Rng, Span, Time};
 
@@ -19,11 +20,28 @@ const MAX_INCAST_SENDERS: u32 = 1 << 24;
 /// does not depend on the others, nor on the order in which hosts are asked.
 #[derive(Clone, Debug)]
 pub struct Generator {
+    shared: Arc<Shared>,
+    /// By sender, from the first of [`Peers::senders`] on.
+    hosts: Vec<HostState>,
+    total: Option<u64>,
+}
+
+/// The messages that one host starts: its share of a [`Generator`].
+#[derive(Clone, Debug)]
+pub struct HostGenerator {
+    shared: Arc<Shared>,
+    host: HostId,
+    /// `None`: the host does not send.
+    state: Option<HostState>,
+}
+
+/// What all hosts have in common.
+#[derive(Debug)]
+struct Shared {
     plan: Plan,
     peers: Peers,
     start: Time,
     stop: Time,
-    total: Option<u64>,
 }
 
 /// Who may send, and to whom.
@@ -33,15 +51,27 @@ struct Peers {
     receivers: Range<u32>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Plan {
-    OpenLoop { sizes: SizeDist, gap: f64, hosts: Vec<OpenLoopHost> },
-    ClosedLoop { sizes: SizeDist, think: Span, hosts: Vec<ClosedLoopHost> },
-    Periodic { sizes: SizeDist, rate: Rate, hosts: Vec<PeriodicHost> },
-    Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64, hosts: Vec<IncastHost> },
-    Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32>, hosts: Vec<BatchHost> },
-    AllToAll { sizes: SizeDist, per_pair: u64, hosts: Vec<BatchHost> },
-    Trace { trace: Trace, order: Vec<u32>, left: Vec<Range<u32>> },
+    OpenLoop { sizes: SizeDist, gap: f64 },
+    ClosedLoop { sizes: SizeDist, think: Span },
+    Periodic { sizes: SizeDist, rate: Rate },
+    Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64 },
+    Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32> },
+    AllToAll { sizes: SizeDist, per_pair: u64 },
+    Trace { trace: Trace, order: Vec<u32> },
+}
+
+/// What a host draws from, by pattern.
+#[derive(Clone, Debug)]
+enum HostState {
+    OpenLoop(OpenLoopHost),
+    ClosedLoop(ClosedLoopHost),
+    Periodic(PeriodicHost),
+    Incast(IncastHost),
+    Batch(BatchHost),
+    /// The entries of the trace that are left, as indices into its order by sender.
+    Trace(Range<u32>),
 }
 
 #[derive(Clone, Debug)]
@@ -130,26 +160,30 @@ impl Generator {
         let peers = Peers::new(config, hosts)?;
         let streams = Streams { seed, run, stream };
         let start = Time::ZERO.saturating_add(config.start);
-        let (plan, total) = match &config.pattern {
+        let (plan, hosts, total): Planned = match &config.pattern {
             Pattern::OpenLoop { sizes, load, .. } => {
                 check_load(*load)?;
                 let gap = mean_gap.filter(|gap| gap.0 > 0).ok_or(WorkloadError::NoGap)?;
                 peers.check_destinations()?;
-                (Plan::open_loop(sizes, gap, &peers, start, streams), None)
+                let hosts = HostState::open_loop(&peers, start, streams);
+                (Plan::OpenLoop { sizes: sizes.clone(), gap: gap.0 as f64 }, hosts, None)
             }
             Pattern::ClosedLoop { sizes, outstanding, think } => {
                 if *outstanding == 0 {
                     return Err(WorkloadError::NoOutstanding);
                 }
                 peers.check_destinations()?;
-                (Plan::closed_loop(sizes, *outstanding, *think, &peers, streams), None)
+                let hosts = HostState::closed_loop(*outstanding, &peers, streams);
+                (Plan::ClosedLoop { sizes: sizes.clone(), think: *think }, hosts, None)
             }
             Pattern::Periodic { sizes, rate } => {
                 if rate.0 == 0 {
                     return Err(WorkloadError::NoConstantRate);
                 }
                 peers.check_destinations()?;
-                (Plan::periodic(sizes, *rate, &peers, start, streams), None)
+                let interval = rate.span_of(sizes.mean() as u64);
+                let hosts = HostState::periodic(interval, &peers, start, streams);
+                (Plan::Periodic { sizes: sizes.clone(), rate: *rate }, hosts, None)
             }
             &Pattern::Incast { senders, receiver, ref sizes, messages_per_sender, at, spread } => {
                 let at = start.saturating_add(at);
@@ -170,19 +204,65 @@ impl Generator {
             Pattern::Trace(trace) => Plan::trace(trace, hosts, config)?,
         };
         let stop = Time::ZERO.saturating_add(config.stop);
-        Ok(Self { plan, peers, start, stop, total })
+        Ok(Self { shared: Arc::new(Shared { plan, peers, start, stop }), hosts, total })
     }
 
     /// The next message that `host` starts by itself; `None`: there is no more.
     ///
     /// To be called once at the start and again after each message. Times don't decrease.
-    #[inline]
     pub fn next(&mut self, host: HostId) -> Option<Arrival> {
-        let index = self.peers.sender_index(host)?;
-        let Self { plan, peers, start, stop, .. } = self;
-        let arrival = match plan {
-            Plan::OpenLoop { sizes, gap, hosts } => {
-                let state = &mut hosts[index];
+        let index = self.shared.peers.sender_index(host)?;
+        self.hosts[index].next(&self.shared, host)
+    }
+
+    /// A message that `host` started has ended (completed or failed) at `now`: in a closed loop the
+    /// next one follows.
+    pub fn completed(&mut self, host: HostId, now: Time) -> Option<Arrival> {
+        let index = self.shared.peers.sender_index(host)?;
+        self.hosts[index].completed(&self.shared, host, now)
+    }
+
+    /// The messages of `host`, from where this generator stands.
+    #[must_use]
+    pub fn of_host(&self, host: HostId) -> HostGenerator {
+        let index = self.shared.peers.sender_index(host);
+        let state = index.map(|index| self.hosts[index].clone());
+        HostGenerator { shared: Arc::clone(&self.shared), host, state }
+    }
+
+    /// How many messages there are in all; `None`: as many as time allows.
+    #[must_use]
+    pub const fn total(&self) -> Option<u64> {
+        self.total
+    }
+}
+
+impl HostGenerator {
+    /// See [`Generator::next`].
+    #[inline]
+    pub fn next_arrival(&mut self) -> Option<Arrival> {
+        self.state.as_mut()?.next(&self.shared, self.host)
+    }
+
+    /// See [`Generator::completed`].
+    #[inline]
+    pub fn completed(&mut self, now: Time) -> Option<Arrival> {
+        self.state.as_mut()?.completed(&self.shared, self.host, now)
+    }
+
+    /// Whether a message that ends leads to the next one (a closed loop).
+    #[must_use]
+    pub fn is_loop(&self) -> bool {
+        matches!(self.shared.plan, Plan::ClosedLoop { .. })
+    }
+}
+
+impl HostState {
+    #[inline]
+    fn next(&mut self, shared: &Shared, host: HostId) -> Option<Arrival> {
+        let Shared { plan, peers, start, stop } = shared;
+        let arrival = match (plan, self) {
+            (Plan::OpenLoop { sizes, gap }, Self::OpenLoop(state)) => {
                 // The sum is of whole picoseconds: each gap is rounded, the error does not grow.
                 let gap = Span((state.arrivals.exponential(*gap) + 0.5) as u64);
                 state.last = state.last.saturating_add(gap);
@@ -192,21 +272,18 @@ impl Generator {
                     bytes: sizes.sample(&mut state.sizes),
                 }
             }
-            Plan::ClosedLoop { sizes, hosts, .. } => {
-                let state = &mut hosts[index];
+            (Plan::ClosedLoop { sizes, .. }, Self::ClosedLoop(state)) => {
                 state.to_start = state.to_start.checked_sub(1)?;
                 state.draw(*start, host, sizes, peers)
             }
-            Plan::Periodic { sizes, rate, hosts } => {
-                let state = &mut hosts[index];
+            (Plan::Periodic { sizes, rate }, Self::Periodic(state)) => {
                 // From the sum, so that roundings don't add up.
                 let at = state.first.saturating_add(rate.span_of(state.bytes));
                 let bytes = sizes.sample(&mut state.sizes);
                 state.bytes = state.bytes.saturating_add(bytes);
                 Arrival { at, dst: peers.pick(host, &mut state.destinations), bytes }
             }
-            Plan::Incast { sizes, receiver, at, per_sender, hosts } => {
-                let state = &mut hosts[index];
+            (Plan::Incast { sizes, receiver, at, per_sender }, Self::Incast(state)) => {
                 let sender = state.started / *per_sender;
                 if sender >= u64::from(state.senders) {
                     return None;
@@ -219,46 +296,69 @@ impl Generator {
                     bytes: sizes.sample(&mut state.sizes),
                 }
             }
-            Plan::Permutation { sizes, per_host, to, hosts } => {
-                hosts[index].draw(*start, *per_host, sizes, |_| HostId(to[index]))?
+            (Plan::Permutation { sizes, per_host, to }, Self::Batch(state)) => {
+                let dst = HostId(to[peers.sender_index(host)?]);
+                state.draw(*start, *per_host, sizes, |_| dst)?
             }
-            Plan::AllToAll { sizes, per_pair, hosts } => {
+            (Plan::AllToAll { sizes, per_pair }, Self::Batch(state)) => {
                 let others = peers.others(host);
                 let count = *per_pair * u64::from(others);
                 // Round after round, so that no destination gets all its messages first.
-                hosts[index].draw(*start, count, sizes, |started| {
+                state.draw(*start, count, sizes, |started| {
                     peers.after(host, (started % u64::from(others)) as u32)
                 })?
             }
-            Plan::Trace { trace, order, left } => {
-                let entry = trace.entries()[order[left[index].next()? as usize] as usize];
+            (Plan::Trace { trace, order }, Self::Trace(left)) => {
+                let entry = trace.entries()[order[left.next()? as usize] as usize];
                 Arrival { at: start.saturating_add(entry.at), dst: entry.dst, bytes: entry.bytes }
             }
+            _ => unreachable!("a plan and its hosts are made together"),
         };
         (arrival.at <= *stop).then_some(arrival)
     }
 
-    /// A message that `host` started has ended (completed or failed) at `now`: in a closed loop the
-    /// next one follows.
-    pub fn completed(&mut self, host: HostId, now: Time) -> Option<Arrival> {
-        let index = self.peers.sender_index(host)?;
-        let Plan::ClosedLoop { sizes, think, hosts } = &mut self.plan else { return None };
-        let at = now.saturating_add(*think);
-        if at > self.stop {
+    fn completed(&mut self, shared: &Shared, host: HostId, now: Time) -> Option<Arrival> {
+        let (Plan::ClosedLoop { sizes, think }, Self::ClosedLoop(state)) = (&shared.plan, self)
+        else {
             return None;
-        }
-        Some(hosts[index].draw(at, host, sizes, &self.peers))
+        };
+        let at = now.saturating_add(*think);
+        (at <= shared.stop).then(|| state.draw(at, host, sizes, &shared.peers))
     }
 
-    /// From now on nothing is started any more.
-    pub fn stop(&mut self) {
-        self.peers.senders = 0..0;
+    fn open_loop(peers: &Peers, start: Time, streams: Streams) -> Vec<Self> {
+        let state = |host| OpenLoopHost {
+            last: start,
+            arrivals: streams.host(host, "arrivals"),
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        };
+        peers.senders.clone().map(|host| Self::OpenLoop(state(host))).collect()
     }
 
-    /// How many messages there are in all; `None`: as many as time allows.
-    #[must_use]
-    pub const fn total(&self) -> Option<u64> {
-        self.total
+    fn periodic(interval: Span, peers: &Peers, start: Time, streams: Streams) -> Vec<Self> {
+        let state = |host| PeriodicHost {
+            first: start.saturating_add(Span(
+                streams.host(host, "arrivals").below(interval.0.saturating_add(1)),
+            )),
+            bytes: 0,
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        };
+        peers.senders.clone().map(|host| Self::Periodic(state(host))).collect()
+    }
+
+    fn closed_loop(outstanding: u32, peers: &Peers, streams: Streams) -> Vec<Self> {
+        let state = |host| ClosedLoopHost {
+            to_start: outstanding,
+            sizes: streams.host(host, "sizes"),
+            destinations: streams.host(host, "destinations"),
+        };
+        peers.senders.clone().map(|host| Self::ClosedLoop(state(host))).collect()
+    }
+
+    fn batch(peers: &Peers, streams: Streams) -> Vec<Self> {
+        peers.senders.clone().map(|host| Self::Batch(BatchHost::new(streams, host))).collect()
     }
 }
 
@@ -302,7 +402,7 @@ struct Incast<'a> {
 }
 
 impl Incast<'_> {
-    fn plan(self, peers: &Peers, streams: Streams) -> Result<(Plan, Option<u64>), WorkloadError> {
+    fn plan(self, peers: &Peers, streams: Streams) -> Result<Planned, WorkloadError> {
         let Self { sizes, senders, receiver, per_sender, at, spread } = self;
         let on_hosts = peers.senders.len() as u32 - u32::from(peers.senders.contains(&receiver.0));
         if on_hosts == 0 {
@@ -334,71 +434,24 @@ impl Incast<'_> {
                 (0..mine).map(|_| Span(arrivals.below(spread.0.saturating_add(1)))).collect()
             };
             late.sort_unstable();
-            IncastHost { senders: mine, late, started: 0, sizes: streams.host(host, "sizes") }
+            let sizes = streams.host(host, "sizes");
+            HostState::Incast(IncastHost { senders: mine, late, started: 0, sizes })
         });
-        let plan =
-            Plan::Incast { sizes: sizes.clone(), receiver, at, per_sender, hosts: hosts.collect() };
-        Ok((plan, Some(total)))
+        let plan = Plan::Incast { sizes: sizes.clone(), receiver, at, per_sender };
+        Ok((plan, hosts.collect(), Some(total)))
     }
 }
 
+/// A plan, what its hosts draw from, and the number of messages if it is known.
+type Planned = (Plan, Vec<HostState>, Option<u64>);
+
 impl Plan {
-    fn open_loop(
-        sizes: &SizeDist,
-        gap: Span,
-        peers: &Peers,
-        start: Time,
-        streams: Streams,
-    ) -> Self {
-        let hosts = peers.senders.clone().map(|host| OpenLoopHost {
-            last: start,
-            arrivals: streams.host(host, "arrivals"),
-            sizes: streams.host(host, "sizes"),
-            destinations: streams.host(host, "destinations"),
-        });
-        Self::OpenLoop { sizes: sizes.clone(), gap: gap.0 as f64, hosts: hosts.collect() }
-    }
-
-    fn periodic(
-        sizes: &SizeDist,
-        rate: Rate,
-        peers: &Peers,
-        start: Time,
-        streams: Streams,
-    ) -> Self {
-        let interval = rate.span_of(sizes.mean() as u64);
-        let hosts = peers.senders.clone().map(|host| PeriodicHost {
-            first: start.saturating_add(Span(
-                streams.host(host, "arrivals").below(interval.0.saturating_add(1)),
-            )),
-            bytes: 0,
-            sizes: streams.host(host, "sizes"),
-            destinations: streams.host(host, "destinations"),
-        });
-        Self::Periodic { sizes: sizes.clone(), rate, hosts: hosts.collect() }
-    }
-
-    fn closed_loop(
-        sizes: &SizeDist,
-        outstanding: u32,
-        think: Span,
-        peers: &Peers,
-        streams: Streams,
-    ) -> Self {
-        let hosts = peers.senders.clone().map(|host| ClosedLoopHost {
-            to_start: outstanding,
-            sizes: streams.host(host, "sizes"),
-            destinations: streams.host(host, "destinations"),
-        });
-        Self::ClosedLoop { sizes: sizes.clone(), think, hosts: hosts.collect() }
-    }
-
     fn permutation(
         sizes: &SizeDist,
         per_host: u64,
         peers: &Peers,
         streams: Streams,
-    ) -> Result<(Self, Option<u64>), WorkloadError> {
+    ) -> Result<Planned, WorkloadError> {
         let Peers { senders, receivers } = peers;
         if senders.len() != receivers.len() {
             return Err(WorkloadError::UnequalPermutation {
@@ -421,8 +474,8 @@ impl Plan {
                 break;
             }
         }
-        let hosts = senders.clone().map(|host| BatchHost::new(streams, host)).collect();
-        Ok((Self::Permutation { sizes: sizes.clone(), per_host, to, hosts }, Some(total)))
+        let plan = Self::Permutation { sizes: sizes.clone(), per_host, to };
+        Ok((plan, HostState::batch(peers, streams), Some(total)))
     }
 
     fn all_to_all(
@@ -430,22 +483,22 @@ impl Plan {
         per_pair: u64,
         peers: &Peers,
         streams: Streams,
-    ) -> Result<(Self, Option<u64>), WorkloadError> {
+    ) -> Result<Planned, WorkloadError> {
         peers.check_destinations()?;
         let pairs = peers.senders.clone().map(|host| u64::from(peers.others(HostId(host)))).sum();
         let total = product(&[
             ("the number of pairs", pairs),
             ("the number of messages per pair", per_pair),
         ])?;
-        let hosts = peers.senders.clone().map(|host| BatchHost::new(streams, host)).collect();
-        Ok((Self::AllToAll { sizes: sizes.clone(), per_pair, hosts }, Some(total)))
+        let plan = Self::AllToAll { sizes: sizes.clone(), per_pair };
+        Ok((plan, HostState::batch(peers, streams), Some(total)))
     }
 
     fn trace(
         trace: &Trace,
         hosts: u32,
         config: &WorkloadConfig,
-    ) -> Result<(Self, Option<u64>), WorkloadError> {
+    ) -> Result<Planned, WorkloadError> {
         trace.check_hosts(hosts)?;
         let entries = trace.entries();
         let max = u64::from(u32::MAX);
@@ -472,7 +525,8 @@ impl Plan {
         }
         let last = config.stop - config.start;
         let total = entries.partition_point(|entry| entry.at <= last) as u64;
-        Ok((Self::Trace { trace: trace.clone(), order, left }, Some(total)))
+        let hosts = left.into_iter().map(HostState::Trace).collect();
+        Ok((Self::Trace { trace: trace.clone(), order }, hosts, Some(total)))
     }
 }
 
@@ -517,10 +571,9 @@ impl Peers {
     }
 
     fn check_destinations(&self) -> Result<(), WorkloadError> {
-        // Only a single receiver can be alone with itself.
         let only = self.receivers.start;
-        let alone = self.receivers.len() == 1 && self.senders.contains(&only);
-        if alone { Err(WorkloadError::NoDestination(only)) } else { Ok(()) }
+        let sends_to_itself = self.receivers.len() == 1 && self.senders.contains(&only);
+        if sends_to_itself { Err(WorkloadError::NoDestination(only)) } else { Ok(()) }
     }
 
     /// A receiver other than `host`, uniformly.

@@ -5,6 +5,8 @@
 //! - [`load`]: how far apart messages are at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from streams of its own.
 //! - [`trace`]: [`Trace`], messages read from a file.
+//! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records what
+//!   became of them; and [`Collector`](app::Collector), which puts the records of all hosts together.
 //!
 //! ```
 //! use rackweave_core::{Framing, HostId, Rate};
@@ -22,6 +24,7 @@
 //! # Ok::<(), rackweave_workload::WorkloadError>(())
 //! ```
 
+pub mod app;
 mod application;
 pub mod error;
 pub mod generator;
@@ -34,7 +37,7 @@ pub mod trace;
 
 pub use application::{Application, StreamMode, Streaming};
 pub use error::{LineProblem, SizesError, TraceError, WorkloadError};
-pub use generator::Generator;
+pub use generator::{Generator, HostGenerator};
 pub use load::{Grants, open_loop_gap};
 pub use pattern::{Arrival, Exchange, LoadCounts, Pattern, WorkloadConfig};
 pub use sizes::{Interpolation, MAX_MESSAGE_BYTES, SizeDist};

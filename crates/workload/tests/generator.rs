@@ -138,10 +138,23 @@ fn messages_start_in_the_workloads_time() {
     assert!((50..200).contains(&messages.len()), "{}", messages.len());
     assert!(messages[0].at >= Time(100_000_000));
     assert!(messages.last().unwrap().at <= Time(1_100_000_000));
-    let mut stopped = generator(&config, 4);
-    assert!(stopped.next(HostId(0)).is_some());
-    stopped.stop();
-    assert_eq!((stopped.next(HostId(0)), stopped.next(HostId(1))), (None, None));
+}
+
+#[test]
+fn a_hosts_own_generator_gives_what_the_whole_one_gives() {
+    for config in [open_loop(), closed_loop(3)] {
+        let mut whole = generator(&config, 4);
+        for host in 0..4 {
+            let mut own = whole.of_host(HostId(host));
+            for n in 0..20 {
+                let (own, all) = match own.next_arrival() {
+                    Some(arrival) => (Some(arrival), whole.next(HostId(host))),
+                    None => (own.completed(Time(n)), whole.completed(HostId(host), Time(n))),
+                };
+                assert_eq!((own.is_some(), own), (true, all));
+            }
+        }
+    }
 }
 
 #[test]
@@ -158,8 +171,6 @@ fn a_closed_loop_goes_on_when_messages_end() {
     assert_eq!(generator.completed(HostId(1), Time(49_000_001)), None);
     assert_eq!(generator.next(HostId(1)), None);
     assert_eq!(generator.total(), None);
-    generator.stop();
-    assert_eq!(generator.completed(HostId(1), Time(40_000_000)), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reading records as their bytes come.
+//! Decoding records from bytes that arrive piece by piece.
 
 use blake3::Hasher;
 
@@ -8,101 +8,101 @@ use super::{
     PathError, START_BYTES, VERSION, check_path, file_record_bytes, tag,
 };
 
-/// Most files of one stream.
+/// The largest number of files in a stream.
 const MAX_FILES: u64 = 1 << 32;
 
-/// Why bytes are no stream.
+/// Why bytes are not a valid stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It does not begin as it must.
+    /// The start record is missing.
     #[error("this is no stream of files: another program or an incompatible version has sent it")]
     NoStream,
-    /// A newer sender.
+    /// The stream has a later version of the format.
     #[error("the stream is of version {0}, and this program knows only {VERSION}: update it")]
     Version(u16),
-    /// A record that may not stand there.
+    /// A record of a type that cannot be here.
     #[error("record {found} is out of place after {bytes} bytes of the stream")]
     OutOfPlace {
-        /// Its tag.
+        /// The tag of the record.
         found: u8,
-        /// Where.
+        /// Its offset in the stream.
         bytes: u64,
     },
-    /// A length that can't be.
+    /// A record with an impossible length.
     #[error("a record's length can't be, after {bytes} bytes of the stream")]
     Length {
-        /// Where.
+        /// Its offset in the stream.
         bytes: u64,
     },
-    /// A path that leads elsewhere.
+    /// A path that is not accepted.
     #[error("the sender names {0}, which is refused")]
     Path(#[from] PathError),
-    /// A chunk is damaged.
+    /// The content of a chunk does not match its hash.
     #[error(
         "a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent"
     )]
     ChunkHash {
-        /// Where.
+        /// Its offset in the stream.
         bytes: u64,
     },
-    /// The file is damaged.
+    /// The content of a file does not match its hash.
     #[error("a file's hash is wrong: it is not the file that was sent")]
     FileHash,
-    /// Bytes after the end record.
+    /// There are bytes behind the end record.
     #[error("bytes follow the end of the stream")]
     AfterEnd,
 }
 
-/// Bytes of a chunk that are hashed and handed on at a time: they stay in the processor's cache between the two.
+/// Bytes of a chunk that are hashed and passed on at a time, so that they stay in the processor's cache in between.
 const PIECE: usize = 128 << 10;
 
-/// Who takes what is in a stream. Calls tell `at`, the offset in the stream behind the record.
-pub trait Take {
-    /// Why it can't.
+/// The consumer of a decoded stream. `at` is the offset in the stream behind the record.
+pub trait Visitor {
+    /// Why it stops the stream.
     type Error: From<DecodeError>;
 
     /// A file begins.
     ///
     /// # Errors
-    /// What stops the stream.
+    /// If the stream is to stop.
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), Self::Error>;
 
-    /// The next bytes of the file. They are not checked yet: [`Self::chunk`] says that they were right.
+    /// The next bytes of the file. They are verified only by the call of [`Self::chunk`] that follows.
     ///
     /// # Errors
-    /// What stops the stream.
+    /// If the stream is to stop.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// All bytes since the last call are a chunk, and its hash is right.
+    /// The bytes since the last call are a chunk, and its hash is right.
     ///
     /// # Errors
-    /// What stops the stream.
+    /// If the stream is to stop.
     fn chunk(&mut self, hash: &Hash, at: u64) -> Result<(), Self::Error>;
 
     /// The file is complete, and its hash is right.
     ///
     /// # Errors
-    /// What stops the stream.
+    /// If the stream is to stop.
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), Self::Error>;
 
     /// The stream is complete.
     ///
     /// # Errors
-    /// What stops the stream.
+    /// If the stream is to stop.
     fn end(&mut self, files: u64, bytes: u64) -> Result<(), Self::Error>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// A file, or the end.
+    /// Between files: a file record or the end record follows.
     Between,
-    /// A chunk, or the file's end.
+    /// In a file: a chunk or a file end record follows.
     Inside,
     Ended,
 }
 
-/// Where a decoder goes on after a restart: behind `hashes.len()` whole chunks of a file of known length.
+/// Where a decoder resumes: behind `hashes.len()` whole chunks of a file of known length, or between files.
 #[derive(Clone, Debug)]
 pub struct Resume {
     /// Complete files and directories before.
@@ -111,29 +111,29 @@ pub struct Resume {
     pub bytes: u64,
     /// The file under way, and the hashes of its chunks, each of [`CHUNK`] bytes.
     pub file: Option<(FileHeader, Vec<Hash>)>,
-    /// BLAKE3 of the first chunk as a file of its own, where that is the only one.
+    /// BLAKE3 of the first chunk as a whole file, if there is only one.
     pub single: Option<Hash>,
-    /// Offset in the stream.
+    /// The offset in the stream.
     pub at: u64,
 }
 
-/// Reads a stream in pieces of any size. After an error it is of no more use. Never holds more than a record, and of a chunk
-/// only what stands around its bytes.
+/// Decodes a stream from pieces of any size. It holds at most one record without the content of chunks. After an error it must
+/// not be used any more.
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
-    /// Bytes of the record under way, but for those of a chunk.
+    /// Bytes of the record under way, without the content of a chunk.
     buffer: Vec<u8>,
     /// The chunk under way.
     chunk: Option<Chunk>,
-    /// Offset in the stream of the record's first byte.
+    /// Offset in the stream of the first byte of the record under way.
     at: u64,
     files: u64,
     bytes: u64,
     file: FileState,
 }
 
-/// A chunk whose front has come.
+/// A chunk whose length is known.
 #[derive(Debug)]
 struct Chunk {
     hash: ChunkHash,
@@ -146,9 +146,9 @@ struct FileState {
     known: Option<u64>,
     bytes: u64,
     tree: TreeHash,
-    /// Of a file of unknown length.
+    /// The hash of the content, for files of unknown length.
     whole: Hasher,
-    /// A chunk that was not full must be the last of a known length.
+    /// The last chunk was not full: in a file of known length, none may follow.
     short: bool,
 }
 
@@ -167,7 +167,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder that goes on.
+    /// A decoder that resumes in the middle of a stream.
     #[must_use]
     pub fn resume(from: Resume) -> Self {
         let mut this =
@@ -184,24 +184,24 @@ impl Decoder {
         this
     }
 
-    /// Offset in the stream of the first byte that it has not been given.
+    /// The offset in the stream of the next byte that it expects.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let chunk = self.chunk.as_ref().map_or(0, |chunk| chunk.have);
         self.at + (self.buffer.len() + chunk) as u64
     }
 
-    /// Whether the end record has come.
+    /// Whether the end record has been decoded.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// Takes the next bytes.
+    /// Decodes the next bytes.
     ///
     /// # Errors
-    /// If they are no stream, or the taker refuses.
-    pub fn push<T: Take>(&mut self, mut bytes: &[u8], take: &mut T) -> Result<(), T::Error> {
+    /// If they are not a valid stream, or the visitor stops it.
+    pub fn push<V: Visitor>(&mut self, mut bytes: &[u8], visitor: &mut V) -> Result<(), V::Error> {
         while !bytes.is_empty() {
             if self.state == State::Ended {
                 return Err(DecodeError::AfterEnd.into());
@@ -209,7 +209,7 @@ impl Decoder {
             if let Some(chunk) = &mut self.chunk
                 && chunk.have < chunk.len
             {
-                // Up to the next multiple, so that hashes are of whole subtrees.
+                // Up to the next multiple, so that whole subtrees are hashed at a time.
                 let piece = (PIECE - chunk.have % PIECE).min(chunk.len - chunk.have);
                 let (now, rest) = bytes.split_at(piece.min(bytes.len()));
                 chunk.hash.update(now);
@@ -217,13 +217,13 @@ impl Decoder {
                 if self.file.known.is_none() {
                     self.file.whole.update(now);
                 }
-                take.bytes(now)?;
+                visitor.bytes(now)?;
                 bytes = rest;
                 continue;
             }
             let wanted = match self.wanted() {
                 Some(wanted) => wanted?,
-                // The fields that say how long it is are not there yet.
+                // The fields that determine the length are not complete.
                 None => self.buffer.len() + 1,
             };
             let missing = wanted.saturating_sub(self.buffer.len());
@@ -241,7 +241,7 @@ impl Decoder {
                 && wanted? == self.buffer.len()
             {
                 let mut record = std::mem::take(&mut self.buffer);
-                let result = self.record(&record, take);
+                let result = self.record(&record, visitor);
                 record.clear();
                 self.buffer = record;
                 result?;
@@ -250,7 +250,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Bytes of the chunk whose front has just come.
+    /// The length of the chunk under way, once it is known.
     fn chunk_len(&self) -> Option<Result<usize, DecodeError>> {
         if self.state != State::Inside || self.buffer.first() != Some(&tag::CHUNK) {
             return None;
@@ -263,7 +263,7 @@ impl Decoder {
         })
     }
 
-    /// How long the record under way is, but for a chunk's bytes: `None` if that is not known yet.
+    /// The length of the record under way without the content of a chunk; `None` if it is not known yet.
     fn wanted(&self) -> Option<Result<usize, DecodeError>> {
         let bytes = self.at;
         let tag = *self.buffer.first()?;
@@ -297,7 +297,7 @@ impl Decoder {
         }))
     }
 
-    /// Whether the file's next chunk can have this length.
+    /// Whether the next chunk of the file can have this length.
     fn may_have(&self, len: usize) -> bool {
         let file = &self.file;
         match file.known {
@@ -309,8 +309,8 @@ impl Decoder {
         }
     }
 
-    /// A whole record.
-    fn record<T: Take>(&mut self, record: &[u8], take: &mut T) -> Result<(), T::Error> {
+    /// Handles a complete record.
+    fn record<V: Visitor>(&mut self, record: &[u8], visitor: &mut V) -> Result<(), V::Error> {
         let begins = self.at;
         let at = begins + record.len() as u64;
         self.at = at;
@@ -330,7 +330,7 @@ impl Decoder {
                 if self.files >= MAX_FILES {
                     return Err(DecodeError::Length { bytes: begins }.into());
                 }
-                take.file(&header, at)?;
+                visitor.file(&header, at)?;
                 if header.directory {
                     self.files += 1;
                 } else {
@@ -352,7 +352,7 @@ impl Decoder {
                 }
                 file.short = chunk.len < CHUNK;
                 file.bytes += chunk.len as u64;
-                take.chunk(&hash, at)?;
+                visitor.chunk(&hash, at)?;
             }
             tag::FILE_END => {
                 let file = &self.file;
@@ -367,7 +367,7 @@ impl Decoder {
                 if hash != record[9..] {
                     return Err(DecodeError::FileHash.into());
                 }
-                take.file_end(length, &hash, at)?;
+                visitor.file_end(length, &hash, at)?;
                 self.files += 1;
                 self.bytes = self.bytes.saturating_add(length);
                 self.state = State::Between;
@@ -378,7 +378,7 @@ impl Decoder {
                     return Err(DecodeError::Length { bytes: begins }.into());
                 }
                 self.state = State::Ended;
-                take.end(files, bytes)?;
+                visitor.end(files, bytes)?;
             }
         }
         Ok(())
@@ -389,7 +389,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// A file record that is as long as it says.
+/// Decodes a file record that has the length it says.
 fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
     let front = file_record_bytes(0);
     let path = record[front..].to_vec();

@@ -1,15 +1,15 @@
-//! Writing records.
+//! Encoding records.
 
 use super::{CHUNK_FRONT, FileHeader, Hash, MAGIC, VERSION, tag};
 
-/// Bytes of a start record.
+/// Bytes of the start record.
 pub const START_BYTES: usize = 9;
 /// Bytes of a file end record.
 pub const FILE_END_BYTES: usize = 41;
 /// Bytes of the end record.
 pub const END_BYTES: usize = 17;
 
-/// Appends a start record.
+/// Appends the start record.
 pub fn start(out: &mut Vec<u8>) {
     out.push(tag::START);
     out.extend_from_slice(MAGIC);
@@ -22,7 +22,7 @@ pub const fn file_record_bytes(path: usize) -> usize {
     1 + 1 + 2 + 8 + 4 + 8 + 2 + path
 }
 
-/// Appends a file record. The path is at most [`super::MAX_PATH`] long.
+/// Appends a file record. The path must not be longer than [`super::MAX_PATH`].
 pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
     out.push(tag::FILE);
     out.push(u8::from(header.directory));
@@ -34,7 +34,7 @@ pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(&header.path);
 }
 
-/// What stands before a chunk's bytes.
+/// The bytes of a chunk record before its content.
 #[must_use]
 pub const fn chunk_front(len: u32) -> [u8; CHUNK_FRONT] {
     let [a, b, c, d] = len.to_be_bytes();
@@ -48,7 +48,7 @@ pub fn file_end(length: u64, hash: &Hash, out: &mut Vec<u8>) {
     out.extend_from_slice(hash);
 }
 
-/// Appends the end record: so many files, and bytes in them.
+/// Appends the end record: file count and total bytes.
 pub fn end(files: u64, bytes: u64, out: &mut Vec<u8>) {
     out.push(tag::END);
     out.extend_from_slice(&files.to_be_bytes());

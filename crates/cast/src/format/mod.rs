@@ -1,4 +1,4 @@
-//! The records of a stream: which files it carries, their bytes, and hashes of everything. Ours.
+//! The records of a stream: which files it carries, their content, and hashes of both. The format is our own.
 //!
 //! ```text
 //!  start     01 "RWCAST" version(2)
@@ -8,8 +8,9 @@
 //!  end       05 files(8) bytes(8)
 //! ```
 //!
-//! Numbers are big endian. A file of known length has chunks of [`CHUNK`] bytes, but for its last one: where each byte of
-//! it stands in the stream follows from its header's place. A file of unknown length (a pipe) has chunks of any length up to that.
+//! Numbers are big endian. A file of known length has chunks of [`CHUNK`] bytes, except for its last one: the offset of each
+//! byte in the stream follows from that of the file record. A file of unknown length (a pipe) has chunks of any length up to
+//! [`CHUNK`].
 //!
 //! **Hashes.** A file's hash is BLAKE3 of its bytes: what `b3sum` prints. With known length, a chunk's hash is the
 //! *chaining value* of its subtree in that tree, so that nothing is hashed twice: the file's hash follows from those of its
@@ -22,26 +23,26 @@ mod path;
 mod tests;
 pub mod tree;
 
-pub use decode::{DecodeError, Decoder, Resume, Take};
+pub use decode::{DecodeError, Decoder, Resume, Visitor};
 pub use encode::{
     END_BYTES, FILE_END_BYTES, START_BYTES, chunk_front, end, file, file_end, file_record_bytes,
     start,
 };
 pub use path::{PathError, check_path};
 
-/// Bytes of a full chunk: 1 MiB, a whole subtree of BLAKE3.
+/// Content bytes of a full chunk: 1 MiB, a whole subtree of BLAKE3.
 pub const CHUNK: usize = 1 << 20;
 
 /// Bytes of a hash.
 pub const HASH: usize = 32;
 
-/// Bytes before a chunk's own.
+/// Bytes of a chunk record before the content.
 pub const CHUNK_FRONT: usize = 5;
 
-/// What the version field says.
+/// The version of the format.
 pub const VERSION: u16 = 1;
 
-/// The longest path.
+/// The longest path in bytes.
 pub const MAX_PATH: usize = 4096;
 
 const MAGIC: &[u8; 6] = b"RWCAST";
@@ -54,27 +55,27 @@ mod tag {
     pub(super) const END: u8 = 5;
 }
 
-/// A BLAKE3 hash, or a chaining value.
+/// A BLAKE3 hash or chaining value.
 pub type Hash = [u8; HASH];
 
-/// What a file record says.
+/// The content of a file record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Relative, of components that lead nowhere else ([`check_path`]); bytes, as Linux has them.
+    /// Its path, relative and without `..` (see [`check_path`]); bytes, as Linux has them.
     pub path: Vec<u8>,
-    /// A directory: it has no chunks and no file end.
+    /// Whether it is a directory, which has no chunks and no file end record.
     pub directory: bool,
-    /// Bytes; `None`: not known yet.
+    /// Its length in bytes; `None` if that is not known in advance.
     pub length: Option<u64>,
-    /// Permissions: the lowest nine bits.
+    /// Its permission bits: the lowest nine bits of the mode.
     pub mode: u16,
-    /// Last changed, in seconds since 1970 ...
+    /// The time of its last change: seconds since 1970 ...
     pub mtime_s: i64,
     /// ... and nanoseconds.
     pub mtime_ns: u32,
 }
 
-/// Bytes in a stream of all chunks of a file of this length, fronts and hashes included.
+/// Bytes of all chunk records of a file of this length.
 #[must_use]
 pub const fn chunks_bytes(length: u64) -> u64 {
     let chunks = length.div_ceil(CHUNK as u64);

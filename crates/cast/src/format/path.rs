@@ -2,33 +2,33 @@
 
 use super::MAX_PATH;
 
-/// The longest name of a file in Linux.
+/// The longest file name that Linux allows.
 const MAX_NAME: usize = 255;
 
 /// Why a path is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Nothing is there.
+    /// The path is empty.
     #[error("an empty path")]
     Empty,
-    /// It would be refused by the system.
+    /// The path or one of its components is longer than the system allows.
     #[error("a path or a name in it is too long")]
     Long,
-    /// `/etc/passwd`.
+    /// The path begins with `/`.
     #[error("an absolute path")]
     Absolute,
-    /// `..` or `.`
+    /// A component is empty, `.` or `..`.
     #[error("a path with `.`, `..` or an empty component")]
     Escapes,
-    /// A zero byte.
+    /// The path contains a zero byte.
     #[error("a path with a zero byte")]
     Zero,
 }
 
-/// Checks that a path stays below the folder that it is put into.
+/// Checks that a path stays below the folder that it is joined to.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// If it might not, or is invalid.
 pub fn check_path(path: &[u8]) -> Result<(), PathError> {
     if path.is_empty() {
         return Err(PathError::Empty);

@@ -8,7 +8,7 @@ struct Got {
     ended: bool,
 }
 
-impl Take for Got {
+impl Visitor for Got {
     type Error = DecodeError;
 
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {

@@ -1,4 +1,4 @@
-//! The hash of a whole file from those of its chunks.
+//! The hash of a file from the hashes of its chunks.
 
 use blake3::hazmat::{
     ChainingValue, HasherExt as _, Mode, merge_subtrees_non_root, merge_subtrees_root,
@@ -7,18 +7,18 @@ use blake3::{Hash as Blake, Hasher};
 
 use super::{CHUNK, Hash};
 
-/// Hashes a file chunk by chunk: of each chunk its chaining value comes out, at the end BLAKE3 of all bytes. Every chunk but
-/// the last has [`CHUNK`] bytes.
+/// Computes the BLAKE3 hash of a file chunk by chunk, with the chaining value of each chunk on the way. Every chunk but the
+/// last has [`CHUNK`] bytes.
 #[derive(Clone, Debug, Default)]
 pub struct TreeHash {
     chunks: u64,
-    /// Chaining values of the complete subtrees so far, largest first: at most one for each bit of `chunks`, and the last.
+    /// Chaining values of complete subtrees, largest first: at most one for each bit of `chunks`, and the last one.
     stack: Vec<ChainingValue>,
-    /// The hash, if there is no more than one chunk.
+    /// The hash of the file while it has only one chunk.
     single: Option<Hash>,
 }
 
-/// Hashes a chunk as its bytes come.
+/// Hashes a chunk piece by piece.
 #[derive(Clone, Debug)]
 pub struct ChunkHash {
     hasher: Hasher,
@@ -27,7 +27,7 @@ pub struct ChunkHash {
 }
 
 impl ChunkHash {
-    /// Of the chunk with this number, of a file of known length; or of a chunk by itself.
+    /// For the chunk with this index of a file of known length; with `None`, for a chunk that is hashed as a whole input.
     #[must_use]
     pub fn new(index: Option<u64>) -> Self {
         let mut hasher = Hasher::new();
@@ -37,26 +37,26 @@ impl ChunkHash {
         Self { hasher, index, empty: true }
     }
 
-    /// The next bytes. Fastest if all but the last call have the same power of two of them, and many.
+    /// Adds the next bytes. It is fastest if all calls but the last have the same large power of two of bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.empty &= bytes.is_empty();
         self.hasher.update(bytes);
     }
 
-    /// The chunk's hash, and, for the first one, BLAKE3 of it as a file of its own.
+    /// The chunk's hash and, for index 0, the BLAKE3 hash of the chunk as a whole file.
     #[must_use]
     pub fn finish(&self) -> (Hash, Option<Hash>) {
         let root = || *self.hasher.finalize().as_bytes();
         match self.index {
             None => (root(), None),
-            // A subtree of no bytes does not exist.
+            // BLAKE3 has no chaining value for no bytes.
             Some(_) if self.empty => ([0; 32], Some(root())),
             Some(index) => (self.hasher.finalize_non_root(), (index == 0).then(root)),
         }
     }
 }
 
-/// A chunk's hash, and, for the first one, BLAKE3 of it as a file of its own.
+/// The hash of a chunk of a file of known length and, for index 0, the BLAKE3 hash of the chunk as a whole file.
 #[must_use]
 pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
     let mut hash = ChunkHash::new(Some(index));
@@ -65,22 +65,22 @@ pub fn chunk_hash(index: u64, bytes: &[u8]) -> (Hash, Option<Hash>) {
 }
 
 impl TreeHash {
-    /// How many chunks it has seen.
+    /// The number of chunks so far.
     #[must_use]
     pub const fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Hashes the next chunk.
+    /// Adds the next chunk and returns its hash.
     pub fn update(&mut self, bytes: &[u8]) -> Hash {
         let (hash, single) = chunk_hash(self.chunks, bytes);
         self.push(hash, single);
         hash
     }
 
-    /// Takes the next chunk's hash; for the first also what [`chunk_hash`] says beside it.
+    /// Adds the results of [`chunk_hash`] for the next chunk.
     pub fn push(&mut self, hash: Hash, single: Option<Hash>) {
-        // Lazily, as in BLAKE3: the last merge is the root's and waits for the end.
+        // Merged lazily, as in BLAKE3: the last merge is that of the root, which only the end knows.
         while self.stack.len() > self.chunks.count_ones() as usize {
             if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
                 self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
@@ -91,7 +91,7 @@ impl TreeHash {
         self.single = if self.chunks == 1 { single } else { None };
     }
 
-    /// BLAKE3 of the file.
+    /// The BLAKE3 hash of the file.
     #[must_use]
     pub fn finish(&self) -> Hash {
         let mut stack = self.stack.clone();

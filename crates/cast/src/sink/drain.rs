@@ -1,4 +1,4 @@
-//! Bytes on their way from packets to a sink: a window in which they find their order, and a thread that may wait for a disk.
+//! From packets to a sink: a window that puts received bytes in order, and a thread that may block on a disk.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,35 +12,35 @@ use bytes::Bytes;
 use super::{FileDone, Sink, SinkError};
 use crate::wake::Waker;
 
-/// Bytes of a block.
+/// Bytes of a block of the window.
 const BLOCK: usize = 1 << 20;
 
-/// A part of a block that is so long is handed on with its block; a shorter one is copied.
+/// A piece of a block of at least this size is passed on without a copy.
 const PART: usize = 256 << 10;
 
-/// Blocks that wait for the sink, beside those that the window holds.
+/// Blocks that can wait for the sink, besides those in the window.
 const QUEUE: usize = 64;
 
-/// Received bytes by their place in the stream: what is in order is handed on block by block, without a copy.
+/// Received bytes by their offset in the stream. What is in order is passed on block by block, without a copy.
 #[derive(Debug)]
 pub struct Window {
     /// Offset of the first block.
     base: u64,
     blocks: VecDeque<Option<Vec<u8>>>,
-    /// What has been handed on of late, as far as it needs blocks that are not here any more: what is computed from parity
-    /// needs its bytes. From where to where, and the block that holds them.
+    /// Bytes that were passed on recently, which computing missing cells from parity may need: first offset, end, and the block
+    /// that holds them. Only those whose blocks are no longer in `blocks`.
     behind: VecDeque<(u64, u64, Arc<Vec<u8>>)>,
-    /// Blocks for later use.
+    /// Blocks for reuse.
     spare: Vec<Vec<u8>>,
-    /// Bytes below have been handed on.
+    /// All bytes below have been passed on.
     given: u64,
-    /// Bytes above have not come.
+    /// No byte above has been received.
     top: u64,
     room: u64,
 }
 
 impl Window {
-    /// A window that begins at an offset and holds so many bytes.
+    /// An empty window of `room` bytes that begins at an offset.
     #[must_use]
     pub fn new(at: u64, room: u64) -> Self {
         let base = at - at % BLOCK as u64;
@@ -55,13 +55,13 @@ impl Window {
         }
     }
 
-    /// How many bytes it holds.
+    /// Its size in bytes.
     #[must_use]
     pub const fn room(&self) -> u64 {
         self.room
     }
 
-    /// Puts bytes to their place. What is far beyond its room is not taken.
+    /// Stores bytes; `false` if they lie too far beyond the window.
     pub fn put(&mut self, offset: u64, mut bytes: &[u8]) -> bool {
         if offset < self.given || offset + bytes.len() as u64 > self.given + 2 * self.room {
             return false;
@@ -83,7 +83,7 @@ impl Window {
         true
     }
 
-    /// The next piece below `upto`, up to which all bytes are there: a whole block, or, with `flush`, a part of one.
+    /// The next piece below `upto`, up to which all bytes are there: a whole block or, with `flush`, some of one.
     fn take(&mut self, upto: u64, flush: bool) -> Option<Piece> {
         let ends = self.base + BLOCK as u64;
         let from = (self.given - self.base) as usize;
@@ -104,7 +104,7 @@ impl Window {
             let block = front[from..to].to_vec();
             return Some(Piece { to: block.len(), block: Arc::new(block), from: 0 });
         }
-        // What has come beyond a gap moves to the block that takes its place.
+        // Bytes beyond a gap move to the block that takes its place.
         let mut next = fresh(&mut self.spare);
         let top = BLOCK.min((self.top.max(upto) - self.base) as usize);
         next[to..top].copy_from_slice(&front[to..top]);
@@ -113,7 +113,7 @@ impl Window {
         Some(Piece { block, from, to })
     }
 
-    /// Keeps a block that has left, with its bytes up to `to`: those before what has left already.
+    /// Keeps a block that was passed on, for [`Self::read`].
     fn keep(&mut self, to: u64, block: &Arc<Vec<u8>>) {
         let first = (to - 1) - (to - 1) % BLOCK as u64;
         let from = self.behind.back().map_or(first, |last| last.1.max(first));
@@ -127,7 +127,7 @@ impl Window {
         }
     }
 
-    /// Bytes that were put, if they are still here: at least 1 MiB behind what was handed on.
+    /// Bytes that were stored, if they are still here: those in the window, and at least 1 MiB before it.
     #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
         let end = offset.checked_add(len as u64)?;
@@ -142,7 +142,7 @@ impl Window {
         Some(Cow::Owned(all))
     }
 
-    /// What of these bytes is in one block with the first of them.
+    /// Those of the bytes from `from` to `end` that are in one block.
     fn part(&self, from: u64, end: u64) -> Option<&[u8]> {
         let left = self.behind.back().map_or(self.base, |last| last.1.max(self.base));
         let (block, until) = if from >= left {
@@ -158,7 +158,7 @@ impl Window {
         block.get(at..at + len)
     }
 
-    /// Who gives a block back last has it used again.
+    /// Takes a block back for reuse, unless it is still in use.
     fn recycle(&mut self, block: Arc<Vec<u8>>) {
         if let Ok(block) = Arc::try_unwrap(block)
             && block.len() == BLOCK
@@ -173,14 +173,14 @@ fn fresh(spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
     spare.pop().unwrap_or_else(|| vec![0; BLOCK])
 }
 
-/// Bytes in order.
+/// Bytes that are in order.
 struct Piece {
     block: Arc<Vec<u8>>,
     from: usize,
     to: usize,
 }
 
-/// A block at the sink: when nobody holds any of it any more it goes back to the window.
+/// A block that the sink holds. When the last reference to it is dropped, it returns to the window.
 struct Lent {
     block: Arc<Vec<u8>>,
     back: SyncSender<Arc<Vec<u8>>>,
@@ -233,7 +233,7 @@ impl std::fmt::Debug for Drain {
     }
 }
 
-/// Has a sink that panics be one that has failed, not one that is waited for.
+/// Marks a sink that panics as failed, so that nothing waits for it.
 struct Panicked<'a>(&'a Shared, &'a Waker);
 
 impl Drop for Panicked<'_> {
@@ -279,7 +279,7 @@ fn work(
         if complete || failed {
             end(result.err(), sink.files());
         }
-        // Who sees that all is consumed must see what came of it.
+        // Published before `consumed`, so that who sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
         shared.consumed.fetch_add((piece.to - piece.from) as u64, Ordering::Release);
@@ -290,15 +290,15 @@ fn work(
     }
 }
 
-/// Makes a sink: in the thread that will feed it, since looking at what is there already may take long.
+/// Makes a sink, in the thread that will feed it: reading what is there already may take long.
 pub type MakeSink = Box<dyn FnOnce() -> Result<Box<dyn Sink>, SinkError> + Send>;
 
 impl Drain {
-    /// Starts the sink's thread. `room` bytes are held for what comes out of order. Nothing is to be put before it [`is
-    /// ready`](Self::is_ready).
+    /// Starts the sink's thread. The window holds `room` bytes that arrive out of order. Bytes are put only after
+    /// [`Self::is_ready`] has returned true.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
         let (to, from) = sync_channel::<Piece>(QUEUE);
         let (give_back, back) = sync_channel(QUEUE);
@@ -317,7 +317,7 @@ impl Drain {
         })
     }
 
-    /// Whether the sink has said where it begins; once it has, [`Self::begins_at`] tells.
+    /// Whether the sink has been made; [`Self::begins_at`] is known from then on.
     pub fn is_ready(&mut self) -> bool {
         if self.begins_at.is_none() && self.shared.ready.load(Ordering::Acquire) {
             let at = self.shared.consumed.load(Ordering::Acquire);
@@ -327,24 +327,24 @@ impl Drain {
         self.begins_at.is_some()
     }
 
-    /// Where it begins.
+    /// The offset of the first byte that the sink needs.
     #[must_use]
     pub fn begins_at(&self) -> u64 {
         self.begins_at.unwrap_or(0)
     }
 
-    /// Puts bytes to their place.
+    /// Stores bytes; see [`Window::put`].
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         self.window.put(offset, bytes)
     }
 
-    /// Bytes that were put, if they are still here: see [`Window::read`].
+    /// Bytes that were stored, if they are still here; see [`Window::read`].
     #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Cow<'_, [u8]>> {
         self.window.read(offset, len)
     }
 
-    /// Hands on what is below `upto`, up to which all bytes are there; with `flush` to the last one.
+    /// Passes bytes below `upto` to the sink, up to which all bytes are there: whole blocks or, with `flush`, all of them.
     pub fn advance(&mut self, upto: u64, flush: bool) {
         while let Ok(block) = self.back.try_recv() {
             self.window.recycle(block);
@@ -360,25 +360,25 @@ impl Drain {
                     self.waiting = Some(piece);
                     return;
                 }
-                // It has failed, which is told elsewhere.
+                // The sink has failed, which `is_failed` reports.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
     }
 
-    /// Whether bytes below `upto` wait to be handed on.
+    /// Whether bytes below `upto` still have to be passed on.
     #[must_use]
     pub const fn lags(&self, upto: u64) -> bool {
         self.window.given < upto || self.waiting.is_some()
     }
 
-    /// Bytes below are with the sink.
+    /// The sink has consumed all bytes below.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.shared.consumed.load(Ordering::Acquire)
     }
 
-    /// Whether the sink has all, and all is right.
+    /// Whether the sink has everything, verified.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.shared.complete.load(Ordering::Acquire)
@@ -390,37 +390,37 @@ impl Drain {
         self.shared.failed.load(Ordering::Acquire)
     }
 
-    /// Bytes of files so far, and how many there will be at least.
+    /// Bytes of file content so far, and of all files begun so far, where that is known.
     #[must_use]
     pub fn content(&self) -> (u64, Option<u64>) {
         let expected = self.shared.expected.load(Ordering::Relaxed);
         (self.shared.content.load(Ordering::Relaxed), Some(expected).filter(|all| *all != u64::MAX))
     }
 
-    /// Why it has failed, and which files are complete.
+    /// Takes the reason why the sink has failed, and the complete files.
     #[must_use]
     pub fn outcome(&self) -> (Option<SinkError>, Vec<FileDone>) {
         let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error.take(), std::mem::take(&mut outcome.files))
     }
 
-    /// Nothing more is put; the sink ends with what it has been given, in its own time.
+    /// Ends the input: the sink ends in its own time, with what it was given.
     pub fn close(&mut self) {
         self.to = None;
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }
 
-    /// Whether its thread is over.
+    /// Whether its thread has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Lets the sink end, with what it has been given, and waits for it.
+    /// Ends the input and waits for the thread.
     pub fn stop(&mut self) {
         self.to = None;
         if let Some(thread) = self.thread.take() {
-            // What it has printed in a panic has been printed.
+            // A panic has been reported by the panic hook already.
             let _ = thread.join();
         }
     }

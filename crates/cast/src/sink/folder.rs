@@ -1,37 +1,38 @@
-//! Files into a folder.
+//! A stream of files, in order, into a folder.
 
 use std::ffi::OsStr;
-use std::fs::{File, FileTimes, Permissions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::fs::{FileTimes, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::fs::FileType;
-
-use super::place::{Held, Spot, failed};
 use super::state::{self, State};
 use super::{FileDone, Sink, SinkError};
-use crate::format::{CHUNK, DecodeError, Decoder, FileHeader, Hash, Resume, Take};
+use crate::format::tree::chunk_hash;
+use crate::format::{
+    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, Visitor,
+};
+use crate::store::{BlockConfig, BlockStore, Dir, Entry, Finish, StoreError, failed};
 
 /// Where files go, and how.
 #[derive(Clone, Debug, Default)]
 pub struct FolderConfig {
     /// The folder.
     pub folder: PathBuf,
-    /// Instead of below the folder, the one file of the stream goes here (a path in the folder).
+    /// The path in the folder that the only file of the stream gets, instead of its own.
     pub only: Option<PathBuf>,
     /// Files that exist are replaced.
     pub overwrite: bool,
     /// A file is on the disk before it gets its name.
     pub sync: bool,
-    /// The disk counts as full after so many bytes.
+    /// The disk counts as full after this many bytes.
     pub limit: Option<u64>,
 }
 
-/// Takes a stream's files. What is not complete has `.part` behind its name, and stays when the transfer is
-/// interrupted: the same stream goes on there.
+/// Writes a stream's files. A file that is not complete has `.part` behind its name, and stays when the transfer is interrupted: the
+/// same stream goes on there.
 #[derive(Debug)]
 pub struct Folder {
     decoder: Decoder,
@@ -42,13 +43,13 @@ pub struct Folder {
 #[derive(Debug)]
 struct Writer {
     config: FolderConfig,
-    root: Held,
-    /// The folder that was entered last, and its path in the stream.
-    entered: (Vec<u8>, Held),
+    root: Dir,
+    /// The directory that was opened last, and its path in the stream.
+    opened: (Vec<u8>, Dir),
     stream: u128,
     state: Option<State>,
-    /// The path of the file that an earlier attempt at this stream was about.
-    mine: Option<Vec<u8>>,
+    /// The path of the file that an earlier attempt at this stream has left incomplete.
+    left: Option<Vec<u8>>,
     current: Option<Current>,
     files: u64,
     bytes: u64,
@@ -59,28 +60,32 @@ struct Writer {
     directories: Vec<FileHeader>,
 }
 
+/// The file under way.
 #[derive(Debug)]
 struct Current {
-    file: File,
-    spot: Spot,
+    store: BlockStore,
+    entry: Entry,
     header: FileHeader,
+    /// Bytes of it that have come, in order.
     bytes: u64,
+    /// It goes on after an interruption: a pipe cannot be read a second time, and a short file soon comes again.
+    resumable: bool,
 }
 
 impl Folder {
-    /// Takes this stream; goes on where an earlier attempt was interrupted.
+    /// Takes this stream, and goes on where an earlier attempt was interrupted.
     ///
     /// # Errors
-    /// If the folder can't be written.
+    /// If the folder cannot be written.
     pub fn new(config: FolderConfig, stream: u128) -> Result<Self, SinkError> {
-        let root = Held::open(&config.folder)?;
+        let root = Dir::open(&config.folder)?;
         let mut writer = Writer {
             config,
-            entered: (Vec::new(), root.clone()),
+            opened: (Vec::new(), root.clone()),
             root: root.clone(),
             stream,
             state: None,
-            mine: None,
+            left: None,
             current: None,
             files: 0,
             bytes: 0,
@@ -92,69 +97,99 @@ impl Folder {
         let Some(found) = state::load(&root, stream, |header| writer.place(header).ok()) else {
             return Ok(Self { decoder: Decoder::default(), writer, begins_at: 0 });
         };
-        let resume = found.resume;
-        (writer.directories, writer.mine) = (found.directories, found.under_way);
-        let state = State::recreate(&root, stream, &resume, writer.directories.iter())
-            .map_err(|error| failed(root.path(), error))?;
-        writer.state = Some(state);
+        let mut resume = found.resume;
+        (writer.directories, writer.left) = (found.directories, found.under_way);
+        let state = State::compact(&root, stream, &resume, writer.directories.iter());
+        writer.state = Some(state.map_err(|error| failed(root.path(), error))?);
         (writer.files, writer.bytes) = (resume.files, resume.bytes);
-        if let Some((header, _)) = &resume.file {
-            writer.open(header, found.part_bytes)?;
-        }
+        writer.resume_file(&mut resume)?;
         let begins_at = resume.at;
         Ok(Self { decoder: Decoder::resume(resume), writer, begins_at })
     }
 }
 
+/// Identifies the content of a file of a stream by the place of its first chunk.
+fn content(stream: u128, at: u64, header: &FileHeader) -> Hash {
+    let mut bytes = stream.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&at.to_be_bytes());
+    crate::format::file(header, &mut bytes);
+    *blake3::hash(&bytes).as_bytes()
+}
+
 impl Writer {
-    /// The folder that this is a path of in the stream; those that are missing are made.
-    fn enter(&mut self, path: &[u8]) -> Result<Held, SinkError> {
-        if self.entered.0 != path {
-            let mut folder = self.root.clone();
+    /// Opens the directory of this path in the stream, and creates those that do not exist.
+    fn open_dir(&mut self, path: &[u8]) -> Result<Dir, SinkError> {
+        if self.opened.0 != path {
+            let mut dir = self.root.clone();
             for name in path.split(|byte| *byte == b'/') {
-                folder = folder.enter(OsStr::from_bytes(name))?;
+                dir = dir.subdir(OsStr::from_bytes(name))?;
             }
-            self.entered = (path.to_vec(), folder);
+            self.opened = (path.to_vec(), dir);
         }
-        Ok(self.entered.1.clone())
+        Ok(self.opened.1.clone())
     }
 
-    /// Where a file goes. Folders between are made; nothing is followed that leads out of them.
-    fn place(&mut self, header: &FileHeader) -> Result<Spot, SinkError> {
+    /// Where a file goes. Directories on the way are created; no link that leads out of them is followed.
+    fn place(&mut self, header: &FileHeader) -> Result<Entry, SinkError> {
         if let Some(only) = &self.config.only {
             let folder = only.parent().map(PathBuf::from).unwrap_or_default();
-            return Ok(self.root.called(folder).at(only.file_name().unwrap_or_default()));
+            return Ok(self.root.with_path(folder).entry(only.file_name().unwrap_or_default()));
         }
         let slash = header.path.iter().rposition(|byte| *byte == b'/');
         Ok(match slash {
             Some(slash) => {
                 let name = OsStr::from_bytes(&header.path[slash + 1..]);
-                self.enter(&header.path[..slash])?.at(name)
+                self.open_dir(&header.path[..slash])?.entry(name)
             }
-            None => self.root.at(OsStr::from_bytes(&header.path)),
+            None => self.root.entry(OsStr::from_bytes(&header.path)),
         })
     }
 
-    fn open(&mut self, header: &FileHeader, keep: u64) -> Result<(), SinkError> {
-        let spot = self.place(header)?;
-        match spot.kind() {
-            Some(FileType::Directory) => return Err(SinkError::IsFolder(spot.path())),
-            Some(_) if !self.config.overwrite => return Err(SinkError::Exists(spot.path())),
-            _ => {}
+    /// Opens the file whose first chunk is at this offset of the stream.
+    fn open(&mut self, header: &FileHeader, at: u64, resume: bool) -> Result<(), SinkError> {
+        let entry = self.place(header)?;
+        let resumable = header.length.is_some_and(|length| length >= CHUNK as u64);
+        let left = self.left.take().is_some_and(|path| path == header.path);
+        let store = BlockStore::open(BlockConfig {
+            target: entry.clone(),
+            table: resumable.then(|| self.root.entry(&state::table_name(self.stream))),
+            content: content(self.stream, at, header),
+            length: header.length,
+            resume,
+            replace: self.config.overwrite,
+            ours: self.config.overwrite || left,
+        })?;
+        let header = header.clone();
+        self.current = Some(Current { store, entry, header, bytes: 0, resumable });
+        Ok(())
+    }
+
+    /// Opens the file that was under way, and moves `resume` behind its chunks up to the first one that is missing.
+    fn resume_file(&mut self, resume: &mut Resume) -> Result<(), SinkError> {
+        let Some((header, hashes)) = &mut resume.file else { return Ok(()) };
+        self.open(header, resume.at, true)?;
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let store = &mut current.store;
+        // Whole chunks only: a short one is followed by the end of the file, which comes again.
+        let whole = header.length.unwrap_or(0) / CHUNK as u64;
+        let right = (0..whole).map_while(|block| store.hash(block));
+        hashes.extend(right);
+        let right = hashes.len() as u64;
+        if right == 1
+            && let Some(bytes) = store.read(0)?
+        {
+            resume.single = chunk_hash(0, bytes).1;
         }
-        let part = spot.part();
-        let mine = self.config.overwrite || self.mine.take().is_some_and(|it| it == header.path);
-        let mut file = part.write(mine)?;
-        file.set_len(keep)
-            .and_then(|()| file.seek(SeekFrom::Start(keep)))
-            .map_err(|error| failed(&part.path(), error))?;
-        self.current = Some(Current { file, spot, header: header.clone(), bytes: keep });
+        current.bytes = right * CHUNK as u64;
+        let framed = (CHUNK_FRONT + CHUNK + HASH) as u64;
+        // Offsets of a stream have 48 bits: what was noted may be anything.
+        resume.at = resume.at.saturating_add(right * framed).min(u64::MAX >> 1);
         Ok(())
     }
 
     fn finish(&mut self, hash: &Hash, at: u64) -> Result<(), SinkError> {
         let place = match &self.current {
-            // What comes from a pipe comes only once, and has no time of its own.
+            // What comes from a pipe cannot be sent a second time, and has no time of its own.
             Some(current) if current.header.length.is_some() => {
                 let bytes = self.bytes + current.bytes;
                 Some((current.header.clone(), [at, self.files + 1, bytes]))
@@ -165,37 +200,17 @@ impl Writer {
             self.note(|state| state.naming(header, hash, *place))?;
         }
         let Some(current) = self.current.take() else { return Ok(()) };
-        let Current { file, spot, header, bytes } = current;
-        let part = spot.part();
-        let wrap = |error| failed(&part.path(), error);
-        if place.is_some() {
-            file.set_times(times(&header)).map_err(wrap)?;
-        }
-        file.set_permissions(Permissions::from_mode(u32::from(header.mode))).map_err(wrap)?;
-        if self.config.sync {
-            file.sync_all().map_err(wrap)?;
-        }
-        let named = if self.config.overwrite { part.rename(&spot) } else { part.rename_new(&spot) };
-        if let Err(error) = named {
-            // Another attempt is to be able to write it.
-            let _ = file.set_permissions(Permissions::from_mode(0o600));
-            return Err(match error.kind() {
-                io::ErrorKind::AlreadyExists => SinkError::Exists(spot.path()),
-                _ => failed(&spot.path(), error),
-            });
-        }
-        if self.config.sync {
-            let folder = spot.folder();
-            folder
-                .file()
-                .and_then(|it| it.sync_all())
-                .map_err(|error| failed(folder.path(), error))?;
-        }
-        self.done.push(FileDone { path: spot.path(), bytes, hash: *hash });
+        let Current { store, entry, header, bytes, .. } = current;
+        store.finish(&Finish {
+            mode: header.mode.into(),
+            times: place.is_some().then(|| times(&header)),
+            sync: self.config.sync,
+        })?;
+        self.done.push(FileDone { path: entry.path(), bytes, hash: *hash });
         Ok(())
     }
 
-    /// Notes something in the state; a disk that has no room for it has none for files either.
+    /// Notes something in the state. A disk that has no room for it has none for files either.
     fn note(&mut self, note: impl FnOnce(&mut State) -> io::Result<()>) -> Result<(), SinkError> {
         let noted = match &mut self.state {
             Some(state) => note(state),
@@ -205,25 +220,27 @@ impl Writer {
                 result
             }),
         };
-        noted.map_err(|error| self.failed(error))
+        noted.map_err(|error| {
+            let current = self.current.as_ref();
+            let path = current.map_or(self.root.path().into(), |it| it.entry.part().path());
+            self.failed(failed(&path, error))
+        })
     }
 
-    /// What failed, for the file under way: what it lacks is what people want to know.
-    fn failed(&self, error: io::Error) -> SinkError {
-        let Some(current) = &self.current else { return failed(self.root.path(), error) };
-        match failed(&current.spot.part().path(), error) {
-            SinkError::Full { path, .. } => self.full(current, path),
-            other => other,
+    /// An error, with what the file under way lacks if the disk is full.
+    fn failed(&self, error: StoreError) -> SinkError {
+        match (error, &self.current) {
+            (StoreError::Full { path, .. }, Some(current)) => {
+                let length = current.header.length;
+                let needs = length.map(|length| length.saturating_sub(current.bytes));
+                let free = match self.config.limit {
+                    Some(limit) => Some(limit.saturating_sub(self.written)),
+                    None => current.entry.dir().free(),
+                };
+                StoreError::Full { path, needs, free }.into()
+            }
+            (other, _) => other.into(),
         }
-    }
-
-    fn full(&self, current: &Current, path: PathBuf) -> SinkError {
-        let needs = current.header.length.map(|length| length.saturating_sub(current.bytes));
-        let free = match self.config.limit {
-            Some(limit) => Some(limit.saturating_sub(self.written)),
-            None => current.spot.folder().free(),
-        };
-        SinkError::Full { path, needs, free }
     }
 }
 
@@ -239,7 +256,7 @@ fn times(header: &FileHeader) -> FileTimes {
         .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
 }
 
-impl Take for Writer {
+impl Visitor for Writer {
     type Error = SinkError;
 
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), SinkError> {
@@ -247,29 +264,28 @@ impl Take for Writer {
             return Err(SinkError::Several);
         }
         if header.directory {
-            self.enter(&header.path)?;
+            self.open_dir(&header.path)?;
             self.note(|state| state.directory(header))?;
             self.directories.push(header.clone());
             self.files += 1;
             return Ok(());
         }
-        self.open(header, 0)?;
-        // What comes from a pipe comes only once, and a short file soon again.
-        if header.length.is_some_and(|length| length >= CHUNK as u64) {
-            let (files, bytes) = (self.files, self.bytes);
-            self.note(|state| state.begin(header, at, files, bytes))?;
+        self.open(header, at, false)?;
+        if self.current.as_ref().is_some_and(|current| current.resumable) {
+            let place = [at, self.files, self.bytes];
+            self.note(|state| state.begin(header, place))?;
         }
         Ok(())
     }
 
-    /// Into the part at once, while they are in the cache. What turns out to be wrong is never noted, so that it is cut off
+    /// Written at once, while they are in the processor's cache. A chunk that turns out to be wrong is never committed, and is written again
     /// when the transfer goes on.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let limit = self.config.limit.unwrap_or(u64::MAX);
         let Some(current) = &mut self.current else { return Ok(()) };
         let written = match self.written + bytes.len() as u64 > limit {
-            true => Err(io::ErrorKind::StorageFull.into()),
-            false => current.file.write_all(bytes),
+            true => Err(failed(&current.entry.part().path(), io::ErrorKind::StorageFull.into())),
+            false => current.store.write_at(current.bytes, bytes),
         };
         if let Err(error) = written {
             return Err(self.failed(error));
@@ -280,11 +296,14 @@ impl Take for Writer {
     }
 
     fn chunk(&mut self, hash: &Hash, _: u64) -> Result<(), SinkError> {
-        let Some(current) = &self.current else { return Ok(()) };
-        if current.header.length.is_some_and(|length| length >= CHUNK as u64) {
-            self.note(|state| state.chunk(hash))?;
-        }
-        Ok(())
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let Some(last) = current.bytes.checked_sub(1) else { return Ok(()) };
+        let committed = match current.header.length {
+            Some(_) => current.store.commit(last / CHUNK as u64, hash),
+            // Chunks of a pipe have any length.
+            None => Ok(()),
+        };
+        committed.map_err(|error| self.failed(error))
     }
 
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), SinkError> {
@@ -295,11 +314,11 @@ impl Take for Writer {
         self.bytes += length;
         let (files, bytes) = (self.files, self.bytes);
         if known {
-            self.note(|state| state.done(at, files, bytes))?;
+            self.note(|state| state.done([at, files, bytes]))?;
             if self.state.as_ref().is_some_and(State::is_long) {
                 let done = Resume { files, bytes, file: None, single: None, at };
                 let directories = self.directories.iter();
-                let state = State::recreate(&self.root, self.stream, &done, directories)
+                let state = State::compact(&self.root, self.stream, &done, directories)
                     .map_err(|error| failed(self.root.path(), error))?;
                 self.state = Some(state);
             }
@@ -311,7 +330,7 @@ impl Take for Writer {
         for header in std::mem::take(&mut self.directories).iter().rev() {
             let mode = u32::from(header.mode) | 0o700;
             // The files are right: a folder's time is not worth an error.
-            if let Ok(folder) = self.enter(&header.path).map(|folder| folder.file())
+            if let Ok(folder) = self.open_dir(&header.path).map(|folder| folder.file())
                 && let Ok(folder) = folder
             {
                 let _ = folder.set_permissions(Permissions::from_mode(mode));
@@ -333,14 +352,15 @@ impl Sink for Folder {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
         let result = self.decoder.push(bytes, &mut self.writer);
+        // Without its lock another attempt can write the file.
         if result.is_err() {
-            // Another attempt may write it.
             self.writer.current = None;
         }
-        // The file was another one when its first chunks came (of the same length and time), or the state is not what was
-        // noted: the next attempt begins anew.
+        // The file has changed since its first chunks came (but not its length and time), or the state is damaged: the next attempt begins
+        // at the beginning.
         let stale = match &result {
             Err(SinkError::Stream(DecodeError::FileHash)) => true,
+            Err(SinkError::Store(StoreError::Conflict { .. })) => true,
             Err(SinkError::Stream(_)) => self.begins_at > 0,
             _ => false,
         };

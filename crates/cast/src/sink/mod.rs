@@ -1,8 +1,7 @@
-//! Where a stream goes: files aside until their hashes are right, or a pipe.
+//! Where a received stream goes: into files, which get their names once their hashes are verified, or into a pipe.
 
 mod drain;
 mod folder;
-mod place;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -14,87 +13,49 @@ use bytes::Bytes;
 pub use drain::{Drain, MakeSink, Window};
 pub use folder::{Folder, FolderConfig};
 
-use crate::format::{DecodeError, Decoder, FileHeader, Hash, Take};
+use crate::format::{DecodeError, Decoder, FileHeader, Hash, Visitor};
+use crate::store::StoreError;
 
-/// Why a stream can't be taken.
+/// Why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// What came is not what was sent, or no stream.
+    /// The bytes are not a stream, or not what was sent.
     #[error(transparent)]
     Stream(#[from] DecodeError),
-    /// It would be lost.
-    #[error("{0} exists already: --overwrite replaces it")]
-    Exists(PathBuf),
-    /// The disk.
-    #[error("the disk is full: cannot write {}{}", path.display(), room(*needs, *free))]
-    Full {
-        /// What can't be written.
-        path: PathBuf,
-        /// Bytes of it that are missing, where that is known, ...
-        needs: Option<u64>,
-        /// ... and bytes that are free.
-        free: Option<u64>,
-    },
-    /// A limit of the process or of the file system.
-    #[error("{0} would be larger than the file system or `ulimit -f` allows")]
-    TooLarge(PathBuf),
-    /// Two streams with the same file.
-    #[error("another transfer writes {0}")]
-    Busy(PathBuf),
-    /// A folder can't be replaced by a file.
-    #[error("{0} is a folder: no file can take its place")]
-    IsFolder(PathBuf),
-    /// A link or a file where a folder must be.
-    #[error("{0} is not a folder: nothing is written through it")]
-    NotFolder(PathBuf),
-    /// One file was asked for.
+    /// A file cannot be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The stream has several files, and only one was expected.
     #[error("the stream holds several files: --dir takes them, --out only one")]
     Several,
-    /// Anything else.
-    #[error("cannot write {path}: {source}")]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// An application that takes streams at an agent's door.
+    /// The application behind a control socket has refused or failed.
     #[error("the application does not take it: {0}")]
     Application(String),
-    /// Who reads a pipe is gone.
+    /// The reader of the output has closed it.
     #[error("nobody reads the output any more: {0}")]
     Pipe(io::Error),
 }
 
 impl SinkError {
-    /// Whether the bytes are at fault, not this host.
+    /// Whether the received bytes are at fault, and not this host.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Stream(_))
     }
 }
 
-fn room(needs: Option<u64>, free: Option<u64>) -> String {
-    match (needs, free) {
-        (Some(needs), Some(free)) => {
-            format!(", which needs {needs} bytes more, where {free} are free")
-        }
-        _ => String::new(),
-    }
-}
-
-/// What a receiver does with a stream. It is called by a thread of its own and may block: the sender waits then.
+/// The consumer of a stream. A thread of its own calls it, so it may block: the sender then waits.
 pub trait Sink: Send {
-    /// Offset in the stream of the first byte that it needs.
+    /// The offset in the stream of the first byte that it needs.
     fn begins_at(&self) -> u64;
 
-    /// The next bytes.
+    /// Takes the next bytes.
     ///
     /// # Errors
-    /// What stops it for good.
+    /// If the stream cannot be received any further.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkError>;
 
-    /// The next bytes, which it may keep for a while instead of copying them.
+    /// Takes the next bytes, which it may keep for a while instead of copying them.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -102,50 +63,50 @@ pub trait Sink: Send {
         self.put(bytes)
     }
 
-    /// Whether the stream is complete, checked, and where it belongs.
+    /// Whether the stream is complete and verified, and its files have their names.
     fn is_complete(&self) -> bool;
 
-    /// Files that are complete.
+    /// The complete files.
     fn files(&self) -> Vec<FileDone> {
         Vec::new()
     }
 
-    /// Bytes of files so far, and of the files that have begun, where that is known.
+    /// Bytes of file content so far, and the bytes of all files begun so far, where that is known.
     fn content(&self) -> (u64, Option<u64>) {
         (0, None)
     }
 }
 
-/// A file that is complete.
+/// A complete file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileDone {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
-    /// BLAKE3: what `b3sum` prints.
+    /// Its BLAKE3 hash, as `b3sum` prints it.
     pub hash: Hash,
 }
 
-/// The one file of a stream, into a pipe. Each chunk goes once its hash is right.
+/// Writes the only file of a stream to a pipe, each chunk once its hash is verified.
 pub struct PipeSink<W> {
     decoder: Decoder,
-    to: PipeTake<W>,
+    to: PipeVisitor<W>,
 }
 
-struct PipeTake<W> {
+struct PipeVisitor<W> {
     to: W,
     files: u64,
     bytes: u64,
-    /// What is being put, ...
+    /// The bytes that are being put.
     now: Bytes,
-    /// ... and what of the chunk waits for its hash: pieces that are kept as they came, ...
+    /// Pieces of the chunk that wait for its hash, kept without a copy ...
     held: Vec<Bytes>,
-    /// ... and behind them short ones, copied.
+    /// ... and the short ones behind them, copied.
     short: Vec<u8>,
 }
 
-/// A piece that is shorter is copied: to keep it would cost more.
+/// A shorter piece is copied, since keeping it would cost more memory than it has.
 const SHORT: usize = 4096;
 
 impl<W> std::fmt::Debug for PipeSink<W> {
@@ -155,15 +116,15 @@ impl<W> std::fmt::Debug for PipeSink<W> {
 }
 
 impl<W: Write> PipeSink<W> {
-    /// Into this.
+    /// A sink that writes to `to`.
     pub fn new(to: W) -> Self {
         let (now, held, short) = (Bytes::new(), Vec::new(), Vec::new());
-        let to = PipeTake { to, files: 0, bytes: 0, now, held, short };
+        let to = PipeVisitor { to, files: 0, bytes: 0, now, held, short };
         Self { decoder: Decoder::default(), to }
     }
 }
 
-impl<W> PipeTake<W> {
+impl<W> PipeVisitor<W> {
     fn hold_short(&mut self) {
         if !self.short.is_empty() {
             self.held.push(std::mem::take(&mut self.short).into());
@@ -171,7 +132,7 @@ impl<W> PipeTake<W> {
     }
 }
 
-impl<W: Write> Take for PipeTake<W> {
+impl<W: Write> Visitor for PipeVisitor<W> {
     type Error = SinkError;
 
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), SinkError> {

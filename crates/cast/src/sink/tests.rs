@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::CHUNK;
 use crate::source::{Files, Payload, Source};
+use crate::store::fault::FAULT;
 use crate::wake::Waker;
 
 fn bytes_of(source: &mut Files, from: u64) -> Vec<u8> {
@@ -58,7 +59,7 @@ fn files_arrive_with_names_modes_and_times() {
     assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
     let again = bytes_of(&mut source, 0);
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
-    assert!(matches!(sink.put(&again), Err(SinkError::Exists(_))));
+    assert!(matches!(sink.put(&again), Err(SinkError::Store(StoreError::Exists(_)))));
     let overwrite = FolderConfig { overwrite: true, ..config(to.path()) };
     let mut sink = Folder::new(overwrite, source.stream()).unwrap();
     sink.put(&again).unwrap();
@@ -148,14 +149,18 @@ fn a_state_that_is_cut_off_anywhere_does_no_harm() {
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     sink.put(&bytes[..2 * CHUNK + 130]).unwrap();
     drop(sink);
-    let place = to.path().join(state::name(source.stream()));
-    let (whole, part) =
-        (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("x.part")).unwrap());
+    let names = [state::name(source.stream()), state::table_name(source.stream())];
+    let places = [to.path().join(&names[0]), to.path().join(&names[1]), to.path().join("x.part")];
+    let whole = places.each_ref().map(|place| std::fs::read(place).unwrap());
     let mut begins = std::collections::BTreeSet::new();
-    for len in 0..=whole.len() {
-        std::fs::write(&place, &whole[..len]).unwrap();
-        std::fs::write(to.path().join("x.part"), &part).unwrap();
-        begins.insert(Folder::new(config(to.path()), source.stream()).unwrap().begins_at());
+    for (cut, bytes) in whole.iter().enumerate().take(2) {
+        for len in 0..=bytes.len() {
+            for (place, bytes) in places.iter().zip(&whole) {
+                std::fs::write(place, bytes).unwrap();
+            }
+            std::fs::write(&places[cut], &bytes[..len]).unwrap();
+            begins.insert(Folder::new(config(to.path()), source.stream()).unwrap().begins_at());
+        }
     }
     // Nothing, the file's first byte, one chunk, two chunks.
     assert_eq!(begins.len(), 4);
@@ -170,13 +175,13 @@ fn links_are_not_followed_and_a_full_disk_is_said() {
     let bytes = bytes_of(&mut source, 0);
     let limit = FolderConfig { limit: Some(2 * CHUNK as u64), ..config(to.path()) };
     let mut sink = Folder::new(limit, source.stream()).unwrap();
-    assert!(matches!(sink.put(&bytes), Err(SinkError::Full { .. })));
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::Full { .. }))));
     assert!(to.path().join("d/x.part").exists() && !to.path().join("d/x").exists());
 
     let other = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(from.path().join("d"), other.path().join("d")).unwrap();
     let mut sink = Folder::new(config(other.path()), source.stream()).unwrap();
-    assert!(matches!(sink.put(&bytes), Err(SinkError::NotFolder(_))));
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::NotFolder(_)))));
 }
 
 #[test]
@@ -366,7 +371,10 @@ fn a_folder_that_vanishes_is_an_error_and_nothing_else() {
     let mut sink = Folder::new(config(&folder), source.stream()).unwrap();
     sink.put(&bytes[..CHUNK / 2]).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
-    assert!(matches!(sink.put(&bytes[CHUNK / 2..]), Err(SinkError::Write { .. })));
+    assert!(matches!(
+        sink.put(&bytes[CHUNK / 2..]),
+        Err(SinkError::Store(StoreError::Write { .. }))
+    ));
 }
 
 /// Panics.
@@ -423,7 +431,9 @@ fn a_folder_that_becomes_a_link_leads_nowhere() {
         // What goes on goes on in the folder that was meant.
         match result {
             Ok(()) => assert!(folder.join("away/e/c").exists()),
-            Err(error) => assert!(matches!(error, SinkError::NotFolder(_)), "{error}"),
+            Err(error) => {
+                assert!(matches!(error, SinkError::Store(StoreError::NotFolder(_))), "{error}")
+            }
         }
         assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 0);
         assert!(Folder::new(config(&folder), source.stream()).is_ok_and(|mut sink| {
@@ -502,7 +512,7 @@ fn a_file_that_does_not_get_its_name_can_be_written_again() {
     // Somebody else was faster.
     std::fs::write(to.path().join("x"), b"other").unwrap();
     let result = sink.put(&bytes[bytes.len() - 60..]);
-    assert!(matches!(result, Err(SinkError::Exists(_))), "{result:?}");
+    assert!(matches!(result, Err(SinkError::Store(StoreError::Exists(_)))), "{result:?}");
     assert_eq!(std::fs::read(to.path().join("x")).unwrap(), b"other");
     let mode = to.path().join("x.part").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -523,12 +533,13 @@ fn a_state_of_any_bytes_costs_at_most_one_attempt() {
     let mut sink = Folder::new(config(to.path()), source.stream()).unwrap();
     sink.put(&bytes[..CHUNK + 600]).unwrap();
     drop(sink);
-    let place = to.path().join(state::name(source.stream()));
-    let (whole, part) =
-        (std::fs::read(&place).unwrap(), std::fs::read(to.path().join("d/x.part")).unwrap());
+    let names = [state::name(source.stream()), state::table_name(source.stream())];
+    let whole = names.each_ref().map(|name| std::fs::read(to.path().join(name)).unwrap());
+    let part = std::fs::read(to.path().join("d/x.part")).unwrap();
     let mut random = 7_u64;
-    for _ in 0..150 {
-        let mut state = whole.clone();
+    for _ in 0..300 {
+        let mut left = whole.clone();
+        let state = &mut left[(random >> 60 & 1) as usize];
         for _ in 0..=random >> 62 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = (random >> 33) as usize % state.len();
@@ -541,7 +552,9 @@ fn a_state_of_any_bytes_costs_at_most_one_attempt() {
         }
         let fresh = tempfile::tempdir().unwrap();
         std::fs::create_dir(fresh.path().join("d")).unwrap();
-        std::fs::write(fresh.path().join(place.file_name().unwrap()), &state).unwrap();
+        for (name, bytes) in names.iter().zip(&left) {
+            std::fs::write(fresh.path().join(name), bytes).unwrap();
+        }
         std::fs::write(fresh.path().join("d/x.part"), &part).unwrap();
         let config = FolderConfig { overwrite: true, ..config(fresh.path()) };
         let attempt = || {
@@ -551,11 +564,57 @@ fn a_state_of_any_bytes_costs_at_most_one_attempt() {
             Ok::<bool, SinkError>(sink.is_complete())
         };
         if !attempt().is_ok_and(|complete| complete) {
-            assert!(attempt().unwrap(), "{state:?}");
+            assert!(attempt().unwrap(), "{left:?}");
         }
         // The name is the state's, whose check would be worth no more than the disk's.
         let there = |name: &str| std::fs::read(fresh.path().join(name)).ok();
         assert!(there("d/x").is_none_or(|there| there == big(2 * CHUNK + 5)));
         assert!(there("d/a").is_none_or(|there| there == b"a"));
     }
+}
+
+#[test]
+fn a_stream_that_is_killed_at_any_operation_goes_on_and_leaves_nothing_behind() {
+    let from = tempfile::tempdir().unwrap();
+    std::fs::create_dir(from.path().join("d")).unwrap();
+    let lengths = [("d/a", 3 * CHUNK), ("d/b", 10), ("d/c", CHUNK), ("d/e", 2 * CHUNK + 1)];
+    for (name, len) in lengths {
+        std::fs::write(from.path().join(name), big(len)).unwrap();
+    }
+    let mut source = Files::new(&[from.path().join("d")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let attempt = |to: &Path| {
+        let mut sink = Folder::new(config(to), source.stream())?;
+        let begins = sink.begins_at();
+        sink.put(&bytes[begins as usize..])?;
+        assert!(sink.is_complete());
+        Ok::<u64, SinkError>(begins)
+    };
+    let (mut operations, mut resumed) = (0, std::collections::BTreeSet::new());
+    loop {
+        let to = tempfile::tempdir().unwrap();
+        FAULT.set(Some((operations, io::ErrorKind::Other)));
+        let killed = attempt(to.path()).is_err();
+        FAULT.set(None);
+        if killed {
+            resumed.insert(attempt(to.path()).unwrap());
+        }
+        for (name, len) in lengths {
+            assert_eq!(
+                std::fs::read(to.path().join(name)).unwrap(),
+                big(len),
+                "{operations} {name}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(to.path().join("d")).unwrap().count(), 4, "{operations}");
+        // That state and table cannot be removed at the end does no harm.
+        let clean = std::fs::read_dir(to.path()).unwrap().count() == 1;
+        assert!(clean || !killed && operations < 200, "{operations}");
+        if clean && !killed {
+            break;
+        }
+        operations += 1;
+    }
+    // Nothing, the first chunk of three of the files, each whole chunk, behind each file.
+    assert!(operations > 50 && resumed.len() >= 11, "{operations} {resumed:?}");
 }

@@ -16,16 +16,16 @@ use crate::format::{
     self, CHUNK, CHUNK_FRONT, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, START_BYTES,
 };
 
-/// Bytes of a chunk with what stands around it.
+/// Bytes of a full chunk record.
 const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
 
-/// Chunks that are kept in memory for packets that go again.
+/// Chunks that are kept in memory for retransmissions.
 const KEPT: usize = 32;
 
-/// Chunks whose memory is kept for others.
+/// Chunks whose memory is kept for reuse.
 const SPARE: usize = 4;
 
-/// How far ahead the system is told to read.
+/// How far ahead the kernel is asked to read.
 const AHEAD: u64 = 8 << 20;
 
 struct Entry {
@@ -35,7 +35,7 @@ struct Entry {
     start: u64,
     /// ... of its first chunk, ...
     data: u64,
-    /// ... and behind its file end.
+    /// ... and behind its file end record.
     end: u64,
     hashes: Vec<Option<Hash>>,
     single: Option<Hash>,
@@ -46,24 +46,24 @@ impl Entry {
         self.header.length.unwrap_or(0)
     }
 
-    /// Bytes of a chunk.
+    /// Bytes of content in a chunk.
     fn chunk_len(&self, chunk: u64) -> usize {
         (self.length() - chunk * CHUNK as u64).min(CHUNK as u64) as usize
     }
 }
 
-/// Files and directories.
+/// Files and directories as a [`Source`].
 pub struct Files {
     entries: Vec<Entry>,
     length: u64,
     content: u64,
     stream: u128,
     open: Option<(usize, File)>,
-    /// Framed chunks: entry, chunk, bytes. The latest is the last.
+    /// Chunk records in memory: entry, chunk, bytes; the latest is the last.
     kept: VecDeque<(usize, u64, Bytes)>,
-    /// Chunks that nobody needs any more: their memory, which may still be in the processor's cache, is used first.
+    /// Chunk records that were released. Their memory may still be in the processor's cache, so it is reused first.
     spare: Vec<Bytes>,
-    /// Directories hold these too; they are not sent.
+    /// Links and devices in the directories, which are not sent.
     skipped: Vec<PathBuf>,
 }
 
@@ -85,11 +85,11 @@ fn header_of(path: &[u8], meta: &Metadata) -> FileHeader {
 }
 
 impl Files {
-    /// These files, and what is below these directories. A file is called by its last name, what is in a directory by the
-    /// directory's and the path below it. Links and devices inside directories are skipped.
+    /// The stream of these files and of everything below these directories. A file is named by the last component of its path;
+    /// what is in a directory, by the directory's name and the path below it. Links and devices inside directories are skipped.
     ///
     /// # Errors
-    /// If one can't be read, or can't be named.
+    /// If one of them cannot be read or has no name.
     pub fn new(paths: &[PathBuf]) -> Result<Self, SourceError> {
         let mut found = Vec::new();
         let mut skipped = Vec::new();
@@ -99,7 +99,7 @@ impl Files {
                 return Err(SourceError::Kind { path: path.clone() });
             }
             let whole = std::fs::canonicalize(path).map_err(|error| read_error(path, error))?;
-            // A link's own name is the one that was asked for.
+            // The name is that of the link that was given, not of its target.
             let name = match path.file_name() {
                 Some(name) => Some(name.as_bytes().to_vec()),
                 None => whole.file_name().map(|name| name.as_bytes().to_vec()),
@@ -150,7 +150,7 @@ impl Files {
         })
     }
 
-    /// How many files and directories.
+    /// The number of files and directories.
     #[must_use]
     pub fn count(&self) -> usize {
         self.entries.len()
@@ -162,7 +162,7 @@ impl Files {
         &self.skipped
     }
 
-    /// A chunk with its front and hash.
+    /// The record of a chunk.
     fn chunk(&mut self, entry: usize, chunk: u64) -> Result<Bytes, SourceError> {
         if let Some(found) = self.kept.iter().rev().find(|kept| (kept.0, kept.1) == (entry, chunk))
         {
@@ -173,7 +173,7 @@ impl Files {
         {
             self.spare.push(old);
         }
-        // What packets that wait to leave still hold is theirs.
+        // Packets that wait to be sent may still hold the memory.
         let old = self.spare.pop().and_then(|old| old.try_into_mut().ok());
         let mut buffer = old.unwrap_or_default();
         let len = self.entries[entry].chunk_len(chunk);
@@ -187,7 +187,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Hashes a chunk that was read; it must be what it was before.
+    /// Hashes a chunk that was read; it must have the same hash as when it was read before.
     fn hash(&mut self, entry: usize, chunk: u64, bytes: &[u8]) -> Result<Hash, SourceError> {
         let (hash, single) = chunk_hash(chunk, bytes);
         let entry = &mut self.entries[entry];
@@ -200,13 +200,13 @@ impl Files {
         Ok(hash)
     }
 
-    /// Reads a chunk of a file that must still be what it was.
+    /// Reads a chunk of a file, which must still be the same file.
     fn load(&mut self, index: usize, chunk: u64, to: &mut [u8]) -> Result<(), SourceError> {
         let entry = &self.entries[index];
         let path = &entry.local;
         if self.open.as_ref().is_none_or(|open| open.0 != index) {
             let file = open(path).map_err(|error| read_error(path, error))?;
-            // What took the file's place: a pipe would be waited for.
+            // Something else may have taken the file's place, and opening a pipe must not block.
             if !file.metadata().is_ok_and(|meta| meta.is_file()) {
                 return Err(SourceError::Changed { path: path.clone() });
             }
@@ -237,7 +237,7 @@ impl Files {
         Ok(())
     }
 
-    /// The file end record. Chunks that nobody has asked for, because receivers had them, are read for their hashes.
+    /// The file end record. Chunks that no receiver has asked for are read to be hashed.
     fn file_end(&mut self, index: usize) -> Result<Bytes, SourceError> {
         let mut buffer = Vec::new();
         for chunk in 0..self.entries[index].hashes.len() as u64 {
@@ -257,7 +257,7 @@ impl Files {
         Ok(Bytes::from(record))
     }
 
-    /// The record at an offset, and where it begins.
+    /// The record at an offset, and the offset where it begins.
     fn record(&mut self, offset: u64) -> Result<(Bytes, u64), SourceError> {
         if offset < START_BYTES as u64 {
             let mut record = Vec::new();
@@ -285,7 +285,7 @@ impl Files {
     }
 }
 
-/// As they are given, but `x` before `x.part`, which is what receivers call the former until it is complete.
+/// The paths as given, but `x` before `x.part`, which is the name that receivers give to `x` until it is complete.
 fn in_order(paths: &[PathBuf]) -> Vec<&PathBuf> {
     let family = |path: &PathBuf| {
         let (mut name, mut parts) = (path.file_name().unwrap_or_default().as_bytes(), 0);
@@ -306,19 +306,19 @@ fn in_order(paths: &[PathBuf]) -> Vec<&PathBuf> {
     sorted
 }
 
-/// Opens what was a file when it was looked at; no link, and nothing that is waited for.
+/// Opens a file without following a link or waiting for the other end of a pipe.
 fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Says what can't be sent before anything is.
+/// Checks that a file can be sent, before anything is.
 fn check(path: &Path, meta: &Metadata) -> Result<(), SourceError> {
     let wrong = |error| read_error(path, error);
     if meta.len() > 0 {
         return rustix::fs::access(path, rustix::fs::Access::READ_OK)
             .map_err(|error| wrong(error.into()));
     }
-    // As in /proc: content is made up when it is read.
+    // Files as in `/proc` have content although their length is 0.
     match open(path).and_then(|mut file| file.read(&mut [0])) {
         Ok(0) => Ok(()),
         Ok(_) => Err(SourceError::NoLength { path: path.to_owned() }),

@@ -1,4 +1,4 @@
-//! Where a stream's bytes come from: files, which are read again when that is needed, or a pipe, which is spooled.
+//! Where a stream's bytes come from: files, which are read again when bytes are to be sent again, or a pipe, which is spooled.
 
 mod files;
 mod pipe;
@@ -15,101 +15,101 @@ pub use self::files::Files;
 pub use self::pipe::Pipe;
 use crate::wake::Waker;
 
-/// A packet's payload: one piece, or two at the border of records.
+/// The payload of a packet: one piece, or two where it crosses the border of two records.
 pub type Payload = SmallVec<[Bytes; 2]>;
 
-/// Why a stream can't be read.
+/// Why a stream cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is hashed and what is sent must be one.
+    /// A file has changed since its chunks were hashed.
     #[error("{path} has changed while it was sent")]
     Changed {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// Not a file, a directory or a pipe.
+    /// It is not a file, a directory or a pipe.
     #[error("{path} is neither a file nor a directory")]
     Kind {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// Its bytes can't be counted before they are read.
+    /// The length is known only by reading it, as of the files in `/proc`.
     #[error("{path} holds something, though its length is 0: send it by standard input")]
     NoLength {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// Nothing names it.
+    /// The path has no last component that could be its name in the stream.
     #[error("{path} has no name that a receiver could give it")]
     NoName {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// Two files would be one.
+    /// Two files have the same name in the stream.
     #[error("two of the files are called {name}: receivers could not tell them apart")]
     Twice {
         /// The name.
         name: String,
     },
-    /// Offsets have 48 bits.
+    /// The stream is longer than 48-bit offsets allow.
     #[error("more than 128 TB in one stream")]
     Large,
-    /// The pipe's spool.
+    /// The spool of a pipe cannot be written.
     #[error("cannot keep what comes from standard input in {folder}: {source}")]
     Spool {
-        /// Where.
+        /// The folder of the spool.
         folder: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// An application that gives streams at an agent's door.
+    /// An application's stream at the control socket ended early.
     #[error("the application's stream broke off at byte {had} of {length}")]
     Cut {
-        /// Bytes that came.
+        /// Bytes that were received.
         had: u64,
-        /// Bytes that were to come.
+        /// Bytes that were announced.
         length: u64,
     },
-    /// A byte that is no longer there.
+    /// A byte that was released or never came is asked for.
     #[error("byte {0} of the stream is no longer to be had")]
     Gone(u64),
 }
 
 /// A stream to send.
 pub trait Source: Send {
-    /// Names its content: the same again after a restart, if the content is.
+    /// The identity of its content: the same after a restart if the content is the same.
     fn stream(&self) -> u128;
 
-    /// Bytes that can be read now.
+    /// Bytes from the beginning that can be read now.
     fn available(&self) -> u64;
 
     /// Its length, once that is known.
     fn end(&self) -> Option<u64>;
 
-    /// Bytes of files in it, as far as known: what people count.
+    /// Bytes of file content in it, as far as known.
     fn content(&self) -> u64;
 
     /// Appends `len` bytes from `offset` on to `out`.
     ///
     /// # Errors
-    /// If they can't be read.
+    /// If they cannot be read.
     fn read(&mut self, offset: u64, len: usize, out: &mut Payload) -> Result<(), SourceError>;
 
-    /// Bytes below are needed by nobody.
+    /// Bytes below will not be read again.
     fn released(&mut self, _below: u64) {}
 
-    /// Who is to be woken when there is more. Called once, before all else.
+    /// Starts it; the waker is used when there is more to read. Called once, before all else.
     fn start(&mut self, _waker: Waker) {}
 
-    /// What went wrong while it waited for more.
+    /// The error that has stopped it in the background, if one has.
     fn error(&mut self) -> Option<SourceError> {
         None
     }
@@ -119,7 +119,7 @@ fn read_error(path: &Path, source: io::Error) -> SourceError {
     SourceError::Read { path: path.to_owned(), source }
 }
 
-/// Cuts `len` bytes from `offset` on out of records; more than two pieces are made one.
+/// Collects `len` bytes from `offset` on out of records; more than two pieces are joined into one.
 fn gather(
     offset: u64,
     len: usize,

@@ -1,4 +1,4 @@
-//! A pipe as a stream: spooled, so that it can be read again.
+//! A pipe as a stream. It is spooled, so that it can be read again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,10 +14,10 @@ use super::{Payload, Source, SourceError, gather, read_error};
 use crate::format::{self, CHUNK, CHUNK_FRONT, FileHeader, HASH};
 use crate::wake::Waker;
 
-/// Bytes of the spool that are also in memory.
+/// Bytes of the spool that are kept in memory as well.
 const RECENT: usize = 16 << 20;
 
-/// A pipe: a thread reads it and puts its records into a file that has no name, so that late receivers get them too.
+/// A pipe as a [`Source`]: a thread reads it and writes its records to an unnamed file, from which late receivers are served.
 pub struct Pipe {
     stream: u128,
     shared: Arc<Mutex<Spool>>,
@@ -32,12 +32,12 @@ struct Reader {
     kind: Kind,
 }
 
-/// What comes in.
+/// What the input is.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// A file's bytes, of which records are made.
+    /// The content of one file.
     File,
-    /// Records, of this length in all.
+    /// The records of a stream, of this length in all.
     Records(u64),
 }
 
@@ -55,7 +55,7 @@ struct Spool {
     released: u64,
     punched: u64,
     ended: bool,
-    /// Records that are in memory too, and where each begins.
+    /// The offsets and bytes of the latest records.
     recent: VecDeque<(u64, Bytes)>,
     recent_bytes: usize,
     error: Option<SourceError>,
@@ -97,14 +97,14 @@ impl Spool {
         Ok(())
     }
 
-    /// The next bytes of a stream of records; none: it has broken off.
+    /// Appends the next bytes of a stream of records; no bytes mean that it ended early.
     fn put_some(&mut self, bytes: Vec<u8>, kind: Kind) -> Result<(), SourceError> {
         let Kind::Records(length) = kind else { return self.put(bytes) };
         let had = self.written + bytes.len() as u64;
         if bytes.is_empty() || had > length {
             return Err(SourceError::Cut { had, length });
         }
-        // Without waiting for the end of a connection that goes on as the way back.
+        // The length is known, so the end needs no end of file: the connection stays open for the answer.
         self.ended = had == length;
         self.put(bytes)
     }
@@ -127,11 +127,11 @@ impl Spool {
 }
 
 impl Pipe {
-    /// A stream of one file with this name from `input`, whose bytes are kept below `folder`: all of them, or, with a
-    /// limit, so many of them, and the input waits when receivers lack more. `stream` must be random; `batch` is what is read at a time.
+    /// The stream of one file with this name that is read from `input`. Its bytes are kept in `folder`; with a `limit`, the
+    /// input waits while receivers still need more bytes than that. `stream` must be random. `batch` bytes are read at a time.
     ///
     /// # Errors
-    /// If there can be no such file.
+    /// If the spool cannot be created.
     pub fn new(
         name: &str,
         input: Box<dyn Read + Send>,
@@ -157,10 +157,11 @@ impl Pipe {
         Ok(Self::over(spool, Reader::new(input, batch, limit, Kind::File), stream))
     }
 
-    /// A stream whose records `input` has made: `length` bytes in all, with so many bytes of files in them. `number` must be random.
+    /// A stream whose records `input` delivers: `length` bytes in all, with `content` bytes of files in them. `number` must be
+    /// random.
     ///
     /// # Errors
-    /// If there can be no file to keep them in.
+    /// If the spool cannot be created.
     pub fn records(
         input: Box<dyn Read + Send>,
         folder: &Path,
@@ -182,7 +183,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // A reader that waits for room ends.
+        // Ends a reader that waits for room.
         let mut spool = lock(&self.shared);
         spool.released = u64::MAX;
         spool.error = Some(SourceError::Gone(spool.written));
@@ -190,7 +191,7 @@ impl Drop for Pipe {
     }
 }
 
-/// A file that vanishes with its last user.
+/// A file without a name, which vanishes when it is closed.
 fn unnamed(folder: &Path, number: u128) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let path = folder.join(format!(".rackweave-cast-{number:032x}.spool"));
@@ -214,7 +215,7 @@ impl Reader {
                 while spool.written - spool.released.min(spool.written) > self.limit {
                     spool = room.wait(spool).unwrap_or_else(PoisonError::into_inner);
                 }
-                // Nobody sends it any more.
+                // The stream is not sent any more.
                 if spool.error.is_some() {
                     return;
                 }

@@ -1,10 +1,10 @@
 use super::*;
-use crate::format::{CHUNK, DecodeError, Decoder, FileHeader, Hash, Take};
+use crate::format::{CHUNK, DecodeError, Decoder, FileHeader, Hash, Visitor};
 
 #[derive(Default)]
 struct Got(Vec<(String, bool, Vec<u8>)>, bool);
 
-impl Take for Got {
+impl Visitor for Got {
     type Error = DecodeError;
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
         let name = String::from_utf8(header.path.clone()).unwrap();

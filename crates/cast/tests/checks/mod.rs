@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each fuzz target uses one")]
 
-use rackweave_cast::engine::GroupMessage;
-use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Take, check_path};
+use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Visitor, check_path};
+use rackweave_cast::orca::GroupMessage;
 
 #[derive(Default)]
 struct Count {
@@ -12,7 +12,7 @@ struct Count {
     ended: bool,
 }
 
-impl Take for Count {
+impl Visitor for Count {
     type Error = DecodeError;
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
         assert!(check_path(&header.path).is_ok());

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::miette;
-use rackweave_cast::door::stream::DoorSink;
-use rackweave_cast::door::{
-    Door, ReceiveWish, Records, Request, SendWish, dismiss, fingerprint, has_left,
+use rackweave_cast::control::stream::StreamSink;
+use rackweave_cast::control::{
+    ControlSocket, ReceiveRequest, Records, Request, SendRequest, dismiss, fingerprint, has_left,
 };
-use rackweave_cast::engine::{
+use rackweave_cast::orca::{
     Accept, Admission, Decision, Engine, EngineEvent, FabricPlace, Offer, ReceiverProgress,
 };
 use rackweave_cast::sink::{PipeSink, Sink};
@@ -75,7 +75,7 @@ struct AgentState {
 /// An application waiting for a stream.
 struct Waiting {
     stream: UnixStream,
-    wish: ReceiveWish,
+    request: ReceiveRequest,
 }
 
 /// An application that is sending a stream.
@@ -105,7 +105,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
     let accept: Accept = Box::new(move |offer| {
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.retain(|waiting| !has_left(&waiting.stream));
-        let wanted = queue.iter().position(|waiting| wants(&waiting.wish, offer, keyed));
+        let wanted = queue.iter().position(|waiting| wants(&waiting.request, offer, keyed));
         match wanted.and_then(|at| queue.remove(at)) {
             Some(waiting) => hand(waiting, *offer),
             None => Decision::Refuse(Reason::Busy),
@@ -118,8 +118,8 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    let door = match Door::open(&args.socket, engine.waker()) {
-        Ok(door) => door,
+    let control = match ControlSocket::open(&args.socket, engine.waker()) {
+        Ok(control) => control,
         Err(error) => {
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -142,9 +142,9 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
             break;
         }
         let mut asked = false;
-        while let Some(request) = door.poll() {
+        while let Some((request, stream)) = control.poll() {
             asked = true;
-            serving.on_request(&mut engine, request);
+            serving.on_request(&mut engine, request, stream);
         }
         if asked {
             continue;
@@ -156,7 +156,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         engine.abort(*session);
     }
     let _ = engine.turn();
-    engine.settle(Span::from_secs(1));
+    engine.wait_for_sinks(Span::from_secs(1));
     Ok(exit::DONE)
 }
 
@@ -206,22 +206,22 @@ impl Serving<'_> {
     }
 
     /// Handles a request from the control socket.
-    fn on_request(&mut self, engine: &mut Engine, request: Request) {
+    fn on_request(&mut self, engine: &mut Engine, request: Request, mut stream: UnixStream) {
         match request {
-            Request::Receive { wish, mut stream } => match self.state.check_receive(&wish) {
-                Ok(()) => queue(&self.waiting, Waiting { stream, wish }),
+            Request::Receive(request) => match self.state.check_receive(&request) {
+                Ok(()) => queue(&self.waiting, Waiting { stream, request }),
                 Err(error) => dismiss(&mut stream, &json!({ "error": error })),
             },
-            Request::Sessions { mut stream } => {
+            Request::Sessions => {
                 let mut document = sessions(engine, self.replies.keys().copied());
                 let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 let there = waiting.iter().filter(|waiting| !has_left(&waiting.stream));
                 document["waiting"] = json!(there.count());
                 dismiss(&mut stream, &document);
             }
-            Request::Send { wish, mut stream } => {
+            Request::Send(request) => {
                 let (began, link_bytes) = (engine.clock().now(), engine.stats().sent_bytes);
-                match open(self.args, &self.state, engine, &wish, &stream) {
+                match open(self.args, &self.state, engine, &request, &stream) {
                     Ok((session, spread)) => {
                         let finished = Vec::new();
                         let reply = Reply { stream, spread, began, link_bytes, finished };
@@ -250,17 +250,17 @@ fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
 }
 
 /// Whether an application accepts a stream from this sender.
-fn wants(wish: &ReceiveWish, offer: &Offer, keyed: bool) -> bool {
+fn wants(request: &ReceiveRequest, offer: &Offer, keyed: bool) -> bool {
     let from = offer.from.ip().to_canonical();
-    keyed || wish.from.is_empty() || from.is_loopback() || wish.from.contains(&from)
+    keyed || request.from.is_empty() || from.is_loopback() || request.from.contains(&from)
 }
 
 /// Gives the offered stream to the application.
 fn hand(waiting: Waiting, offer: Offer) -> Decision {
-    let Waiting { stream, wish } = waiting;
+    let Waiting { stream, request } = waiting;
     Decision::Take(Box::new(move || {
-        Ok(match wish.records {
-            true => Box::new(DoorSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
+        Ok(match request.records {
+            true => Box::new(StreamSink::new(stream, offer.stream, offer.from)?) as Box<dyn Sink>,
             false => Box::new(PipeSink::new(stream)),
         })
     }))
@@ -277,8 +277,8 @@ impl AgentState {
     }
 
     /// Refuses a request that this agent could never fulfil.
-    fn check_receive(&self, wish: &ReceiveWish) -> Result<(), String> {
-        self.check_key(wish.key.as_ref())?;
+    fn check_receive(&self, request: &ReceiveRequest) -> Result<(), String> {
+        self.check_key(request.key.as_ref())?;
         let accepted = |from: &&IpAddr| {
             let of_fabric = self.place.iter().flat_map(|place| &place.hosts);
             self.admission.anybody
@@ -286,7 +286,7 @@ impl AgentState {
                 || from.is_loopback()
                 || of_fabric.clone().any(|(_, address)| address.ip() == **from)
         };
-        match wish.from.iter().find(|from| !accepted(from)) {
+        match request.from.iter().find(|from| !accepted(from)) {
             None => Ok(()),
             Some(from) => Err(format!("the agent was started without `--from {from}`")),
         }
@@ -315,23 +315,23 @@ fn open(
     args: &AgentArgs,
     state: &AgentState,
     engine: &mut Engine,
-    wish: &SendWish,
+    request: &SendRequest,
     stream: &UnixStream,
 ) -> Result<(Session, Spread), String> {
-    state.check_key(wish.key.as_ref())?;
-    let hosts: Vec<HostId> = wish.to.iter().map(|to| engine.add_peer(*to)).collect();
+    state.check_key(request.key.as_ref())?;
+    let hosts: Vec<HostId> = request.to.iter().map(|to| engine.add_peer(*to)).collect();
     let place = state.place.as_ref();
     if place.is_some_and(|place| hosts.contains(&place.me)) {
         return Err("this host itself is among the receivers".to_owned());
     }
     let in_fabric = |host: &HostId| place.is_some_and(|place| host.0 < place.layout.hosts());
     let outsider = hosts.iter().position(|host| !in_fabric(host));
-    let spread = match (wish.spread, outsider) {
+    let spread = match (request.spread, outsider) {
         (Some(Spread::Labels), _) if place.is_none() => {
             return Err("the agent was started without --fabric and --controller".to_owned());
         }
         (Some(Spread::Labels), Some(at)) => {
-            return Err(format!("{} is not among the --fabric's hosts", wish.to[at]));
+            return Err(format!("{} is not among the --fabric's hosts", request.to[at]));
         }
         (Some(spread), _) => spread,
         _ if hosts.len() == 1 => Spread::Unicast,
@@ -342,13 +342,13 @@ fn open(
         Spread::Labels => place.map_or(0, |place| place.layout.words()),
         _ => 0,
     };
-    let flow = FlowArgs { mtu: wish.mtu, rate: wish.rate, fec: MAX_CELLS };
-    let flow = flow.flow(&wish.to, state.key.is_some(), words)?;
+    let flow = FlowArgs { mtu: request.mtu, rate: request.rate, fec: MAX_CELLS };
+    let flow = flow.flow(&request.to, state.key.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
     let number = random().map_err(|error| error.to_string())?;
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));
-    let pipe = match wish.records {
-        None => Pipe::new(&wish.name, input, &args.spool, number, batch, limit),
+    let pipe = match request.records {
+        None => Pipe::new(&request.name, input, &args.spool, number, batch, limit),
         Some(Records { stream, length, content }) => {
             let (name, sizes) = ((stream, number), (length, content));
             Pipe::records(input, &args.spool, name, sizes, batch, limit)

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use miette::miette;
-use rackweave_cast::door::stream::{Offered, take, wait};
-use rackweave_cast::door::{ReceiveWish, Records, SendWish};
-use rackweave_cast::engine::EngineError;
+use rackweave_cast::control::stream::{Offered, take, wait};
+use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
+use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ pub(super) fn receive(
     args: &ReceiveArgs,
     target: &Target,
     path: &Path,
-    wish: &ReceiveWish,
+    receive: &ReceiveRequest,
 ) -> miette::Result<u8> {
     if !args.group.is_empty() {
         return Err(miette!(
@@ -73,7 +73,7 @@ pub(super) fn receive(
         say(&format!("receiving at {}, through the agent of this host\n", path.display()));
     }
     loop {
-        let offered = match request(path, &wish.line()).and_then(wait) {
+        let offered = match request(path, &receive.line()).and_then(wait) {
             Ok(Ok(offered)) => offered,
             Ok(Err(error)) => {
                 say(&format!("error: the agent at {}: {error}\n", path.display()));
@@ -113,14 +113,14 @@ fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<
 pub(super) fn send(
     args: &SendArgs,
     path: &Path,
-    mut wish: SendWish,
+    mut send: SendRequest,
     source: Option<Box<dyn Source>>,
 ) -> miette::Result<u8> {
     if let Some(source) = &source {
         let length = source.end().unwrap_or(0);
-        wish.records = Some(Records { stream: source.stream(), length, content: source.content() });
+        send.records = Some(Records { stream: source.stream(), length, content: source.content() });
     }
-    let mut stream = match request(path, &wish.line()) {
+    let mut stream = match request(path, &send.line()) {
         Ok(stream) => stream,
         Err(error) => return Ok(no_agent(path, &error)),
     };

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use miette::miette;
 use rackweave_cast::baseline;
-use rackweave_cast::engine::{Engine, EngineConfig, EngineEvent, SendView};
+use rackweave_cast::orca::{Engine, EngineConfig, EngineEvent, SendView};
 use rackweave_cast::source::{Files, Source as _};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::flow::FlowConfig;

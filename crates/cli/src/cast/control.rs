@@ -4,8 +4,8 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use miette::miette;
-use rackweave_cast::door::{Door, Request, answer};
-use rackweave_cast::engine::{Engine, EngineEvent};
+use rackweave_cast::control::{ControlSocket, answer};
+use rackweave_cast::orca::{Engine, EngineEvent};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::controller::{Controller, ControllerEvent};
 use serde_json::{Value, json};
@@ -61,8 +61,13 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    let door = match args.socket.as_ref().map(|path| Door::open(path, engine.waker())).transpose() {
-        Ok(door) => door,
+    let socket = match args
+        .socket
+        .as_ref()
+        .map(|path| ControlSocket::open(path, engine.waker()))
+        .transpose()
+    {
+        Ok(socket) => socket,
         Err(error) => {
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -83,10 +88,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
                 return Ok(exit::FAILED);
             }
         };
-        while let Some(request) = door.as_ref().and_then(Door::poll) {
-            let (Request::Send { mut stream, .. }
-            | Request::Receive { mut stream, .. }
-            | Request::Sessions { mut stream }) = request;
+        while let Some((_, mut stream)) = socket.as_ref().and_then(ControlSocket::poll) {
             if let Some(controller) = engine.controller() {
                 answer(&mut stream, &state(controller, racks, &name));
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use miette::miette;
-use rackweave_cast::engine::{EngineConfig, FabricPlace};
+use rackweave_cast::orca::{EngineConfig, FabricPlace};
 use rackweave_core::{HostId, Span};
 use rackweave_group::orca::label::Layout;
 use rackweave_lab::scenario::Hosts;

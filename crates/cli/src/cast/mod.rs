@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clap::Subcommand;
 use miette::miette;
 use rackweave_cast::Waker;
-use rackweave_cast::engine::{Admission, EngineConfig, is_group_name};
+use rackweave_cast::orca::{Admission, EngineConfig, is_group_name};
 use rackweave_lab::report::number;
 use rackweave_wire::orca::PORT;
 

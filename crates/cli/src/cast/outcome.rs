@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use rackweave_cast::engine::{ReceiverProgress, SendView};
+use rackweave_cast::orca::{ReceiverProgress, SendView};
 use rackweave_cast::sink::FileDone;
 use rackweave_group::orca::flow::{ReceiverStatus, SlowReason};
 use rackweave_group::orca::host::Spread;
@@ -28,7 +28,7 @@ pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
 }
 
 pub(super) fn is_complete(receiver: &ReceiverProgress) -> bool {
-    receiver.standing == ReceiverStatus::Completed
+    receiver.status == ReceiverStatus::Completed
 }
 
 /// Why a receiver was lost, for the sender's user.
@@ -67,10 +67,10 @@ const fn name_of(spread: Spread) -> &'static str {
 
 /// A receiver's state in one or a few words, as tables and JSON show it.
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
-    match receiver.standing {
+    match receiver.status {
         ReceiverStatus::Invited => "invited".into(),
         ReceiverStatus::Attached => "receiving".into(),
-        ReceiverStatus::Detached => match receiver.slow {
+        ReceiverStatus::Detached => match receiver.slow_reason {
             Some(SlowReason::Silent) => "detached (stopped responding)".into(),
             Some(SlowReason::Window) => "detached (slow disk or reader)".into(),
             Some(SlowReason::Rate) => "detached (slow link or host)".into(),

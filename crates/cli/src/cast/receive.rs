@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
-use rackweave_cast::door::{ReceiveWish, fingerprint};
-use rackweave_cast::engine::{Accept, Decision, Engine, EngineError, EngineEvent};
+use rackweave_cast::control::{ReceiveRequest, fingerprint};
+use rackweave_cast::orca::{Accept, Decision, Engine, EngineError, EngineEvent};
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
 
@@ -22,13 +22,13 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         return compare::receive_tcp(args, &target, &admitted);
     }
     let mut config = args.common.engine(args.listen, admitted.clone())?;
-    let wish = ReceiveWish {
+    let request = ReceiveRequest {
         records: true,
         from: admitted.clone(),
         key: config.secret.as_deref().map(fingerprint),
     };
     if let Some(path) = &args.socket {
-        return agent_client::receive(args, &target, path, &wish);
+        return agent_client::receive(args, &target, path, &request);
     }
     args.rack.apply(&mut config)?;
     config.in_group = args.listen.is_ipv4() && !args.listen.ip().is_loopback();
@@ -74,7 +74,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = agent_client::fallback(&error, None) {
-                return agent_client::receive(args, &target, &path, &wish);
+                return agent_client::receive(args, &target, &path, &request);
             }
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -134,7 +134,7 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
             }
             engine.leave_all();
             let _ = engine.turn();
-            engine.settle(SETTLE);
+            engine.wait_for_sinks(SETTLE);
             return Ok(if args.once { exit::INTERRUPTED } else { exit::DONE });
         }
         let redraw = show.draw(engine);
@@ -164,7 +164,7 @@ fn linger(engine: &mut Engine, interrupted: &Interrupted) {
             break;
         }
     }
-    engine.settle(SETTLE);
+    engine.wait_for_sinks(SETTLE);
 }
 
 /// Why a transfer failed, for the receiver's user.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
-use rackweave_cast::door::{SendWish, fingerprint};
-use rackweave_cast::engine::{Engine, EngineEvent, FabricPlace};
+use rackweave_cast::control::{SendRequest, fingerprint};
+use rackweave_cast::orca::{Engine, EngineEvent, FabricPlace};
 use rackweave_cast::source::{Files, Pipe, Source, SourceError};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::orca::flow::ReceiverStatus;
@@ -106,7 +106,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         bind = SocketAddr::from(([0; 16], 0));
     }
     let mut config = args.common.engine(bind, Vec::new())?;
-    let wish = SendWish {
+    let request = SendRequest {
         to: args.to.clone(),
         name: args.name.clone(),
         spread: args.spread.map(SpreadArg::spread),
@@ -116,7 +116,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         key: config.secret.as_deref().map(fingerprint),
     };
     if let Some(path) = &args.socket {
-        return agent_client::send(args, path, wish, files_of(args)?);
+        return agent_client::send(args, path, request, files_of(args)?);
     }
     if let Some(place) = &mut config.fabric {
         // The fabric's file gives this host's address to the others.
@@ -151,7 +151,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = agent_client::fallback(&error, None) {
-                return agent_client::send(args, &path, wish, files);
+                return agent_client::send(args, &path, request, files);
             }
             say(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
@@ -303,7 +303,7 @@ fn run(
     }
     let mut code = exit::DONE;
     for receiver in &outcome.view.receivers {
-        let ReceiverStatus::Lost(reason) = receiver.standing else {
+        let ReceiverStatus::Lost(reason) = receiver.status else {
             code = if is_complete(receiver) { code } else { exit::FAILED };
             continue;
         };

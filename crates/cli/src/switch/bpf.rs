@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use miette::{IntoDiagnostic, WrapErr, miette};
 use rackweave_group::orca::label::Layout;
-use rackweave_linux::bpf::{Tor, TorConfig, TorCounters, TorHost};
+use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_switch::fabric::Fabric;
 use serde_json::json;
 

@@ -1,7 +1,5 @@
 //! A client's files.
 
-use std::collections::BTreeMap;
-
 use rackweave_core::{Span, Time};
 
 /// The longest time in which no new byte came.
@@ -90,39 +88,8 @@ impl Deliveries {
     }
 }
 
-/// Which bytes of a stream are here: pieces, each from its first byte to its end.
-#[derive(Clone, Debug, Default)]
-pub struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    /// Notes a piece; says how many of its bytes are new.
-    pub fn insert(&mut self, offset: u64, len: u64) -> u64 {
-        let (mut from, mut to) = (offset, offset.saturating_add(len));
-        let mut known = 0;
-        while let Some((&start, &end)) = self.0.range(..=to).next_back()
-            && end >= from
-        {
-            known += end.min(offset.saturating_add(len)).saturating_sub(start.max(offset));
-            (from, to) = (from.min(start), to.max(end));
-            self.0.remove(&start);
-        }
-        if to > from {
-            self.0.insert(from, to);
-        }
-        len - known
-    }
-
-    /// All bytes below this are here.
-    #[must_use]
-    pub fn have(&self) -> u64 {
-        self.0.first_key_value().filter(|(start, _)| **start == 0).map_or(0, |(_, end)| *end)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -148,19 +115,5 @@ mod tests {
             (before, after),
             (Gap { from: Time(20), span: Span(27) }, Gap { from: Time(47), span: Span(43) })
         );
-    }
-
-    proptest! {
-        #[test]
-        fn ranges_are_a_set_of_bytes(pieces in prop::collection::vec((0_u64..60, 0_u64..12), 0..40)) {
-            let (mut ranges, mut bytes) = (Ranges::default(), std::collections::BTreeSet::new());
-            for (offset, len) in pieces {
-                let before = bytes.len();
-                bytes.extend(offset..offset + len);
-                prop_assert_eq!(ranges.insert(offset, len), (bytes.len() - before) as u64);
-                let have = (0..).find(|byte| !bytes.contains(byte)).unwrap();
-                prop_assert_eq!(ranges.have(), have);
-            }
-        }
     }
 }

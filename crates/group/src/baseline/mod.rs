@@ -18,7 +18,7 @@ pub mod streams;
 pub mod unicast;
 mod writers;
 
-pub use deliveries::{Deliveries, Gap, Ranges};
+pub use deliveries::{Deliveries, Gap};
 pub use rounds::Rounds;
 pub use writers::{Cost, Write, Writers};
 

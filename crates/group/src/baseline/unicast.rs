@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
+use rackweave_core::ranges::RangeSet;
 use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
 
-use super::{ACK_BYTES, Client, Cost, Deliveries, Ranges, Rounds, Write, Writers};
+use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
 
 /// The longest payload of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM: u32 = 65_507;
@@ -184,7 +185,7 @@ impl Node for Server {
 pub struct Receiver {
     me: HostId,
     server: HostId,
-    ranges: Ranges,
+    ranges: RangeSet,
     deliveries: Deliveries,
     acks: VecDeque<u32>,
 }
@@ -193,7 +194,7 @@ impl Receiver {
     /// A client that acknowledges to `server`.
     #[must_use]
     pub fn new(me: HostId, server: HostId, deliveries: Deliveries) -> Self {
-        Self { me, server, ranges: Ranges::default(), deliveries, acks: VecDeque::new() }
+        Self { me, server, ranges: RangeSet::default(), deliveries, acks: VecDeque::new() }
     }
 
     /// What it has.
@@ -210,11 +211,11 @@ impl Node for Receiver {
 
     fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Fragment>) {
         let Fragment::Data { offset, len } = packet.header else { return };
-        if packet.dst != self.me || self.ranges.insert(offset, u64::from(len)) == 0 {
+        if packet.dst != self.me || self.ranges.insert(offset..offset + u64::from(len)) == 0 {
             return;
         }
         self.deliveries.arrived(now);
-        self.acks.extend(self.deliveries.readable(now, self.ranges.have()));
+        self.acks.extend(self.deliveries.readable(now, self.ranges.first_missing(0)));
     }
 
     fn handle_timeout(&mut self, _now: Time) {}

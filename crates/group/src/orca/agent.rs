@@ -1,8 +1,8 @@
-//! The agent: the part of a host that puts rack labels on what comes for its rack, and speaks for the rack's receivers.
+//! The agent: the module of a host that puts rack labels on data for its rack, and aggregates the reports of its receivers.
 //!
-//! Every agent of a rack holds the labels of all its sessions, so that any of them can be made the active one without a word
-//! (Section IV.B of the evaluation, and the authors' `MdcReceiver`). What else it holds (who sends a session, statuses not yet
-//! told) is soft: it comes again with the next packets.
+//! Every agent of a rack holds the labels of all sessions of the rack, so that any of them can become the active one without a
+//! transfer of state (evaluation, section IV.B, and the authors' `MdcReceiver` and `SYNC_STATE` packets; `docs/sources.md#orca-agent`).
+//! Its other state, the senders of sessions and reports not yet forwarded, is soft: the next packets rebuild it.
 
 use std::collections::BTreeMap;
 
@@ -12,78 +12,79 @@ use rackweave_wire::orca::{Body, Place, Session, Status};
 use super::flow::Summary;
 use super::table::{Entry, SessionTable, Updated};
 
-/// `Sync` for one agent alone, which ToRs don't copy.
+/// The rack of a `Sync` for a single agent, which ToRs do not replicate.
 pub const ANY_RACK: u16 = u16::MAX;
 
-/// Sessions for whose receivers an agent speaks at the same time; of more, the one longest unheard of goes.
-const SPOKEN_FOR: usize = 1024;
+/// Sessions whose reports an agent aggregates at a time. Beyond it the one that was silent the longest is evicted.
+const MAX_SESSIONS: usize = 1024;
 
-/// Pings without answer until the agent falls silent but for
-const TRIES: u8 = 3;
-/// each such tick ("every 100th tick when the ToR is silent").
+/// After this many pings without an answer the agent pings only
+const MAX_UNANSWERED: u8 = 3;
+/// at every 100th interval, as the authors' agent does when its ToR is silent (`docs/sources.md#orca-agent`).
 const SILENT_TICKS: u8 = 100;
 
-/// What an agent does with data for its rack.
+/// What an agent has to do with data for its rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relay {
-    /// The ports of the other receivers of the rack: the label to send it on with; none: nothing to send.
+    /// The ports of the other receivers of the rack, which are the rack label to forward it with. 0: it is not forwarded.
     pub ports: u64,
-    /// The rack has no receiver of the session at all, as far as is known.
+    /// The agent knows no receiver of the session in this rack.
     pub redundant: bool,
 }
 
-/// What agents count.
+/// The counters of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounters {
-    /// Packets that came for labelling.
+    /// Packets that arrived to be labelled.
     pub unlabelled: u64,
-    /// Of these, those of sessions without a receiver here: the price of one field for all pods.
+    /// Of these, packets of sessions without a receiver in this rack. They come because a pilot label has one field for the racks
+    /// of all pods.
     pub redundant: u64,
-    /// Reports of receivers taken.
+    /// Reports received from receivers.
     pub reports: u64,
     /// Summaries sent.
     pub summaries: u64,
-    /// Syncs that were older than what is known.
+    /// `Sync` packets that were older than the label in the table.
     pub old_syncs: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Spoken {
+struct RackSession {
     sender: HostId,
     summary: Summary,
-    heard: Time,
-    /// When the summary is told, if there is one.
+    last_heard: Time,
+    /// When the summary is sent, if it is not empty.
     due: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heart {
-    every: Span,
+struct Heartbeat {
+    interval: Span,
     next: Time,
     number: u32,
     unanswered: u8,
     ticks: u8,
 }
 
-/// An agent.
+/// The agent of a host.
 #[derive(Clone, Debug)]
 pub struct Agent {
     place: Place,
     table: SessionTable,
     interval: Span,
-    spoken: BTreeMap<Session, Spoken>,
+    sessions: BTreeMap<Session, RackSession>,
     due: Option<Time>,
-    heart: Option<Heart>,
+    heartbeat: Option<Heartbeat>,
     counters: AgentCounters,
 }
 
 impl Agent {
-    /// An agent at a place, for at most so many sessions; statuses are told once in `interval`. It pings the controller each
-    /// `heartbeat`, the first time at once.
+    /// An agent at a place, for up to `max_sessions` sessions. Reports are forwarded once per `interval`. It pings the controller
+    /// at intervals of `heartbeat`, the first time at once.
     #[must_use]
     pub fn new(place: Place, max_sessions: u32, interval: Span, heartbeat: Option<Span>) -> Self {
-        let heart = heartbeat.map(|every| Heart {
-            every: every.max(Span::from_us(1)),
+        let heartbeat = heartbeat.map(|interval| Heartbeat {
+            interval: interval.max(Span::from_us(1)),
             next: Time::ZERO,
             number: 0,
             unanswered: 0,
@@ -93,138 +94,142 @@ impl Agent {
             place,
             table: SessionTable::new(max_sessions),
             interval,
-            spoken: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             due: None,
-            heart,
+            heartbeat,
             counters: AgentCounters::default(),
         }
     }
 
-    /// Its table.
+    /// The table of rack labels.
     #[must_use]
     pub const fn table(&self) -> &SessionTable {
         &self.table
     }
 
-    /// What it has counted.
+    /// The agent's counters.
     #[must_use]
     pub const fn counters(&self) -> AgentCounters {
         self.counters
     }
 
-    /// Its bit in rack labels.
+    /// The bit of its host in rack labels.
     #[must_use]
     pub const fn bit(&self) -> u64 {
         1 << (self.place.port & 63)
     }
 
-    /// Data without a rack label has come from above ("external flow"): what to send on. An agent never sends to itself; its
-    /// own copy is taken if the host is in the session.
-    pub fn external(&mut self, now: Time, session: Session, sender: HostId) -> Relay {
+    /// Data without a rack label has arrived from the switch (the "external flow" of the evaluation, section IV.B). The returned
+    /// label never includes the agent itself: its host keeps the packet if it is a receiver.
+    pub fn handle_unlabelled(&mut self, now: Time, session: Session, sender: HostId) -> Relay {
         let ports = self.table.ports(session);
         let redundant = ports == 0;
         self.counters.unlabelled += 1;
         self.counters.redundant += u64::from(redundant);
         if !redundant {
-            self.hear(now, session, sender);
+            self.learn_sender(now, session, sender);
         }
         Relay { ports: ports & !self.bit(), redundant }
     }
 
-    /// Who sends a session is known.
-    pub fn hear(&mut self, now: Time, session: Session, sender: HostId) {
-        if let Some(spoken) = self.spoken.get_mut(&session) {
-            (spoken.sender, spoken.heard) = (sender, now);
+    /// The sender of a session is known.
+    pub fn learn_sender(&mut self, now: Time, session: Session, sender: HostId) {
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            (entry.sender, entry.last_heard) = (sender, now);
             return;
         }
-        if self.spoken.len() >= SPOKEN_FOR
-            && let Some(oldest) = self.spoken.iter().min_by_key(|(_, s)| s.heard).map(|(k, _)| *k)
+        if self.sessions.len() >= MAX_SESSIONS
+            && let Some(oldest) =
+                self.sessions.iter().min_by_key(|(_, s)| s.last_heard).map(|(k, _)| *k)
         {
-            self.spoken.remove(&oldest);
+            self.sessions.remove(&oldest);
         }
-        let spoken = Spoken { sender, summary: Summary::default(), heard: now, due: None };
-        self.spoken.insert(session, spoken);
+        let entry = RackSession { sender, summary: Summary::default(), last_heard: now, due: None };
+        self.sessions.insert(session, entry);
     }
 
-    /// A `Sync` for this rack has come; the answer to it, if it is one to answer.
-    pub fn sync(&mut self, session: Session, ports: u64, version: u32) -> Option<Body> {
+    /// Handles a `Sync` for this rack, and returns the answer if there is one.
+    pub fn handle_sync(&mut self, session: Session, ports: u64, version: u32) -> Option<Body> {
         match self.table.set(session, Entry { ports, version }) {
             Updated::Full => return None,
             Updated::Old => self.counters.old_syncs += 1,
             Updated::Held => {}
         }
         if ports == 0 {
-            self.spoken.remove(&session);
+            self.sessions.remove(&session);
         }
-        // Also to what is old: it must not be repeated for ever.
+        // Old versions are answered too, so that they are not repeated for ever.
         Some(Body::SyncDone { place: self.place, version })
     }
 
-    /// A receiver of this rack reports: it is told with the others'. False: not to be told by this agent.
-    pub fn report(&mut self, now: Time, session: Session, status: &Status) -> bool {
-        let Some(spoken) = self.spoken.get_mut(&session).filter(|_| status.rack == self.place.rack)
+    /// Handles a report of a receiver of this rack. False if the agent cannot forward it.
+    pub fn handle_status(&mut self, now: Time, session: Session, status: &Status) -> bool {
+        let Some(entry) =
+            self.sessions.get_mut(&session).filter(|_| status.rack == self.place.rack)
         else {
             return false;
         };
-        if !spoken.summary.add(status) {
+        if !entry.summary.add(status) {
             return false;
         }
         self.counters.reports += 1;
-        if spoken.due.is_none() {
+        if entry.due.is_none() {
             let due = now.saturating_add(self.interval);
-            spoken.due = Some(due);
+            entry.due = Some(due);
             self.due = Some(self.due.map_or(due, |first| first.min(due)));
         }
         true
     }
 
-    /// The controller has answered a ping.
-    pub fn pong(&mut self, number: u32) {
-        if let Some(heart) = &mut self.heart
-            && number == heart.number
+    /// Handles the controller's answer to a ping.
+    pub fn handle_pong(&mut self, number: u32) {
+        if let Some(heartbeat) = &mut self.heartbeat
+            && number == heartbeat.number
         {
-            heart.unanswered = 0;
+            heartbeat.unanswered = 0;
         }
     }
 
-    /// The controller is there (again): an agent that has fallen silent pings at once.
-    pub fn wake(&mut self, now: Time) {
-        if let Some(heart) = self.heart.as_mut().filter(|heart| heart.unanswered >= TRIES) {
-            (heart.unanswered, heart.next) = (0, now);
+    /// A packet has come from the controller: an agent that had stopped pinging resumes at once.
+    pub fn on_controller(&mut self, now: Time) {
+        if let Some(heartbeat) =
+            self.heartbeat.as_mut().filter(|heartbeat| heartbeat.unanswered >= MAX_UNANSWERED)
+        {
+            (heartbeat.unanswered, heartbeat.next) = (0, now);
         }
     }
 
-    /// When [`Agent::poll`] has something.
+    /// When [`Agent::poll`] has something to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        [self.due, self.heart.map(|heart| heart.next)].into_iter().flatten().min()
+        [self.due, self.heartbeat.map(|heartbeat| heartbeat.next)].into_iter().flatten().min()
     }
 
-    /// What the agent says now: summaries to senders; `None` as the host: to the controller.
-    pub fn poll(&mut self, now: Time, mut say: impl FnMut(Option<HostId>, Session, Body)) {
-        if let Some(heart) = self.heart.as_mut().filter(|heart| now >= heart.next) {
-            // Not faster after a delay: what was missed is not made up for.
-            heart.next = now.saturating_add(heart.every);
-            heart.ticks = (heart.ticks + 1) % SILENT_TICKS;
-            if heart.unanswered < TRIES || heart.ticks == 0 {
-                heart.unanswered = heart.unanswered.saturating_add(1);
-                heart.number = heart.number.wrapping_add(1);
-                say(None, Session(0), Body::Ping { place: self.place, number: heart.number });
+    /// Sends what is due: summaries to senders, and pings to the controller (host `None`).
+    pub fn poll(&mut self, now: Time, mut send: impl FnMut(Option<HostId>, Session, Body)) {
+        if let Some(heartbeat) = self.heartbeat.as_mut().filter(|heartbeat| now >= heartbeat.next) {
+            // Pings that a delayed timer missed are not made up for.
+            heartbeat.next = now.saturating_add(heartbeat.interval);
+            heartbeat.ticks = (heartbeat.ticks + 1) % SILENT_TICKS;
+            if heartbeat.unanswered < MAX_UNANSWERED || heartbeat.ticks == 0 {
+                heartbeat.unanswered = heartbeat.unanswered.saturating_add(1);
+                heartbeat.number = heartbeat.number.wrapping_add(1);
+                send(None, Session(0), Body::Ping { place: self.place, number: heartbeat.number });
             }
         }
         if self.due.is_none_or(|due| due > now) {
             return;
         }
         let mut next = None;
-        for (session, spoken) in &mut self.spoken {
-            match spoken.due {
+        for (session, entry) in &mut self.sessions {
+            match entry.due {
                 Some(due) if due <= now => {
-                    for status in spoken.summary.statuses() {
+                    for status in entry.summary.statuses() {
                         self.counters.summaries += 1;
-                        say(Some(spoken.sender), *session, Body::Status(status));
+                        send(Some(entry.sender), *session, Body::Status(status));
                     }
-                    spoken.summary.clear();
-                    spoken.due = None;
+                    entry.summary.clear();
+                    entry.due = None;
                 }
                 Some(due) => next = Some(next.map_or(due, |first: Time| first.min(due))),
                 None => {}

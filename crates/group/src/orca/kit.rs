@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use rackweave_core::{
-    HostId, Node as _, Packet, Port, Rng, Span, SwitchProgram as _, Time, Verdict,
-};
+use rackweave_core::{HostId, Node as _, Packet, Port, Rng, Span, Time, Verdict};
 use rackweave_switch::Forwarder;
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::{Fabric, Node};
@@ -17,6 +15,7 @@ use super::host::{Event, Host, HostConfig, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
 use super::switch::Program;
+use super::view::View;
 
 /// What a host's application does.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +80,7 @@ pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) layout: Arc<Layout>,
     pub(crate) fabric: Fabric,
-    pub(crate) programs: Vec<Program<Header>>,
+    pub(crate) programs: Vec<Program>,
     forwarders: Vec<Forwarder>,
     pub(crate) stations: Vec<Station>,
     links: Vec<Link>,
@@ -391,7 +390,7 @@ impl Net {
         }
     }
 
-    fn arrive(&mut self, link: u32, mut packet: Packet<Header>) {
+    fn arrive(&mut self, link: u32, packet: Packet<Header>) {
         let spec = self.fabric.links()[link as usize];
         let switch = match spec.to {
             Node::Host(host) => return self.arrive_at_host(host, &packet),
@@ -401,7 +400,12 @@ impl Net {
         let back =
             ports.clone().position(|port| self.fabric.links()[port as usize].to == spec.from);
         let port = Port(back.expect("cables have two directions") as u16);
-        let verdict = self.programs[switch as usize].handle_packet(self.now, port, &mut packet);
+        let verdict = self.programs[switch as usize].decide(
+            port,
+            packet.src,
+            packet.dst,
+            View::of(&packet.header),
+        );
         match verdict {
             Verdict::Forward(Port(port)) => self.enqueue(ports.start + u32::from(port), packet),
             Verdict::Replicate(set) => {
@@ -432,7 +436,7 @@ impl Net {
             packet.dst == HostId(host) || packet.dst == TO_GROUP || packet.dst.0 > u32::MAX - 2;
         let is_sync = matches!(packet.header, Header::Control(_));
         assert!(for_us || is_sync, "{packet:?} at h{host}");
-        let handled = station.host.handle(now, 0, packet);
+        let handled = station.host.handle_packet(now, 0, packet);
         if let Header::Data(data) = &packet.header {
             for _ in 0..handled.relays {
                 station.relays.push_back((data.session, data.offset, data.len));

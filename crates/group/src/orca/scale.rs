@@ -211,7 +211,7 @@ fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
         let Some((session, _)) = store.at(slot) else { continue };
         let ports = store.ports(session, rack);
         if ports != 0 {
-            let _ = agent.sync(session, layout.ports(Label(u128::from(ports))), 1);
+            let _ = agent.handle_sync(session, layout.ports(Label(u128::from(ports))), 1);
         }
     }
     agent.table().bytes() as u64
@@ -244,19 +244,19 @@ fn change(
         if alive.insert(rack) {
             // As if they had held all labels: what they are told now is not counted.
             for agent in agents() {
-                controller.trust(now, agent);
+                controller.assume_live(now, agent);
             }
             while controller.poll_transmit(now, 0).is_some() {}
         }
         let body = Body::Member { host, joins, change: known.change.wrapping_add(1) };
-        hear(controller, known.sender, session, body);
+        deliver(controller, known.sender, session, body);
         while let Some(Packet { header: Header::Control(control), .. }) =
             controller.poll_transmit(now, 0)
         {
             if let Body::Sync { version, .. } = control.body {
                 for agent in agents() {
                     let place = layout.place(agent);
-                    hear(controller, agent, session, Body::SyncDone { place, version });
+                    deliver(controller, agent, session, Body::SyncDone { place, version });
                 }
             }
         }
@@ -265,7 +265,7 @@ fn change(
     (counters.changes, counters.syncs, counters.confirmed)
 }
 
-fn hear(controller: &mut Controller, from: HostId, session: Session, body: Body) {
+fn deliver(controller: &mut Controller, from: HostId, session: Session, body: Body) {
     let control = Control { from, to: HostId(0), session, body };
     controller.handle_packet(Time::ZERO, 0, &packet(from, HostId(0), 1, Header::Control(control)));
 }

@@ -4,16 +4,16 @@
 //! of its hosts that is: one register, however many sessions there are (the paper's "divide state and tasks"). The switches
 //! above follow the pilot label and have no state at all.
 
-use core::marker::PhantomData;
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, HostId, Packet, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{DropReason, Header, HostId, Packet, Port, Time, Verdict};
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Labelled, TO_GROUP};
 
 use super::label::{LabelError, Layout};
-use super::view::{View, Visible};
+use super::view::View;
+use crate::system::SystemProgram;
 
 /// "No agent" in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
@@ -47,17 +47,16 @@ enum Role {
 
 /// A switch's program.
 #[derive(Clone, Debug)]
-pub struct Program<H> {
+pub struct Program {
     layout: Arc<Layout>,
     role: Role,
     downs: u16,
     ups: u16,
     /// Where the controller is, if the switch was told: nobody else is believed.
     controller: Option<HostId>,
-    header: PhantomData<H>,
 }
 
-impl<H: Visible> Program<H> {
+impl Program {
     /// The program of a switch of this fabric, for which the layout was made.
     ///
     /// # Errors
@@ -90,7 +89,7 @@ impl<H: Visible> Program<H> {
             return Err(LabelError::TooManyPorts { what: "a switch", ports: downs });
         }
         let (downs, ups) = (downs as u16, ups as u16);
-        Ok(Self { layout, role, downs, ups, controller: None, header: PhantomData })
+        Ok(Self { layout, role, downs, ups, controller: None })
     }
 
     /// Believes only a controller at this host: what others say in its name is thrown away.
@@ -131,9 +130,7 @@ impl<H: Visible> Program<H> {
     pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
         match view {
             View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
-            View::Other | View::Control | View::Data { labelled: Labelled::Host, .. } => {
-                Verdict::Route
-            }
+            View::Control | View::Data { labelled: Labelled::Host, .. } => Verdict::Route,
             // Between hosts that do without label switches.
             View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
@@ -154,39 +151,39 @@ impl<H: Visible> Program<H> {
         let below = self.is_from_below(port);
         match view {
             View::Data { labelled: Labelled::Rack, label } if below => {
-                copies(self.layout.ports(label) & self.all_down() & !bit(port))
+                replicate(self.layout.ports(label) & self.all_down() & !bit(port))
             }
             View::Data { labelled: Labelled::Pilot, label } if below && self.ups > 0 => {
                 Verdict::Forward(self.layout.uplink(label, self.downs))
             }
-            View::Data { labelled: Labelled::Pilot, .. } => to_agent(active),
+            View::Data { labelled: Labelled::Pilot, .. } => forward_to_agent(active),
             // Rack labels are set in the rack.
-            View::Data { .. } => NO_WAY,
-            View::ToAgent if below => to_agent(active),
-            View::ToAgent => NO_WAY,
+            View::Data { .. } => DROP,
+            View::ToAgent if below => forward_to_agent(active),
+            View::ToAgent => DROP,
             View::SetActive { rack, agent, epoch } if rack == mine => {
                 let known = agent == NO_AGENT || u16::from(agent) < self.downs;
-                let newer = active.epoch == 0 || newer(epoch, active.epoch);
+                let is_newer_epoch = active.epoch == 0 || is_newer(epoch, active.epoch);
                 if !self.is_from_controller(port, src) || !known {
-                    return NO_WAY;
+                    return DROP;
                 }
-                if newer {
+                if is_newer_epoch {
                     self.role = Role::Tor { rack: mine, active: Register { agent, epoch } };
                 }
                 Verdict::Consume
             }
             View::Sync { rack } if rack == mine => {
                 if self.is_from_controller(port, src) {
-                    copies(self.all_down())
+                    replicate(self.all_down())
                 } else {
-                    NO_WAY
+                    DROP
                 }
             }
             // An agent speaks for itself only.
             View::Ping { place }
                 if below && (place.rack, u16::from(place.port)) != (mine, port.0) =>
             {
-                NO_WAY
+                DROP
             }
             _ => Verdict::Route,
         }
@@ -194,21 +191,21 @@ impl<H: Visible> Program<H> {
 
     fn decide_above(&self, port: Port, view: View) -> Verdict {
         let View::Data { labelled, label } = view else {
-            return if view == View::ToAgent { NO_WAY } else { Verdict::Route };
+            return if view == View::ToAgent { DROP } else { Verdict::Route };
         };
         if labelled != Labelled::Pilot {
-            return NO_WAY;
+            return DROP;
         }
         let layout = &self.layout;
         let (pods, racks) = (layout.core_down().of(label), layout.agg_down().of(label));
         match self.role {
-            Role::Core => copies(pods & self.all_down()),
+            Role::Core => replicate(pods & self.all_down()),
             // Other pods: up, and from the core down again to this one too.
             _ if self.is_from_below(port) && pods != 0 && self.ups > 0 => {
                 let way = layout.up_spine().of(label) % u64::from(self.ups);
                 Verdict::Forward(Port(self.downs + way as u16))
             }
-            _ => copies(racks & self.all_down()),
+            _ => replicate(racks & self.all_down()),
         }
     }
 
@@ -216,7 +213,7 @@ impl<H: Visible> Program<H> {
     fn flood(&self, port: Port) -> Verdict {
         let down = self.all_down() & !bit(port);
         let up = if self.ups > 0 && self.is_from_below(port) { bit(Port(self.downs)) } else { 0 };
-        copies(down | up)
+        replicate(down | up)
     }
 
     /// From the host that it says, as far as the port can tell.
@@ -233,33 +230,40 @@ impl<H: Visible> Program<H> {
     }
 }
 
-impl<H: Visible> SwitchProgram for Program<H> {
-    type Header = H;
+impl SystemProgram for Program {
+    type View = View;
 
-    fn handle_packet(&mut self, _now: Time, port: Port, packet: &mut Packet<H>) -> Verdict {
-        self.decide(port, packet.src, packet.dst, packet.header.view())
+    #[inline]
+    fn handle_packet<H: Header>(
+        &mut self,
+        _now: Time,
+        port: Port,
+        view: View,
+        packet: &mut Packet<H>,
+    ) -> Verdict {
+        self.decide(port, packet.src, packet.dst, view)
     }
 }
 
-const NO_WAY: Verdict = Verdict::Drop(DropReason::Program);
+const DROP: Verdict = Verdict::Drop(DropReason::Program);
 
 const fn bit(port: Port) -> u64 {
     if port.0 < 64 { 1 << port.0 } else { 0 }
 }
 
-const fn copies(ports: u64) -> Verdict {
-    if ports == 0 { NO_WAY } else { Verdict::Replicate(ports) }
+const fn replicate(ports: u64) -> Verdict {
+    if ports == 0 { DROP } else { Verdict::Replicate(ports) }
 }
 
-const fn to_agent(active: Register) -> Verdict {
+const fn forward_to_agent(active: Register) -> Verdict {
     match active.agent {
-        NO_AGENT => NO_WAY,
+        NO_AGENT => DROP,
         agent => Verdict::Forward(Port(agent as u16)),
     }
 }
 
 /// Whether a number that counts up (and around) is newer.
-pub(crate) const fn newer(one: u32, other: u32) -> bool {
+pub(crate) const fn is_newer(one: u32, other: u32) -> bool {
     one.wrapping_sub(other) as i32 > 0
 }
 
@@ -274,7 +278,7 @@ mod tests {
     use super::super::label::tests::{dumbbell, fabric, fat_tree, leaf_spine, single};
     use super::*;
 
-    fn programs(topology: Topology) -> (Arc<Layout>, Fabric, Vec<Program<Header>>) {
+    fn programs(topology: Topology) -> (Arc<Layout>, Fabric, Vec<Program>) {
         let fabric = fabric(topology);
         let layout = Arc::new(Layout::new(&fabric).expect("labels"));
         let programs = (0..fabric.switches())
@@ -285,13 +289,7 @@ mod tests {
 
     const CONTROLLER: HostId = HostId(0);
 
-    fn set_active(
-        program: &mut Program<Header>,
-        port: u16,
-        rack: u16,
-        agent: u8,
-        epoch: u32,
-    ) -> Verdict {
+    fn set_active(program: &mut Program, port: u16, rack: u16, agent: u8, epoch: u32) -> Verdict {
         let view = View::SetActive { rack, agent, epoch };
         program.decide(Port(port), CONTROLLER, HostId(1), view)
     }
@@ -307,14 +305,14 @@ mod tests {
         let verdict = programs[0].decide(Port(1), HostId(1), TO_GROUP, view);
         assert_eq!(verdict, Verdict::Replicate(0b1001));
         let alone = View::Data { labelled: Labelled::Rack, label: Label(0b10) };
-        assert_eq!(programs[0].decide(Port(1), HostId(1), TO_GROUP, alone), NO_WAY);
+        assert_eq!(programs[0].decide(Port(1), HostId(1), TO_GROUP, alone), DROP);
     }
 
     #[test]
     fn the_newest_epoch_counts() {
         let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
         let tor = &mut programs[1];
-        assert_eq!(tor.decide(Port(5), HostId(0), TO_GROUP, pilot(Label(2))), NO_WAY);
+        assert_eq!(tor.decide(Port(5), HostId(0), TO_GROUP, pilot(Label(2))), DROP);
         for (agent, epoch, now) in
             [(2, 7, 2), (3, 6, 2), (1, 7, 2), (1, 8, 1), (200, 9, 1), (255, 10, 255)]
         {
@@ -345,12 +343,12 @@ mod tests {
         // Its own rack: only from its port. Another one: only from above.
         for (tor, right, wrong) in [(0, 0, [1, 4]), (1, 4, [0, 3])] {
             for port in wrong {
-                assert_eq!(set_active(&mut tors[tor], port, tor as u16, 1, 1), NO_WAY);
+                assert_eq!(set_active(&mut tors[tor], port, tor as u16, 1, 1), DROP);
                 let sync = View::Sync { rack: tor as u16 };
-                assert_eq!(tors[tor].decide(Port(port), CONTROLLER, HostId(1), sync), NO_WAY);
+                assert_eq!(tors[tor].decide(Port(port), CONTROLLER, HostId(1), sync), DROP);
             }
             let view = View::SetActive { rack: tor as u16, agent: 1, epoch: 1 };
-            assert_eq!(tors[tor].decide(Port(right), HostId(3), HostId(1), view), NO_WAY);
+            assert_eq!(tors[tor].decide(Port(right), HostId(3), HostId(1), view), DROP);
             assert_eq!(tors[tor].register(), Some(Register::default()));
             assert_eq!(set_active(&mut tors[tor], right, tor as u16, 1, 1), Verdict::Consume);
             let sync = View::Sync { rack: tor as u16 };
@@ -365,15 +363,15 @@ mod tests {
         let ping = |rack, port| View::Ping { place: Place { rack, port } };
         let tor = &mut programs[1];
         assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(1, 2)), Verdict::Route);
-        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(1, 3)), NO_WAY);
-        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(0, 2)), NO_WAY);
+        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(1, 3)), DROP);
+        assert_eq!(tor.decide(Port(2), HostId(6), HostId(0), ping(0, 2)), DROP);
         assert_eq!(tor.decide(Port(5), HostId(6), HostId(0), ping(0, 2)), Verdict::Route);
     }
 
     /// Follows a packet through the fabric; returns the hosts that got it (agents are at port 0).
     fn spread(
         fabric: &Fabric,
-        programs: &mut [Program<Header>],
+        programs: &mut [Program],
         from: HostId,
         dst: HostId,
         view: View,
@@ -452,7 +450,7 @@ mod tests {
         assert_eq!(before[1], (Some(Register { agent: 3, epoch: 1 }), 8));
         assert_eq!(before[2], (None, 0));
         for session in 0..1_000_000 {
-            let data = Data {
+            let header = Header::Data(Data {
                 labelled: if session % 2 == 0 { Labelled::Pilot } else { Labelled::Rack },
                 label: Label(u128::from(rng.next_u64())),
                 session: Session(session),
@@ -461,10 +459,11 @@ mod tests {
                 repair: false,
                 end: false,
                 parity: None,
-            };
-            let mut packet = Packet::new(HostId(50), TO_GROUP, 100, Header::Data(data));
+            });
+            let mut packet = Packet::new(HostId(50), TO_GROUP, 100, header);
+            let (port, view) = (Port(session as u16 % 52), View::of(&header));
             let program = &mut programs[session as usize % 6];
-            let _ = program.handle_packet(Time::ZERO, Port(session as u16 % 52), &mut packet);
+            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet);
         }
         let after: Vec<_> =
             programs.iter().map(|program| (program.register(), program.state_bytes())).collect();

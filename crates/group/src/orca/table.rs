@@ -3,7 +3,7 @@
 use rackweave_core::rng::mix;
 use rackweave_wire::orca::Session;
 
-use super::switch::newer;
+use super::switch::is_newer;
 
 /// A session's rack label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl SessionTable {
         let place = self.find(session);
         if let Ok(at) = place {
             let slot = self.slots.get(at);
-            if newer(slot.version, entry.version) {
+            if is_newer(slot.version, entry.version) {
                 return Updated::Old;
             }
             self.live -= usize::from(slot.ports != 0);
@@ -221,7 +221,7 @@ mod tests {
                 // Most updates come in order, some are older.
                 version = version.wrapping_add(1);
                 let entry = Entry { ports, version: version.wrapping_sub(if late > 4 { 50 } else { 0 }) };
-                let old = map.get(&session).is_some_and(|known: &Entry| newer(known.version, entry.version));
+                let old = map.get(&session).is_some_and(|known: &Entry| is_newer(known.version, entry.version));
                 let updated = table.set(Session(session), entry);
                 if old {
                     // Unless it was forgotten for want of room.

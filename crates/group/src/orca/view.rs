@@ -2,11 +2,11 @@
 
 use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
 
+use crate::system::Visible;
+
 /// What a switch sees of a packet: enough to forward it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// Not Orca's.
-    Other,
     /// A piece of a stream.
     Data {
         /// What the label is.
@@ -39,23 +39,26 @@ pub enum View {
     Control,
 }
 
-/// A header of which a switch program sees what it needs.
-pub trait Visible: rackweave_core::Header {
-    /// What a switch sees.
-    fn view(&self) -> View;
+impl Visible<View> for Header {
+    #[inline]
+    fn view(&self) -> Option<View> {
+        Some(View::of(self))
+    }
 }
 
-impl Visible for Header {
+impl View {
+    /// What a switch sees of a packet with this header.
+    #[must_use]
     #[inline]
-    fn view(&self) -> View {
-        match *self {
-            Self::Data(Data { labelled, label, .. }) => View::Data { labelled, label },
-            Self::Control(Control { to, body, .. }) => match body {
-                Body::SetActive { rack, agent, epoch } => View::SetActive { rack, agent, epoch },
-                Body::Sync { rack, .. } => View::Sync { rack },
-                Body::Ping { place, .. } => View::Ping { place },
-                _ if to == TO_AGENT => View::ToAgent,
-                _ => View::Control,
+    pub const fn of(header: &Header) -> Self {
+        match *header {
+            Header::Data(Data { labelled, label, .. }) => Self::Data { labelled, label },
+            Header::Control(Control { to, body, .. }) => match body {
+                Body::SetActive { rack, agent, epoch } => Self::SetActive { rack, agent, epoch },
+                Body::Sync { rack, .. } => Self::Sync { rack },
+                Body::Ping { place, .. } => Self::Ping { place },
+                _ if to.0 == TO_AGENT.0 => Self::ToAgent,
+                _ => Self::Control,
             },
         }
     }
@@ -69,7 +72,7 @@ mod tests {
     use super::*;
 
     fn control(to: HostId, body: Body) -> View {
-        Header::Control(Control { from: HostId(1), to, session: Session(7), body }).view()
+        View::of(&Header::Control(Control { from: HostId(1), to, session: Session(7), body }))
     }
 
     #[test]

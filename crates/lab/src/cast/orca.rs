@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use rackweave_core::ranges::RangeSet;
 use rackweave_core::{HostId, Node, Packet, Span, Time};
-use rackweave_group::baseline::{ACK_BYTES, Deliveries, Ranges, Rounds, Write, Writers};
+use rackweave_group::baseline::{ACK_BYTES, Deliveries, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
 use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
+use rackweave_group::system::Simulated;
 use rackweave_sim::result::RunResult;
 use rackweave_sim::{Attached, Fabric};
 use rackweave_wire::orca::{Header, Reason, Session};
@@ -89,7 +91,7 @@ pub(super) fn run(
             flow,
             total: cast.bytes(),
             acknowledged: 0,
-            ranges: Ranges::default(),
+            ranges: RangeSet::default(),
             deliveries: scene.deliveries(),
             wrong: 0,
         }));
@@ -110,11 +112,11 @@ pub(super) fn run(
     }
     let switches = Fabric::new(fabric.config())?;
     scene.run(fabric, nodes, |switch| {
-        let program = Program::<Header>::new(Arc::clone(&layout), &switches, switch)?;
-        Ok(match scheme.controller {
+        let program = Program::new(Arc::clone(&layout), &switches, switch)?;
+        Ok(Simulated::<_, Header>::new(match scheme.controller {
             Some(controller) => program.with_controller(controller),
             None => program,
-        })
+        }))
     })
 }
 
@@ -183,7 +185,7 @@ struct Client {
     flow: FlowConfig,
     total: u64,
     acknowledged: u32,
-    ranges: Ranges,
+    ranges: RangeSet,
     deliveries: Deliveries,
     wrong: u64,
 }
@@ -266,7 +268,7 @@ impl Client {
             Event::Invited { session, .. } => host.refuse(now, session, Reason::Refused),
             Event::Receiver(FILES, ReceiverEvent::Readable { upto }) => {
                 // What is told to be here was stored, byte by byte.
-                self.wrong += upto.saturating_sub(self.ranges.have());
+                self.wrong += upto.saturating_sub(self.ranges.first_missing(0));
                 host.consume(now, FILES, upto);
                 if let Some(files) = self.deliveries.readable(now, upto) {
                     self.acknowledged = files;
@@ -276,7 +278,7 @@ impl Client {
             Event::Receiver(session, ReceiverEvent::Recover(recovery)) => {
                 if session == FILES {
                     let (block, end) = (recovery.block, recovery.end);
-                    if self.ranges.insert(block, end - block) > 0 {
+                    if self.ranges.insert(block..end) > 0 {
                         self.deliveries.arrived(now);
                     }
                 }
@@ -299,7 +301,7 @@ impl Client {
         let fits = u32::from(skip) + u32::from(len) <= u32::from(data.len);
         if data.session != FILES || !fits || offset != data.offset + u64::from(skip) {
             self.wrong += u64::from(len);
-        } else if self.ranges.insert(offset, u64::from(len)) > 0 {
+        } else if self.ranges.insert(offset..offset + u64::from(len)) > 0 {
             self.deliveries.arrived(now);
         }
     }
@@ -379,10 +381,9 @@ impl Role for Member {
 
     fn repaired_bytes(&self) -> u64 {
         match &self.part {
-            Part::Server(_) => self
-                .host
-                .summary(FILES)
-                .map_or(0, |sent| sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up),
+            Part::Server(_) => self.host.summary(FILES).map_or(0, |sent| {
+                sent.repaired_all + sent.repaired_one + sent.parity + sent.catch_up
+            }),
             _ => 0,
         }
     }

@@ -1,13 +1,13 @@
 //! What papers claim, and whether it holds here.
 //!
 //! Claims are data: `scenarios/papers/NAME/claims.toml` says what the paper says, which scenario is
-//! run, by which rules the claim holds, and which figures are drawn anew. Nothing here knows a
-//! claim; see `docs/papers.md`.
+//! run, by which rules the claim holds, and which figures are redrawn. No claim is
+//! hard-coded here; see `docs/papers.md`.
 //!
 //! - `claim`: the file.
 //! - `select`, `path`: which points, and which of their numbers.
 //! - `rule`: comparisons of numbers.
-//! - `figure`: pictures.
+//! - `figure`: charts.
 //! - `plan`, `session`: running each scenario once, and deciding.
 //! - `page`: `index.html`, `claims.json` and the table for a terminal.
 
@@ -31,7 +31,7 @@ pub use self::rule::{Check, Ruling};
 pub use self::session::{ClaimResult, ClaimResults, PaperError, Session};
 use crate::builtin;
 use crate::error::ScenarioError;
-use crate::list::Item;
+use crate::item::Item;
 
 /// The papers that are part of the command.
 ///

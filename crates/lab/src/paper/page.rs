@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::session::{ClaimResult, ClaimResults};
 use crate::report::html;
 use crate::report::number;
-use crate::report::svg::{Dress, escape, swatch};
+use crate::report::svg::{Theme, escape, swatch};
 
 /// What only this page needs.
 const STYLE: &str = "
@@ -90,7 +90,7 @@ impl ClaimResults {
         for claim in &self.claims {
             let charts = claim.figures.iter().zip(&claim.charts);
             files.extend(
-                charts.map(|(name, chart)| (name.clone(), chart.render(Dress::Standalone))),
+                charts.map(|(name, chart)| (name.clone(), chart.render(Theme::Standalone))),
             );
         }
         files
@@ -136,7 +136,7 @@ impl ClaimResults {
         }
         let _ = write!(
             page,
-            "<section><h2>The same again</h2><pre><code>{}</code></pre></section></main>\n\
+            "<section><h2>Reproduce these results</h2><pre><code>{}</code></pre></section></main>\n\
              <footer>Written by Rackweave {}.</footer>\n</body></html>\n",
             escape(command),
             escape(self.version),
@@ -188,7 +188,7 @@ fn section(page: &mut String, claim: &ClaimResult) {
                 "<figure><figcaption>{}</figcaption>{}{}</figure>",
                 escape(&chart.title),
                 marked(chart),
-                chart.render(Dress::Page)
+                chart.render(Theme::Page)
             );
         }
         page.push_str("</div>\n");

@@ -415,5 +415,5 @@ fn sentence(checks: &[Check]) -> String {
         return worst.text.clone();
     }
     let held = checks.iter().filter(|check| check.holds).count();
-    format!("{held} of {}; tightest at {}: {}", checks.len(), worst.case, worst.text)
+    format!("{held} of {}; worst case {}: {}", checks.len(), worst.case, worst.text)
 }

@@ -11,8 +11,8 @@ use super::figure;
 use super::plan::{Plan, Planned, Real, Request, Run};
 use super::rule::{self, Points, Ruling, Trouble};
 use crate::error::{OutputError, ScenarioError};
+use crate::output::OutputDir;
 use crate::report::svg::Chart;
-use crate::results::files::OutputFolder;
 use crate::results::{PointFailure, PointResult, Results};
 use crate::run::{Batch, PointEnd, Progress, RunError};
 use crate::scenario::World;
@@ -180,7 +180,7 @@ impl Session {
     pub fn run(
         &self,
         jobs: Option<usize>,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<ClaimResults, PaperError> {
         let began = Instant::now();
@@ -206,7 +206,7 @@ impl Session {
     fn simulate(
         &self,
         jobs: Option<usize>,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<Vec<Results>, PaperError> {
         let needed = |run: usize| {
@@ -319,16 +319,12 @@ impl Session {
         &self,
         run: usize,
         results: &Results,
-        out: &OutputFolder,
+        out: &OutputDir,
         command: &str,
     ) -> Result<(), PaperError> {
         if !results.points.is_empty() {
             let folder = out.path().join(RUNS).join(&self.plan.runs[run].name);
-            OutputFolder::prepare(&folder)?.write(
-                &self.plan.runs[run].scenario,
-                results,
-                command,
-            )?;
+            OutputDir::prepare(&folder)?.write(&self.plan.runs[run].scenario, results, command)?;
         }
         Ok(())
     }
@@ -428,11 +424,11 @@ fn points(run: &Run, results: &Results) -> Points {
 fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
     let say = |rule: &Ruling| {
         let turned_out = match (rule.decides, rule.holds) {
-            (_, None) => "not known: ",
+            (_, None) => "unknown: ",
             (true, Some(true)) => "",
-            (true, Some(false)) => "NOT SO: ",
-            (false, Some(true)) => "yes: ",
-            (false, Some(false)) => "no: ",
+            (true, Some(false)) => "FAILS: ",
+            (false, Some(true)) => "holds: ",
+            (false, Some(false)) => "does not hold: ",
         };
         format!("{turned_out}{}: {}", rule.rule, rule.here)
     };
@@ -449,10 +445,10 @@ fn verdict(rules: &[Ruling], cause: &str) -> (Option<bool>, String, String) {
         .collect();
     let of = format!("of {} rules", deciding().count());
     if !unknown.is_empty() {
-        return (None, here, format!("could not be found out: {}", unknown.join("; ")));
+        return (None, here, format!("could not be decided: {}", unknown.join("; ")));
     }
     if only_reports {
-        return (Some(true), here, format!("{} rules tell how it turned out", rules.len()));
+        return (Some(true), here, format!("reports {} rules, none of which decides", rules.len()));
     }
     if failed.is_empty() {
         return (Some(true), here, format!("{} {of} hold", deciding().count()));
@@ -486,7 +482,7 @@ mod tests {
         assert_eq!(of(&[(true, None), (false, yes)]).0, None);
         assert_eq!(of(&[(true, no), (true, yes)]), (no, "1 of 2 rules fail: so".into()));
         // Nothing but reports: it holds once they are there, however they turned out.
-        assert_eq!(of(&[(false, no)]), (yes, "1 rules tell how it turned out".into()));
+        assert_eq!(of(&[(false, no)]), (yes, "reports 1 rules, none of which decides".into()));
         assert_eq!(of(&[(false, None), (false, yes)]).0, None);
     }
 }

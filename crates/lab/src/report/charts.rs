@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::{Bytes, Rate, Span};
+use rackweave_sim::result::QueueSample;
 
-use super::{
-    model::{Point, QueueDepth, short_key},
-    number,
-    svg::{Axis, Chart, Look, Series},
-    ticks::{self, Quantity, Scale},
-};
+use super::number;
+use super::svg::{Axis, Chart, Look, Series};
+use super::ticks::{self, Quantity, Scale};
+use crate::cast::CastResult;
+use crate::results::stats::cdf;
+use crate::results::{PointResult, short_key};
 
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
@@ -69,7 +70,7 @@ pub enum Percentile {
 
 /// All sections of a comparison.
 #[must_use]
-pub fn sections(points: &[Point]) -> Vec<Section> {
+pub fn sections(points: &[PointResult]) -> Vec<Section> {
     let layout = Layout::of(points);
     let mut sections = sweeps(points);
     let tail_first = layout.facets.len() > 1;
@@ -138,7 +139,7 @@ pub fn sections(points: &[Point]) -> Vec<Section> {
 /// The chart of slowdown by message size, larger and under a `title` of its own, to stand alone.
 /// Of a sweep that would be spread over several charts it shows the first value.
 #[must_use]
-pub fn slowdown_chart(points: &[Point], percentile: Percentile, title: &str) -> Chart {
+pub fn slowdown_chart(points: &[PointResult], percentile: Percentile, title: &str) -> Chart {
     let layout = Layout::of(points);
     // A layout has one facet at least, with no lines if there are no points.
     let mut chart = slowdown(points, &layout.facets[0], &size_axis(points), percentile);
@@ -148,7 +149,7 @@ pub fn slowdown_chart(points: &[Point], percentile: Percentile, title: &str) -> 
 }
 
 /// The look of each point's line; `None` for points that are not drawn.
-pub(super) fn looks(points: &[Point]) -> Vec<Option<Look>> {
+pub(super) fn looks(points: &[PointResult]) -> Vec<Option<Look>> {
     let mut looks = vec![None; points.len()];
     for line in Layout::of(points).facets.iter().flat_map(|f| &f.lines) {
         looks[line.point] = Some(line.look);
@@ -176,12 +177,13 @@ struct Line {
 }
 
 impl Layout {
-    fn of(points: &[Point]) -> Self {
-        let groups = distinct(points.iter().map(|p| p.group.clone()));
-        let variants = distinct(points.iter().map(Point::variant_label));
-        let group_of = |p: &Point| groups.iter().position(|g| *g == p.group).unwrap_or(0);
+    fn of(points: &[PointResult]) -> Self {
+        let groups = distinct(points.iter().map(|p| p.summary.label.clone()));
+        let variants = distinct(points.iter().map(PointResult::variant_label));
+        let group_of =
+            |p: &PointResult| groups.iter().position(|g| *g == p.summary.label).unwrap_or(0);
         let variant_of =
-            |p: &Point| variants.iter().position(|v| *v == p.variant_label()).unwrap_or(0);
+            |p: &PointResult| variants.iter().position(|v| *v == p.variant_label()).unwrap_or(0);
         let crossed = groups.len() > 1 && variants.len() > 1;
 
         if crossed && points.len() > MAX_LINES_OF_GROUPS {
@@ -227,9 +229,10 @@ impl Layout {
         } else {
             String::new()
         };
-        let unique = distinct(points.iter().map(|p| format!("{}\n{}", p.group, p.variant_label())))
-            .len()
-            == points.len();
+        let unique =
+            distinct(points.iter().map(|p| format!("{}\n{}", p.summary.label, p.variant_label())))
+                .len()
+                == points.len();
         let lines = shown
             .into_iter()
             .enumerate()
@@ -265,10 +268,10 @@ impl Facet {
 
     fn chart(
         &self,
-        points: &[Point],
+        points: &[PointResult],
         what: &str,
         (x, y): (Axis, Axis),
-        of: impl Fn(&Point) -> Vec<(f64, f64)>,
+        of: impl Fn(&PointResult) -> Vec<(f64, f64)>,
     ) -> Chart {
         let series = self
             .lines
@@ -331,14 +334,14 @@ enum SizeAxis {
     BySize,
 }
 
-fn size_axis(points: &[Point]) -> SizeAxis {
-    let at = |point: &Point, fraction: f64| {
+fn size_axis(points: &[PointResult]) -> SizeAxis {
+    let at = |point: &PointResult, fraction: f64| {
         point
             .slowdown_curve
             .iter()
             .find(|step| step.count_fraction >= fraction)
             .or(point.slowdown_curve.last())
-            .map(|step| step.size_bytes)
+            .map(|step| step.size_bytes as f64)
     };
     let mut curves = points.iter().filter(|p| !p.slowdown_curve.is_empty());
     let Some(first) = curves.next() else { return SizeAxis::BySize };
@@ -356,7 +359,12 @@ fn size_axis(points: &[Point]) -> SizeAxis {
     SizeAxis::ByCount(tenths().filter_map(|f| Some((f, ticks::size(at(first, f)?)))).collect())
 }
 
-fn slowdown(points: &[Point], facet: &Facet, axis: &SizeAxis, percentile: Percentile) -> Chart {
+fn slowdown(
+    points: &[PointResult],
+    facet: &Facet,
+    axis: &SizeAxis,
+    percentile: Percentile,
+) -> Chart {
     let (what, short) = match percentile {
         Percentile::P50 => ("Median slowdown", "median"),
         Percentile::P99 => ("99th-percentile slowdown", "p99"),
@@ -377,7 +385,7 @@ fn slowdown(points: &[Point], facet: &Facet, axis: &SizeAxis, percentile: Percen
             .map(|step| {
                 let x = match axis {
                     SizeAxis::ByCount(_) => step.count_fraction,
-                    SizeAxis::BySize => step.size_bytes,
+                    SizeAxis::BySize => step.size_bytes as f64,
                 };
                 (x, if percentile == Percentile::P50 { step.p50 } else { step.p99 })
             })
@@ -394,7 +402,7 @@ fn slowdown(points: &[Point], facet: &Facet, axis: &SizeAxis, percentile: Percen
                 format!(
                     "{}: up to {} ({:.0} % of messages), {short} {}",
                     point.label,
-                    number::bytes(step.size_bytes),
+                    number::bytes(step.size_bytes as f64),
                     step.count_fraction * 100.0,
                     number::short(*value)
                 )
@@ -404,7 +412,7 @@ fn slowdown(points: &[Point], facet: &Facet, axis: &SizeAxis, percentile: Percen
     chart
 }
 
-fn latency(points: &[Point], facet: &Facet, tail: bool) -> Chart {
+fn latency(points: &[PointResult], facet: &Facet, tail: bool) -> Chart {
     let x = Axis::new("latency", Scale::Log, Quantity::Micros);
     let (what, y) = if tail {
         let y = Axis::new("share of messages that take longer", Scale::Log, Quantity::Fraction);
@@ -424,7 +432,7 @@ fn latency(points: &[Point], facet: &Facet, tail: bool) -> Chart {
 }
 
 /// Send and wait times of files to many; `None` if there are none.
-pub(super) fn cast_section(points: &[Point]) -> Option<Section> {
+pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
     points.iter().find(|point| point.cast.is_some())?;
     let layout = Layout::of(points);
     let charts = |sending: bool| -> Vec<Chart> {
@@ -445,7 +453,7 @@ pub(super) fn cast_section(points: &[Point]) -> Option<Section> {
     })
 }
 
-fn cast_times(points: &[Point], facet: &Facet, sending: bool) -> Chart {
+fn cast_times(points: &[PointResult], facet: &Facet, sending: bool) -> Chart {
     let (what, share) = if sending {
         ("Send times", "share of files")
     } else {
@@ -454,10 +462,8 @@ fn cast_times(points: &[Point], facet: &Facet, sending: bool) -> Chart {
     let x = Axis::new("time", Scale::Log, Quantity::Micros);
     let y = Axis::new(share, Scale::Linear, Quantity::Fraction).between(0.0, 1.0);
     let mut chart = facet.chart(points, what, (x, y), |point| {
-        let cast = point.cast.as_ref();
-        cast.map(|cast| if sending { &cast.send_cdf } else { &cast.wait_cdf })
-            .cloned()
-            .unwrap_or_default()
+        let times = |cast: &CastResult| if sending { cast.send_times() } else { cast.wait_times() };
+        point.cast.as_ref().map_or_else(Vec::new, |cast| cdf(&mut times(cast)))
     });
     for series in &mut chart.series {
         series.step = true;
@@ -465,7 +471,7 @@ fn cast_times(points: &[Point], facet: &Facet, sending: bool) -> Chart {
     chart
 }
 
-fn queue(points: &[Point], facet: &Facet, longest: bool) -> Chart {
+fn queue(points: &[PointResult], facet: &Facet, longest: bool) -> Chart {
     let what = if longest { "Longest queue" } else { "All queues together" };
     let x = Axis::new("time", Scale::Linear, Quantity::Micros);
     let y = Axis::new("bytes waiting", Scale::Linear, Quantity::Bytes).including(0.0);
@@ -479,18 +485,18 @@ fn queue(points: &[Point], facet: &Facet, longest: bool) -> Chart {
 }
 
 /// At most [`COLUMNS`] points: the largest of each stretch of the series, where it was.
-fn envelope(series: &[QueueDepth], of: impl Fn(&QueueDepth) -> f64) -> Vec<(f64, f64)> {
+fn envelope(series: &[QueueSample], of: impl Fn(&QueueSample) -> u64) -> Vec<(f64, f64)> {
     series
         .chunks(series.len().div_ceil(COLUMNS).max(1))
-        .filter_map(|chunk| chunk.iter().max_by(|a, b| of(a).total_cmp(&of(b))))
-        .map(|depth| (depth.time_us, of(depth)))
+        .filter_map(|chunk| chunk.iter().max_by_key(|sample| of(sample)))
+        .map(|sample| (sample.at.as_us_f64(), of(sample) as f64))
         .collect()
 }
 
 /// A section for each swept key that takes at least three values: the outcome against the value.
-fn sweeps(points: &[Point]) -> Vec<Section> {
+fn sweeps(points: &[PointResult]) -> Vec<Section> {
     let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (key, value) in points.iter().flat_map(Point::variant) {
+    for (key, value) in points.iter().flat_map(PointResult::variant) {
         let values = keys.entry(key).or_default();
         if !values.contains(&value) {
             values.push(value);
@@ -504,9 +510,9 @@ fn sweeps(points: &[Point]) -> Vec<Section> {
 }
 
 /// A line of a sweep's charts: its name, and its points with their place along the bottom.
-type SweepLine<'a> = (String, Vec<(f64, &'a Point)>);
+type SweepLine<'a> = (String, Vec<(f64, &'a PointResult)>);
 
-fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
+fn sweep(points: &[PointResult], key: &str, values: &[&str]) -> Section {
     let (x, places) = sweep_axis(key, values);
     let mut lines: Vec<SweepLine<'_>> = Vec::new();
     for point in points {
@@ -518,7 +524,7 @@ fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
             continue;
         };
         let others = point.variant().filter(|(k, _)| *k != key);
-        let name = others.fold(point.group.clone(), |name, (k, value)| {
+        let name = others.fold(point.summary.label.clone(), |name, (k, value)| {
             format!("{name}, {} {value}", short_key(k))
         });
         let entry = (places[place], point);
@@ -536,7 +542,7 @@ fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
     for (_, line) in &mut lines {
         line.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    let chart = |title: &str, y: Axis, of: &dyn Fn(&Point) -> f64| Chart {
+    let chart = |title: &str, y: Axis, of: &dyn Fn(&PointResult) -> f64| Chart {
         title: format!("{title} by {}", short_key(key)),
         x: x.clone(),
         y,
@@ -568,17 +574,17 @@ fn sweep(points: &[Point], key: &str, values: &[&str]) -> Section {
         rows: vec![Row {
             folded_as: None,
             charts: vec![
-                chart("Median slowdown", slowdown(), &|p| p.totals.slowdown.p50),
-                chart("99th-percentile slowdown", slowdown(), &|p| p.totals.slowdown.p99),
-                chart("Goodput", goodput, &|p| p.totals.goodput_gbps),
+                chart("Median slowdown", slowdown(), &|p| p.summary.slowdown.p50),
+                chart("99th-percentile slowdown", slowdown(), &|p| p.summary.slowdown.p99),
+                chart("Goodput", goodput, &|p| p.summary.goodput_gbps),
             ],
         }],
         note,
     }
 }
 
-fn note_on(point: &Point, value: f64) -> String {
-    let missing = if point.totals.is_whole() { "" } else { " (messages are missing)" };
+fn note_on(point: &PointResult, value: f64) -> String {
+    let missing = if point.summary.is_complete() { "" } else { " (messages are missing)" };
     format!("{}: {}{missing}", point.label, number::short(value))
 }
 

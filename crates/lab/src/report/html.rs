@@ -4,13 +4,15 @@
 
 use std::fmt::Write;
 
-use super::{
-    charts::{self, Section},
-    columns::{self, COLUMNS},
-    model::{ALL_DONE, Point, Report, SizeBucket, bucket_edges, bucketed_alike},
-    number,
-    svg::{self, Dress, Look, escape},
-};
+use rackweave_sim::result::End;
+use serde_json::Value;
+
+use super::charts::{self, Section};
+use super::compare::{self, ShownColumn, bucket, shown};
+use super::svg::{self, Look, Theme, escape};
+use super::{Head, number};
+use crate::results::columns::{CAST, RECEIVER};
+use crate::results::{PointResult, SizeBucket, end_name};
 
 /// The page's style, apart from the lines' colours.
 pub(crate) const STYLE: &str = include_str!("report.css");
@@ -20,9 +22,8 @@ const FEW: u64 = 100;
 
 /// The page.
 #[must_use]
-pub fn render(report: &Report) -> String {
-    let title = if report.title.is_empty() { "Comparison" } else { &report.title };
-    let points = &report.points;
+pub fn render(head: &Head, points: &[PointResult]) -> String {
+    let title = if head.title.is_empty() { "Comparison" } else { &head.title };
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head>\
          <meta charset=\"utf-8\"/>\
@@ -33,7 +34,7 @@ pub fn render(report: &Report) -> String {
         colours(),
         STYLE,
     );
-    header(&mut page, report, title);
+    header(&mut page, head, points, title);
     page.push_str("<main>\n");
     if points.is_empty() {
         page.push_str("<p class=\"alert\">There are no points to compare.</p>\n");
@@ -51,13 +52,13 @@ pub fn render(report: &Report) -> String {
         }
         drops(&mut page, points);
     }
-    reproduce(&mut page, report);
+    reproduce(&mut page, head);
     terms(&mut page, points);
     page.push_str("</main>\n");
     let _ = write!(
         page,
         "<footer>Written by Rackweave {}.</footer>\n</body></html>\n",
-        escape(&report.version)
+        escape(&head.version)
     );
     page
 }
@@ -78,28 +79,28 @@ pub(crate) fn colours() -> String {
     )
 }
 
-fn header(page: &mut String, report: &Report, title: &str) {
+fn header(page: &mut String, head: &Head, points: &[PointResult], title: &str) {
     let _ = writeln!(page, "<header><h1>{}</h1>", escape(title));
-    if !report.description.is_empty() {
-        let _ = writeln!(page, "<p>{}</p>", escape(&report.description));
+    if !head.description.is_empty() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&head.description));
     }
     page.push_str("<dl class=\"facts\">");
-    let messages: u64 = report.points.iter().map(|p| p.totals.started).sum();
+    let messages: u64 = points.iter().map(|p| p.summary.messages.started).sum();
     let own = [
-        ("Points", number::grouped(report.points.len() as u64)),
+        ("Points", number::grouped(points.len() as u64)),
         ("Messages", number::grouped(messages)),
-        ("Seed", report.seed.to_string()),
-        ("Version", report.version.clone()),
+        ("Seed", head.seed.to_string()),
+        ("Version", head.version.clone()),
     ];
-    let given = report.facts.iter().map(|(name, value)| (name.as_str(), value.clone()));
+    let given = head.facts.iter().map(|(name, value)| (name.as_str(), value.clone()));
     for (name, value) in given.chain(own) {
         let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(&value));
     }
     page.push_str("</dl></header>\n");
 }
 
-fn warnings(page: &mut String, points: &[Point]) {
-    let warnings: Vec<String> = points.iter().filter_map(columns::warning).collect();
+fn warnings(page: &mut String, points: &[PointResult]) {
+    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
     if warnings.is_empty() {
         return;
     }
@@ -120,9 +121,9 @@ fn units(text: &str) -> String {
 }
 
 /// The first cell of a point's row.
-fn row_head(page: &mut String, point: &Point, look: Option<Look>) {
+fn row_head(page: &mut String, point: &PointResult, look: Option<Look>) {
     let swatch = look.map_or_else(String::new, |look| svg::swatch(look, true));
-    let missing = if point.totals.is_whole() {
+    let missing = if point.summary.is_complete() {
         ""
     } else {
         " <span class=\"missing\" title=\"messages are missing\">!</span>"
@@ -137,48 +138,50 @@ fn cell(page: &mut String, text: &str, best: bool, class: &str, note: &str) {
     let _ = write!(page, "<td class=\"{class}\"{title}>{content}</td>");
 }
 
-fn summary(page: &mut String, points: &[Point]) {
+fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Summary</h2>\n");
-    if let Some(verdict) = columns::verdict(points) {
+    if let Some(verdict) = compare::verdict(points) {
         let _ = writeln!(page, "<p class=\"verdict\">{}</p>", escape(&verdict));
     }
-    let shown: Vec<_> = COLUMNS.iter().filter(|c| c.speaks(points)).collect();
+    let columns = compare::measures(points);
+    let groups = || columns.chunk_by(|(_, a), (_, b)| a.group == b.group);
+    let all_done = points.iter().all(|p| p.summary.end == end_name(End::AllDone));
     page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for group in shown.chunk_by(|a, b| a.group == b.group) {
+    for group in groups() {
         let _ = write!(
             page,
             "<th colspan=\"{}\" scope=\"colgroup\" class=\"first\">{}</th>",
             group.len(),
-            group[0].group
+            group[0].1.group
         );
     }
-    let all_done = points.iter().all(|p| p.totals.end == ALL_DONE);
     if !all_done {
         page.push_str("<th class=\"first\"></th>");
     }
     page.push_str("</tr><tr><th></th>");
-    for group in shown.chunk_by(|a, b| a.group == b.group) {
-        for (nth, column) in group.iter().enumerate() {
-            let class = if nth == 0 { " class=\"first\"" } else { "" };
-            let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", column.name);
+    for group in groups() {
+        for (index, (_, shown)) in group.iter().enumerate() {
+            let class = if index == 0 { " class=\"first\"" } else { "" };
+            let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", shown.name);
         }
     }
     if !all_done {
         page.push_str("<th scope=\"col\" class=\"first end\">end</th>");
     }
     page.push_str("</tr></thead><tbody>\n");
-    let best: Vec<Vec<bool>> = shown.iter().map(|c| c.best(points)).collect();
+    let best: Vec<Vec<bool>> =
+        columns.iter().map(|column| compare::best_in(points, *column)).collect();
     for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
         row_head(page, point, look);
         let mut group = None;
-        for (column, best) in shown.iter().zip(&best) {
-            let class = if group == Some(column.group) { "" } else { "first" };
-            group = Some(column.group);
-            let text = (column.text)((column.value)(&point.totals));
+        for ((column, shown), best) in columns.iter().zip(&best) {
+            let class = if group == Some(shown.group) { "" } else { "first" };
+            group = Some(shown.group);
+            let text = compare::text(&(column.get)(&point.summary), shown.unit);
             cell(page, &text, best[index], class, "");
         }
         if !all_done {
-            cell(page, &point.totals.end, false, "first end", "");
+            cell(page, point.summary.end, false, "first end", "");
         }
         page.push_str("</tr>\n");
     }
@@ -191,8 +194,8 @@ fn summary(page: &mut String, points: &[Point]) {
 }
 
 /// Files from one to many.
-fn cast(page: &mut String, points: &[Point]) {
-    if points.iter().all(|point| point.cast.is_none()) {
+fn cast(page: &mut String, points: &[PointResult]) {
+    if points.iter().all(|point| point.summary.cast.is_none()) {
         return;
     }
     page.push_str(
@@ -200,74 +203,54 @@ fn cast(page: &mut String, points: &[Point]) {
          file to the last acknowledgement of the last one. A file is sent from its first chunk to its \
          last acknowledgement; a receiver waits from its acknowledgement of one file until the next one \
          is there. Copies are bytes on the sender's links, headers included, for each byte of the files.\
-         </p>\n<div class=\"scroll\"><table><thead><tr><th></th>",
+         </p>\n",
     );
-    for name in [
-        "copied by",
-        "execution",
-        "Gbit/s each",
-        "copies",
-        "send p50",
-        "send p99",
-        "wait p50",
-        "wait p99",
-        "repaired",
-        "alone",
-        "lost",
-    ] {
-        let _ = write!(page, "<th scope=\"col\" class=\"first\">{name}</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for (point, look) in points.iter().zip(charts::looks(points)) {
-        let Some(cast) = &point.cast else { continue };
-        row_head(page, point, look);
-        for text in [
-            cast.copied_by.clone(),
-            number::micros(cast.execution_us),
-            number::short(cast.receiver_gbps),
-            number::short(cast.copies),
-            number::micros(cast.send_us.0),
-            number::micros(cast.send_us.1),
-            number::micros(cast.wait_us.0),
-            number::micros(cast.wait_us.1),
-            number::bytes(cast.repaired_bytes as f64),
-            number::grouped(cast.detached),
-            number::grouped(cast.lost),
-        ] {
-            cell(page, &text, false, "first", "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
-    page.push_str("<details><summary>Each receiver</summary><div class=\"scroll\"><table><thead><tr><th></th>");
-    for name in ["host", "completed", "longest gap"] {
-        let _ = write!(page, "<th scope=\"col\" class=\"first\">{name}</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for point in points {
-        for (host, completed, gap) in point.cast.iter().flat_map(|cast| &cast.receivers) {
-            row_head(page, point, None);
-            cell(page, &host.to_string(), false, "first", "");
-            cell(page, &number::micros(*completed), false, "first", "");
-            cell(page, &number::micros(*gap), false, "first", "");
-            page.push_str("</tr>\n");
-        }
-    }
-    page.push_str("</tbody></table></div></details>\n");
+    let casts = points.iter().zip(charts::looks(points));
+    let casts = casts.filter_map(|(p, look)| Some((p, look, p.summary.cast.as_ref()?)));
+    plain_table(page, &shown(CAST).collect::<Vec<_>>(), casts);
+    page.push_str("<details><summary>Each receiver</summary>");
+    let receivers = points.iter().flat_map(|point| {
+        let receivers = point.summary.cast.iter().flat_map(|cast| &cast.receivers);
+        receivers.map(move |receiver| (point, None, receiver))
+    });
+    plain_table(page, &shown(RECEIVER).collect::<Vec<_>>(), receivers);
+    page.push_str("</details>\n");
     if let Some(section) = charts::cast_section(points) {
         figure_rows(page, &section);
     }
     page.push_str("</section>\n");
 }
 
-fn by_size(page: &mut String, points: &[Point]) {
-    if points.iter().flat_map(|p| &p.by_size).all(|bucket| bucket.count == 0) {
+/// A table without groups of columns and without emphasis.
+fn plain_table<'a, T: 'static>(
+    page: &mut String,
+    columns: &[ShownColumn<T>],
+    rows: impl Iterator<Item = (&'a PointResult, Option<Look>, &'a T)>,
+) {
+    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
+    for (_, shown) in columns {
+        let _ = write!(page, "<th scope=\"col\" class=\"first\">{}</th>", shown.name);
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for (point, look, row) in rows {
+        row_head(page, point, look);
+        for (column, shown) in columns {
+            let text = compare::text(&(column.get)(row), shown.unit);
+            cell(page, &text, false, "first", "");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn by_size(page: &mut String, points: &[PointResult]) {
+    if compare::bucket_edges(points).is_empty() {
         return;
     }
     page.push_str("<section><h2>Slowdown by size, in numbers</h2>\n");
     let looks = charts::looks(points);
     let mut any_few = false;
-    for alike in bucketed_alike(points) {
+    for alike in compare::with_equal_buckets(points) {
         any_few |= by_size_table(page, &points[alike.clone()], &looks[alike]);
     }
     if any_few {
@@ -281,13 +264,8 @@ fn by_size(page: &mut String, points: &[Point]) {
 }
 
 /// Of points that have the same buckets. Whether any bucket has few messages.
-fn by_size_table(page: &mut String, points: &[Point], looks: &[Option<Look>]) -> bool {
-    let edges: Vec<u64> = bucket_edges(points)
-        .into_iter()
-        .filter(|edge| {
-            points.iter().flat_map(|p| &p.by_size).any(|b| b.up_to_bytes == *edge && b.count > 0)
-        })
-        .collect();
+fn by_size_table(page: &mut String, points: &[PointResult], looks: &[Option<Look>]) -> bool {
+    let edges = compare::bucket_edges(points);
     if edges.is_empty() {
         return false;
     }
@@ -302,32 +280,24 @@ fn by_size_table(page: &mut String, points: &[Point], looks: &[Option<Look>]) ->
     }
     page.push_str("</tr></thead><tbody>\n");
 
-    let bucket = |p: &Point, edge: u64| -> Option<SizeBucket> {
-        p.by_size.iter().copied().find(|b| b.up_to_bytes == edge && b.count > 0)
-    };
-    let best = |edge: u64, of: fn(&SizeBucket) -> f64| {
-        columns::best(points, true, |p| {
-            bucket(p, edge).filter(|_| p.totals.is_whole()).as_ref().map_or(f64::NAN, of)
-        })
-    };
-    let best: Vec<[Vec<bool>; 2]> = edges
-        .iter()
-        .map(|edge| [best(*edge, |b| b.slowdown.p50), best(*edge, |b| b.slowdown.p99)])
-        .collect();
+    let p50: fn(&SizeBucket) -> f64 = |bucket| bucket.p50;
+    let p99: fn(&SizeBucket) -> f64 = |bucket| bucket.p99;
+    let best = [p50, p99].map(|value| {
+        let best = |edge: &u64| compare::best_in_bucket(points, *edge, value);
+        edges.iter().map(best).collect::<Vec<_>>()
+    });
     let mut any_few = false;
     for ((index, point), look) in points.iter().enumerate().zip(looks) {
         row_head(page, point, *look);
-        for (edge, [best_p50, best_p99]) in edges.iter().zip(&best) {
+        for (nth, edge) in edges.iter().enumerate() {
             let found = bucket(point, *edge);
-            let count = found.map_or(0, |b| b.count);
-            let (p50, p99) =
-                found.map_or((f64::NAN, f64::NAN), |b| (b.slowdown.p50, b.slowdown.p99));
+            let count = found.map_or(0, |bucket| bucket.count);
             let note = format!("{} messages", number::grouped(count));
             let few = count < FEW && count > 0;
             any_few |= few;
-            cell(page, &number::short(p50), best_p50[index], "first", &note);
-            let class = if few { "few" } else { "" };
-            cell(page, &number::short(p99), best_p99[index], class, &note);
+            let text = |of| number::short(found.map_or(f64::NAN, of));
+            cell(page, &text(p50), best[0][nth][index], "first", &note);
+            cell(page, &text(p99), best[1][nth][index], if few { "few" } else { "" }, &note);
         }
         page.push_str("</tr>\n");
     }
@@ -364,7 +334,7 @@ fn figure_rows(page: &mut String, section: &Section) {
                 page,
                 "<figure><figcaption>{}</figcaption>{}</figure>",
                 escape(&chart.title),
-                chart.render(Dress::Page)
+                chart.render(Theme::Page)
             );
         }
         page.push_str("</div>\n");
@@ -374,22 +344,23 @@ fn figure_rows(page: &mut String, section: &Section) {
     }
 }
 
-fn drops(page: &mut String, points: &[Point]) {
+fn drops(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Dropped packets</h2>\n");
-    let mut reasons: Vec<&str> = Vec::new();
-    for (reason, count) in points.iter().flat_map(|p| &p.totals.drops_by_reason) {
-        if *count > 0 && !reasons.contains(&reason.as_str()) {
-            reasons.push(reason);
-        }
-    }
-    if points.iter().all(|p| p.totals.drops == 0) {
+    if points.iter().all(|p| p.summary.drops == 0) {
         page.push_str("<p>No packet was dropped.</p></section>\n");
         return;
+    }
+    let mut reasons: Vec<&str> = Vec::new();
+    for reason in points.iter().flat_map(|p| p.summary.drops_by_reason.keys()) {
+        if !reasons.contains(&reason.as_str()) {
+            reasons.push(reason);
+        }
     }
     page.push_str(
         "<div class=\"scroll\"><table><thead><tr><th></th><th scope=\"col\" class=\"first\">all\
          </th>",
     );
+    let class = |nth: usize| if nth == 0 { "first" } else { "" };
     for (nth, reason) in reasons.iter().enumerate() {
         let class = if nth == 0 { " class=\"first\"" } else { "" };
         let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", escape(&reason.replace('_', " ")));
@@ -397,36 +368,34 @@ fn drops(page: &mut String, points: &[Point]) {
     page.push_str("</tr></thead><tbody>\n");
     for (point, look) in points.iter().zip(charts::looks(points)) {
         row_head(page, point, look);
-        cell(page, &number::grouped(point.totals.drops), false, "first", "");
+        cell(page, &number::grouped(point.summary.drops), false, "first", "");
         for (nth, reason) in reasons.iter().enumerate() {
-            let of_reason = point.totals.drops_by_reason.iter().filter(|(r, _)| r == reason);
-            let count = of_reason.map(|(_, count)| count).sum();
-            let class = if nth == 0 { "first" } else { "" };
-            cell(page, &number::grouped(count), false, class, "");
+            let count = point.summary.drops_by_reason.get(*reason).and_then(Value::as_u64);
+            cell(page, &number::grouped(count.unwrap_or(0)), false, class(nth), "");
         }
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div></section>\n");
 }
 
-fn reproduce(page: &mut String, report: &Report) {
-    page.push_str("<section><h2>The same again</h2>\n");
-    if !report.command.is_empty() {
-        let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&report.command));
+fn reproduce(page: &mut String, head: &Head) {
+    page.push_str("<section><h2>Reproduce this run</h2>\n");
+    if !head.command.is_empty() {
+        let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&head.command));
     }
     let _ = writeln!(
         page,
         "<p>Rackweave {}, seed {}: the same version, scenario and seed give the same numbers on any \
          machine.</p>",
-        escape(&report.version),
-        report.seed
+        escape(&head.version),
+        head.seed
     );
-    if !report.scenario_toml.is_empty() {
+    if !head.scenario_toml.is_empty() {
         let _ = writeln!(
             page,
             "<details><summary>The scenario, all defaults filled in</summary>\
              <pre><code>{}</code></pre></details>",
-            escape(&report.scenario_toml)
+            escape(&head.scenario_toml)
         );
     }
     page.push_str("</section>\n");
@@ -477,9 +446,9 @@ const LEFT_OUT: (&str, &str) = (
      better than they are. Otherwise they would count with the time until the end of the run.",
 );
 
-fn terms(page: &mut String, points: &[Point]) {
+fn terms(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
-    let left_out = points.iter().any(|point| point.totals.left_out > 0);
+    let left_out = points.iter().any(|point| point.summary.messages.left_out > 0);
     for (term, meaning) in TERMS.into_iter().chain(left_out.then_some(LEFT_OUT)) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
     }

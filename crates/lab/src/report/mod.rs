@@ -1,9 +1,9 @@
-//! What a comparison looks like: a table for the terminal, and a page that stands alone.
+//! What a comparison looks like: a table for the terminal, and a page that needs no other file.
 //!
-//! The way from numbers to pictures, each step a module of plain functions:
+//! Everything reads [`PointResult`](crate::results::PointResult)s. Each step is a module of plain
+//! functions:
 //!
-//! - [`model`]: the input, plain numbers that the caller fills from its results;
-//! - [`number`]: how numbers and units are written, the same everywhere;
+//! - [`number`]: how numbers and units are written;
 //! - [`ticks`]: where an axis has its marks;
 //! - [`svg`]: charts, as text;
 //! - [`charts`]: which charts a comparison gets, and what is left out when there are many points;
@@ -13,17 +13,33 @@
 //! Nothing here does I/O or asks a terminal or a clock, so that equal input gives equal bytes.
 
 pub mod charts;
-mod columns;
+mod compare;
 pub mod html;
-pub mod model;
 pub mod number;
 pub mod svg;
 pub mod table;
 pub mod ticks;
 
-pub use model::{CurvePoint, Point, QueueDepth, Report, SizeBucket, Stats, Totals};
-
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod tests;
+
+/// What a page says about a comparison, beside its points.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    /// Headline.
+    pub title: String,
+    /// What the scenario is about, in a sentence or two; may be empty.
+    pub description: String,
+    /// The scenario as it was run, with all defaults.
+    pub scenario_toml: String,
+    /// The command that reproduces the numbers.
+    pub command: String,
+    /// Version of Rackweave.
+    pub version: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Further lines for the head of the page, as (name, value): hosts, links, workload...
+    pub facts: Vec<(String, String)>,
+}

@@ -6,11 +6,11 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::{
-    columns::{self, COLUMNS, Column},
-    model::{Point, SizeBucket, bucket_edges, bucketed_alike},
-    number,
+use super::compare::{
+    self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
 };
+use super::number;
+use crate::results::{PointResult, SizeBucket};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct Strip {
 /// The tables of a comparison: all in all, then by message size, then what is wrong with the
 /// points. No line is wider than `width`, or 64 if that is more.
 #[must_use]
-pub fn render(points: &[Point], width: usize, style: Style) -> String {
+pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     if points.is_empty() {
         return "no points\n".to_owned();
     }
@@ -54,7 +54,7 @@ pub fn render(points: &[Point], width: usize, style: Style) -> String {
     let labels = labels(points, width);
     let mut text = summary(points, &labels, width, style);
     text.push_str(&by_size(points, &labels, width, style));
-    let warnings: Vec<String> = points.iter().filter_map(columns::warning).collect();
+    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
     if !warnings.is_empty() {
         text.push('\n');
     }
@@ -65,7 +65,7 @@ pub fn render(points: &[Point], width: usize, style: Style) -> String {
             text.push('\n');
         }
     }
-    if let Some(verdict) = columns::verdict(points) {
+    if let Some(verdict) = compare::verdict(points) {
         text.push('\n');
         for line in wrap(&printable(&verdict), width) {
             text.push_str(&line);
@@ -76,7 +76,7 @@ pub fn render(points: &[Point], width: usize, style: Style) -> String {
 }
 
 /// The points' names as the first column.
-fn labels(points: &[Point], width: usize) -> Strip {
+fn labels(points: &[PointResult], width: usize) -> Strip {
     let most = MAX_LABEL.min(width - CORE_WIDTH);
     let cells = points
         .iter()
@@ -85,37 +85,34 @@ fn labels(points: &[Point], width: usize) -> Strip {
     Strip { heading: String::new(), name: String::new(), cells, left: true }
 }
 
-fn summary(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
-    let mut shown: Vec<&Column> = COLUMNS.iter().filter(|c| c.speaks(points)).collect();
+fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
+    let mut columns = measures(points);
     loop {
-        let strips: Vec<Strip> = shown
+        let strips: Vec<Strip> = columns
             .iter()
-            .map(|column| {
-                let best = column.best(points);
-                let cells = points
-                    .iter()
-                    .zip(best)
-                    .map(|(p, best)| Cell { text: (column.text)((column.value)(&p.totals)), best })
-                    .collect();
-                let (heading, name) = (column.group.to_owned(), column.name.to_owned());
-                Strip { heading, name, cells, left: false }
+            .map(|(column, shown)| {
+                let text = |p: &PointResult| compare::text(&(column.get)(&p.summary), shown.unit);
+                let best = best_in(points, (column, *shown));
+                let cells = points.iter().zip(best).map(|(p, best)| Cell { text: text(p), best });
+                let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());
+                Strip { heading, name, cells: cells.collect(), left: false }
             })
             .collect();
         let all: Vec<&Strip> = std::iter::once(labels).chain(&strips).collect();
-        let rank = shown.iter().map(|c| c.rank).max().unwrap_or(0);
+        let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
         if total_width(&all) <= width || rank == 0 {
             return draw(&all, style);
         }
-        shown.retain(|column| column.rank < rank);
+        columns.retain(|(_, shown)| shown.rank < rank);
     }
 }
 
 /// A number of a bucket.
 type Measure = fn(&SizeBucket) -> f64;
 
-fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
+fn by_size(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
     let mut text = String::new();
-    for alike in bucketed_alike(points) {
+    for alike in with_equal_buckets(points) {
         let cells = alike.clone().map(|index| labels.cells[index].clone()).collect();
         let labels = Strip { heading: String::new(), name: String::new(), cells, left: true };
         text.push_str(&by_size_of(&points[alike], &labels, width, style));
@@ -127,27 +124,13 @@ fn by_size(points: &[Point], labels: &Strip, width: usize, style: Style) -> Stri
 }
 
 /// The tables of points that have the same buckets.
-fn by_size_of(points: &[Point], labels: &Strip, width: usize, style: Style) -> String {
+fn by_size_of(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
     let mut strips: Vec<Strip> = Vec::new();
     for edge in bucket_edges(points) {
-        let bucket = |p: &Point| -> Option<SizeBucket> {
-            p.by_size.iter().copied().find(|b| b.up_to_bytes == edge && b.count > 0)
-        };
-        if points.iter().all(|p| bucket(p).is_none()) {
-            continue;
-        }
-        let measures: [(&str, Measure); 2] =
-            [("p50", |b| b.slowdown.p50), ("p99", |b| b.slowdown.p99)];
+        let measures: [(&str, Measure); 2] = [("p50", |b| b.p50), ("p99", |b| b.p99)];
         for (name, of) in measures {
-            let value = |p: &Point| bucket(p).as_ref().map_or(f64::NAN, of);
-            let best =
-                columns::best(
-                    points,
-                    true,
-                    |p| {
-                        if p.totals.is_whole() { value(p) } else { f64::NAN }
-                    },
-                );
+            let value = |p: &PointResult| bucket(p, edge).map_or(f64::NAN, of);
+            let best = best_in_bucket(points, edge, of);
             let cells = points
                 .iter()
                 .zip(best)
@@ -343,7 +326,7 @@ mod tests {
     fn names_cannot_steer_the_terminal() {
         let mut point = demo::transports().points.remove(0);
         point.label = "\u{1b}[2Jgone\r\n".to_owned();
-        point.totals.unfinished = 1;
+        point.summary.messages.unfinished = 1;
         let text = render(&[point], 100, ASCII);
         assert!(!text.contains('\u{1b}') && !text.contains('\r'), "{text}");
     }
@@ -351,7 +334,7 @@ mod tests {
     #[test]
     fn nothing_known() {
         assert_eq!(render(&[], 100, ASCII), "no points\n");
-        let text = render(&[Point::default()], 100, ASCII);
+        let text = render(&[demo::unknown()], 100, ASCII);
         assert!(text.contains('-'), "{text}");
     }
 
@@ -361,7 +344,7 @@ mod tests {
             let mut points = demo::transports().points;
             for (point, label) in points.iter_mut().zip(labels) {
                 point.label = label;
-                point.totals.failed = 7;
+                point.summary.messages.failed = 7;
             }
             let text = render(&points, width, ASCII);
             for line in text.lines() {

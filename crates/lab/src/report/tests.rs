@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::{
-    charts::{self, Percentile},
-    demo, html,
-    model::{CurvePoint, Point, QueueDepth, Report, SizeBucket, Stats},
-    svg::{Axis, Chart, Dress, Look, Series, escape},
-    table,
-    ticks::{Quantity, Scale},
-};
+use rackweave_core::Time;
+use rackweave_sim::result::QueueSample;
+
+use super::charts::{self, Percentile};
+use super::svg::{Axis, Chart, Look, Series, Theme, escape};
+use super::ticks::{Quantity, Scale};
+use super::{Head, demo, html, table};
+use crate::results::{CurvePoint, PointResult, SizeBucket};
 
 /// Parses the page as XML, and gives the number of charts in it.
 fn parse(page: &str) -> Result<usize, roxmltree::Error> {
@@ -22,17 +22,17 @@ fn parse(page: &str) -> Result<usize, roxmltree::Error> {
 #[test]
 fn pages_are_whole() {
     // Two percentiles, two views of latency, two of the queues.
-    let page = html::render(&demo::transports());
+    let page = demo::transports().page();
     assert_eq!(parse(&page), Ok(6));
     // The same for each of ten loads, and three charts against the load.
-    assert_eq!(parse(&html::render(&demo::sweep())), Ok(63));
+    assert_eq!(parse(&demo::sweep().page()), Ok(63));
     // Thirty values of one thing share the charts.
-    assert_eq!(parse(&html::render(&demo::tuning())), Ok(9));
+    assert_eq!(parse(&demo::tuning().page()), Ok(9));
 }
 
 #[test]
 fn a_page_asks_for_nothing() {
-    let page = html::render(&demo::sweep());
+    let page = demo::sweep().page();
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
     for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
@@ -44,7 +44,11 @@ fn a_page_asks_for_nothing() {
 #[test]
 fn points_with_other_buckets_have_tables_of_their_own() {
     let mut report = demo::transports();
-    report.points[2].by_size.iter_mut().for_each(|bucket| bucket.up_to_bytes /= 3);
+    report.points[2]
+        .summary
+        .by_size
+        .iter_mut()
+        .for_each(|bucket| bucket.up_to_bytes = bucket.up_to_bytes.map(|edge| edge / 3));
     let text = table::render(&report.points, 120, table::Style { color: false, unicode: false });
     let (_, by_size) = text.split_once("\nSlowdown by message size\n").expect("a heading");
     let line = |name: &str| by_size.lines().filter(|line| line.starts_with(name)).count();
@@ -52,7 +56,7 @@ fn points_with_other_buckets_have_tables_of_their_own() {
     let (first, second) = by_size.split_once("\n\n").expect("two tables");
     assert!(first.contains("<= 1 KB") && !first.contains("<= 333 B"), "{first}");
     assert!(second.contains("<= 333 B") && !second.contains("<= 1 KB"), "{second}");
-    let page = html::render(&report);
+    let page = report.page();
     assert!(parse(&page).is_ok());
     assert_eq!(page.matches(">\u{2264} 333 B</th>").count(), 1);
 }
@@ -60,9 +64,10 @@ fn points_with_other_buckets_have_tables_of_their_own() {
 #[test]
 fn left_out_messages_are_told() {
     let mut report = demo::transports();
-    assert!(!html::render(&report).contains("<dt>Left out</dt>"));
-    report.points[2].totals.left_out = report.points[2].totals.unfinished;
-    let page = html::render(&report);
+    assert!(!report.page().contains("<dt>Left out</dt>"));
+    let messages = &mut report.points[2].summary.messages;
+    messages.left_out = messages.unfinished;
+    let page = report.page();
     assert!(page.contains("<dt>Left out</dt>"));
     assert!(page.contains("unfinished messages are left out of all statistics"));
     assert!(page.contains("Lowest p99 slowdown: homa"), "they don't make a winner");
@@ -70,18 +75,18 @@ fn left_out_messages_are_told() {
 
 #[test]
 fn missing_messages_are_shouted() {
-    let page = html::render(&demo::transports());
+    let page = demo::transports().page();
     assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
     let mut report = demo::transports();
     report.points.truncate(2);
-    assert!(!html::render(&report).contains("Messages are missing"));
+    assert!(!report.page().contains("Messages are missing"));
 }
 
 #[test]
 fn missing_messages_never_win() {
     let mut report = demo::transports();
-    report.points[2].totals.slowdown.p99 = 1.0;
-    let page = html::render(&report);
+    report.points[2].summary.slowdown.p99 = 1.0;
+    let page = report.page();
     assert!(page.contains("Lowest p99 slowdown: homa"), "{page}");
     assert!(!page.contains("<b>1.00</b>"));
 }
@@ -90,20 +95,20 @@ fn missing_messages_never_win() {
 fn text_from_outside_stays_text() {
     let evil = "</style><script>alert('x')</script>&\"\u{0}\u{ffff}\u{1b}[2J";
     let mut report = demo::transports();
-    report.title = evil.to_owned();
-    report.description = evil.to_owned();
-    report.scenario_toml = evil.to_owned();
-    report.command = evil.to_owned();
-    report.version = evil.to_owned();
-    report.facts = vec![(evil.to_owned(), evil.to_owned())];
+    report.head.title = evil.to_owned();
+    report.head.description = evil.to_owned();
+    report.head.scenario_toml = evil.to_owned();
+    report.head.command = evil.to_owned();
+    report.head.version = evil.to_owned();
+    report.head.facts = vec![(evil.to_owned(), evil.to_owned())];
     for point in &mut report.points {
         point.label = format!("{evil}{}", point.label);
-        point.group.clone_from(&point.label);
-        point.set = vec![(evil.to_owned(), evil.to_owned())];
-        point.totals.end = evil.to_owned();
-        point.totals.drops_by_reason = vec![(evil.to_owned(), 1)];
+        point.summary.label.clone_from(&point.label);
+        point.variant = vec![(evil.to_owned(), evil.to_owned())];
+        point.summary.end = evil;
+        point.summary.drops_by_reason = [(evil.to_owned(), 1.into())].into_iter().collect();
     }
-    let page = html::render(&report);
+    let page = report.page();
     assert!(!page.contains("<script"));
     assert_eq!(parse(&page), Ok(6));
     assert_eq!(escape("a<b>&\"'\u{1}"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}");
@@ -111,12 +116,11 @@ fn text_from_outside_stays_text() {
 
 #[test]
 fn nothing_to_show() {
-    let page = html::render(&Report::default());
+    let page = html::render(&Head::default(), &[]);
     assert_eq!(parse(&page), Ok(0));
     assert!(page.contains("no points"));
 
-    let empty = Report { points: vec![Point::default()], ..Report::default() };
-    let page = html::render(&empty);
+    let page = html::render(&Head::default(), &[demo::unknown()]);
     assert_eq!(parse(&page), Ok(6));
     assert_eq!(page.matches(">no data<").count(), 6);
     assert!(!page.contains("NaN") && !page.contains("inf"));
@@ -128,7 +132,7 @@ fn one_point_is_drawn() {
     point.slowdown_curve.truncate(1);
     point.latency_cdf = vec![(5.0, 1.0)];
     point.queue_series.truncate(1);
-    let page = html::render(&Report { points: vec![point], ..Report::default() });
+    let page = html::render(&Head::default(), &[point]);
     assert_eq!(parse(&page), Ok(6));
     // All but the tail of the distribution, which one message does not have.
     assert_eq!(page.matches(">no data<").count(), 1);
@@ -139,7 +143,7 @@ fn one_point_is_drawn() {
 fn standalone_charts_bring_their_own_colours() {
     let report = demo::transports();
     let chart = charts::slowdown_chart(&report.points, Percentile::P99, "Who wins");
-    let text = chart.render(Dress::Standalone);
+    let text = chart.render(Theme::Standalone);
     let document = roxmltree::Document::parse(&text).unwrap();
     let root = document.root_element();
     assert!(root.has_attribute("width") && root.has_attribute("height"));
@@ -156,7 +160,7 @@ fn workloads_that_differ_are_drawn_by_size() {
     let by_count = charts::sections(&report.points).remove(0).rows[0].charts[0].x.scale;
     assert_eq!(by_count, Scale::Linear);
     for step in &mut report.points[1].slowdown_curve {
-        step.size_bytes *= 3.0;
+        step.size_bytes *= 3;
     }
     let by_size = charts::sections(&report.points).remove(0).rows[0].charts[0].x.scale;
     assert_eq!(by_size, Scale::Log);
@@ -181,7 +185,7 @@ fn a_gap_where_a_value_is_missing() {
         series: vec![series],
         size: (300.0, 200.0),
     };
-    let text = chart.render(Dress::Page);
+    let text = chart.render(Theme::Page);
     let line = text.split("stroke-width=\"2\"").next().unwrap().rsplit("d=\"").next().unwrap();
     assert_eq!(line.matches('M').count(), 2, "{line}");
 }
@@ -195,9 +199,9 @@ fn the_demonstration_is_whole() {
         ("transports", demo::transports()),
         ("sweep", demo::sweep()),
         ("tuning", demo::tuning()),
-        ("empty", Report { points: vec![Point::default()], ..Report::default() }),
+        ("empty", demo::Demo { head: Head::default(), points: vec![demo::unknown()] }),
     ] {
-        let page = html::render(&report);
+        let page = report.page();
         assert!(page.ends_with("</html>\n"), "{name}");
         let style = table::Style { color: true, unicode: true };
         let table = table::render(&report.points, 100, style);
@@ -206,7 +210,7 @@ fn the_demonstration_is_whole() {
     }
     let points = demo::transports().points;
     let chart = charts::slowdown_chart(&points, Percentile::P99, "Slowdown of W4 at 80 % load");
-    pages.push(("readme.svg".into(), chart.render(Dress::Standalone)));
+    pages.push(("readme.svg".into(), chart.render(Theme::Standalone)));
     if let Ok(folder) = std::env::var("RACKWEAVE_REPORT_DEMO") {
         for (name, text) in pages {
             std::fs::write(std::path::Path::new(&folder).join(name), text).unwrap();
@@ -214,7 +218,7 @@ fn the_demonstration_is_whole() {
     }
 }
 
-fn any_point() -> impl Strategy<Value = Point> {
+fn any_point() -> impl Strategy<Value = PointResult> {
     let number = prop_oneof![any::<f64>(), 0.0..1e6_f64, Just(f64::NAN), Just(f64::INFINITY)];
     let numbers = || number.clone();
     (
@@ -224,24 +228,39 @@ fn any_point() -> impl Strategy<Value = Point> {
         (any::<u64>(), any::<u64>(), numbers(), numbers()),
     )
         .prop_map(|((group, label, value), steps, buckets, totals)| {
-            let mut point =
-                Point { label, group, set: vec![("a.b".to_owned(), value)], ..Point::default() };
+            let variant = vec![("a.b".to_owned(), value)];
+            let mut point = PointResult { label, variant, ..demo::unknown() };
             for (a, b, c, d) in steps {
-                let step = CurvePoint { count_fraction: a, size_bytes: b, p50: c, p99: d };
-                point.slowdown_curve.push(step);
+                let size_bytes = b as u64;
+                point.slowdown_curve.push(CurvePoint {
+                    count_fraction: a,
+                    size_bytes,
+                    p50: c,
+                    p99: d,
+                });
                 point.latency_cdf.push((a, b));
-                let depth = QueueDepth { time_us: b, max_bytes: c, total_bytes: d };
-                point.queue_series.push(depth);
+                let (max_bytes, total_bytes) = (c as u64, d as u64);
+                point.queue_series.push(QueueSample { at: Time(b as u64), max_bytes, total_bytes });
             }
+            let summary = &mut point.summary;
+            summary.label = group;
             for (up_to_bytes, count) in buckets {
-                let slowdown = Stats { p50: totals.2, p99: totals.3, mean: totals.2 };
-                point.by_size.push(SizeBucket { up_to_bytes, count, slowdown });
+                let (p50, p99) = (totals.2, totals.3);
+                summary.by_size.push(SizeBucket {
+                    up_to_bytes: Some(up_to_bytes),
+                    count,
+                    mean: p50,
+                    p50,
+                    p99,
+                    latency_p50_us: p50,
+                    latency_p99_us: p99,
+                });
             }
-            point.totals.started = totals.0 / 64;
-            point.totals.unfinished = totals.1;
-            point.totals.failed = totals.0;
-            point.totals.slowdown.p99 = totals.2;
-            point.totals.goodput_gbps = totals.3;
+            summary.messages.started = totals.0 / 64;
+            summary.messages.unfinished = totals.1;
+            summary.messages.failed = totals.0;
+            summary.slowdown.p99 = totals.2;
+            summary.goodput_gbps = totals.3;
             point
         })
 }
@@ -254,7 +273,7 @@ proptest! {
         let style = table::Style { color: true, unicode: true };
         let text = table::render(&points, 100, style);
         prop_assert!(!text.contains("NaN"));
-        let page = html::render(&Report { points, ..Report::default() });
+        let page = html::render(&Head::default(), &points);
         prop_assert!(parse(&page).is_ok(), "{:?}", parse(&page));
         for path in page.split(" d=\"").skip(1) {
             let path = path.split('"').next().unwrap_or_default();

@@ -1,6 +1,7 @@
-//! What runs found out: `summary.json` and the data behind tables and plots.
+//! Results of runs: `summary.json` and the data behind tables and plots.
 
-pub mod files;
+pub(crate) mod columns;
+mod naming;
 pub(crate) mod stats;
 
 use std::collections::BTreeSet;
@@ -17,20 +18,18 @@ use rackweave_workload::Pattern;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
-use crate::report::table::{self, Style};
-use crate::report::{charts, html, svg};
 use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
-use crate::view;
 
 /// The fields of `summary.json` that depend on the machine and its load. All others follow from
 /// scenario and seed, byte for byte.
 pub const WALL_CLOCK_FIELDS: [&str; 3] = ["wall_s", "peak_rss_bytes", "cpu_s"];
 
-/// `summary.json`; its fields are a contract.
-#[derive(Clone, Debug, Serialize)]
+/// The fields of `summary.json` about the whole run; they and those of [`PointSummary`] are a contract.
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// The scenario's name.
     pub scenario: String,
@@ -40,12 +39,9 @@ pub struct Summary {
     pub wall_s: f64,
     /// Most memory that the process ever held.
     pub peak_rss_bytes: u64,
-    /// The points of the sweep, in its order.
-    pub points: Vec<PointSummary>,
     /// Whether the user stopped the run: then points are missing.
     pub interrupted: bool,
     /// Points in which the simulator itself failed: they are missing too.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<PointFailure>,
     /// Version of Rackweave.
     pub version: &'static str,
@@ -53,7 +49,7 @@ pub struct Summary {
 
 /// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the
 /// measured stream; `drops` to `events` count the whole run, warm-up included.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PointSummary {
     /// The swept keys and their values.
     pub set: Map<String, Value>,
@@ -170,7 +166,7 @@ pub struct MessageCounts {
 }
 
 /// Queues of the switches' ports.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueBytes {
     /// Averaged over time and ports.
     pub mean: f64,
@@ -259,12 +255,14 @@ impl RoundTripErrors {
 }
 
 /// One point with everything that files and plots need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PointResult {
-    /// Its place in the sweep.
+    /// Its index in the sweep.
     pub index: usize,
-    /// Names it among the others.
+    /// Name that distinguishes it from the other points: "homa", or "homa, load 0.8".
     pub label: String,
+    /// The swept keys and values that distinguish it from points with the same `summary.label`.
+    pub variant: Vec<(String, String)>,
     /// Its numbers.
     pub summary: PointSummary,
     /// Slowdown over message size.
@@ -382,7 +380,8 @@ impl PointResult {
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();
         Self {
             index,
-            label: label(&summary, spec.set.len(), true),
+            label: naming::label(&summary, spec.set.len(), true),
+            variant: Vec::new(),
             summary,
             slowdown_curve: stats::slowdown_curve(&main, CURVE_STEPS),
             latency_cdf: stats::cdf(&mut latencies),
@@ -399,6 +398,13 @@ impl PointResult {
 }
 
 impl PointSummary {
+    /// Whether no measured message is missing from its numbers.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let MessageCounts { failed, unfinished, .. } = self.messages;
+        failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone)
+    }
+
     /// What went wrong, if something did. Messages that the scenario leaves out are nothing wrong
     /// when the time limit ended the run: see [`PointSummary::note`].
     #[must_use]
@@ -424,9 +430,7 @@ impl PointSummary {
         }
         if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
     }
-}
 
-impl PointSummary {
     /// What is to be known about the numbers though nothing went wrong.
     #[must_use]
     pub fn note(&self) -> Option<String> {
@@ -481,7 +485,7 @@ fn distributions(samples: &[Sample]) -> (Stats, Stats) {
     (Stats::of(&mut slowdowns), Stats::of(&mut latencies))
 }
 
-const fn end_name(end: End) -> &'static str {
+pub(crate) const fn end_name(end: End) -> &'static str {
     match end {
         End::AllDone => "all done",
         End::TimeLimit => "time limit",
@@ -499,9 +503,7 @@ impl Results {
         wall_s: f64,
         peak_rss_bytes: u64,
     ) -> Self {
-        for (point, label) in labels(&points).into_iter().enumerate() {
-            points[point].label = label;
-        }
+        naming::name(&mut points);
         let summary = Summary {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
@@ -509,7 +511,6 @@ impl Results {
             peak_rss_bytes,
             interrupted: false,
             failures: Vec::new(),
-            points: points.iter().map(|point| point.summary.clone()).collect(),
             version: env!("CARGO_PKG_VERSION"),
         };
         Self { summary, points }
@@ -518,30 +519,33 @@ impl Results {
     /// `summary.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(&self.summary).unwrap_or_default();
+        #[derive(Serialize)]
+        struct Document<'a> {
+            scenario: &'a str,
+            seed: u64,
+            wall_s: f64,
+            peak_rss_bytes: u64,
+            points: Vec<&'a PointSummary>,
+            interrupted: bool,
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            failures: &'a [PointFailure],
+            version: &'a str,
+        }
+        let Summary { scenario, seed, wall_s, peak_rss_bytes, interrupted, failures, version } =
+            &self.summary;
+        let mut text = serde_json::to_string_pretty(&Document {
+            scenario,
+            seed: *seed,
+            wall_s: *wall_s,
+            peak_rss_bytes: *peak_rss_bytes,
+            points: self.points.iter().map(|point| &point.summary).collect(),
+            interrupted: *interrupted,
+            failures,
+            version,
+        })
+        .unwrap_or_default();
         text.push('\n');
         text
-    }
-
-    /// The tables for a terminal.
-    #[must_use]
-    pub fn to_table(&self, width: usize, style: Style) -> String {
-        table::render(&view::points(self), width, style)
-    }
-
-    /// The page: `command` is what gives the same numbers again.
-    #[must_use]
-    pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
-        html::render(&view::report(scenario, self, command))
-    }
-
-    /// The 99th percentile of slowdown by message size as one chart, for a document or a slide.
-    #[must_use]
-    pub fn to_svg(&self, scenario: &Scenario) -> String {
-        let report = view::report(scenario, self, "");
-        let title = "99th-percentile slowdown by message size";
-        charts::slowdown_chart(&report.points, charts::Percentile::P99, title)
-            .render(svg::Dress::Standalone)
     }
 
     /// What a user should know about the numbers though nothing went wrong: likewise.
@@ -558,50 +562,5 @@ impl Results {
             let warning = point.summary.warning()?;
             Some(format!("{}: {warning}", point.label))
         })
-    }
-}
-
-/// Names of the points: "homa", or "homa, load 0.8". Of the swept keys they have as many as it takes
-/// to tell the points apart; what a transport's `label` stands for only if nothing else does.
-fn labels(points: &[PointResult]) -> Vec<String> {
-    let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
-    let with = |keys: usize, all: bool| -> Vec<String> {
-        points.iter().map(|point| label(&point.summary, keys, all)).collect()
-    };
-    let differ =
-        |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
-    let ways = [!are_labelled(points), true];
-    ways.iter()
-        .flat_map(|all| (0..=most).map(|keys| with(keys, *all)))
-        .find(differ)
-        .unwrap_or_else(|| with(most, true))
-}
-
-/// Whether the scenario has names of its own for the transports that it compares.
-pub(crate) fn are_labelled(points: &[PointResult]) -> bool {
-    points.iter().any(|point| point.summary.label != point.summary.transport)
-}
-
-/// With so many of the swept keys; those of the transport only if `all` are wanted.
-fn label(point: &PointSummary, keys: usize, all: bool) -> String {
-    let mut parts = vec![point.label.clone()];
-    let wanted = |key: &str| all || !key.starts_with(OF_TRANSPORT);
-    for (key, value) in point.set.iter().filter(|(key, _)| wanted(key)).take(keys) {
-        let value = plain(value);
-        if value != point.transport && value != point.label {
-            parts.push(format!("{} {value}", key.rsplit('.').next().unwrap_or(key)));
-        }
-    }
-    parts.join(", ")
-}
-
-/// Begins the keys that a transport's `label` stands for.
-pub(crate) const OF_TRANSPORT: &str = "transport.";
-
-/// A value without JSON's quotes.
-pub(crate) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }

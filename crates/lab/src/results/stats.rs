@@ -47,6 +47,13 @@ pub struct Stats {
     pub max: f64,
 }
 
+impl Default for Stats {
+    /// Of no values.
+    fn default() -> Self {
+        Self { p50: f64::NAN, p99: f64::NAN, mean: f64::NAN, p999: f64::NAN, max: f64::NAN }
+    }
+}
+
 impl Stats {
     /// Of values in any order, which are sorted.
     pub(crate) fn of(values: &mut [f64]) -> Self {
@@ -94,6 +101,13 @@ pub struct SizeBucket {
     pub latency_p50_us: f64,
     /// 99th percentile of the latency.
     pub latency_p99_us: f64,
+}
+
+impl SizeBucket {
+    /// Largest size in it; without limit, the largest number.
+    pub(crate) fn edge(&self) -> u64 {
+        self.up_to_bytes.unwrap_or(u64::MAX)
+    }
 }
 
 /// Messages by size; `edges` grow, and above the last there is one more bucket.

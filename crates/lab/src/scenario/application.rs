@@ -1,15 +1,11 @@
 //! `[workload.application]`, and the keys of exchange = "stream".
 
 use rackweave_core::{Bytes, Rate, Span};
-use rackweave_sim::config::FabricConfig;
-use rackweave_sim::has_streams;
-use rackweave_transport::TransportConfig;
-use rackweave_workload::{Application, Exchange, StreamMode, WorkloadConfig};
+use rackweave_workload::{Application, Exchange, StreamMode};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Problem;
-use super::transport::{Chosen, Name};
+use super::problem::Problem;
 use super::values::Unit;
 
 /// What it costs to take in what arrives.
@@ -107,30 +103,4 @@ impl Serialize for Response {
             Self::Bytes(bytes) => bytes.serialize(to),
         }
     }
-}
-
-/// Whether messages are spans of streams, which may be as long as they like.
-pub(super) fn is_on_streams(workload: &WorkloadConfig) -> bool {
-    workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
-}
-
-/// Messages on streams need a transport that has some. `path` is that of the workload.
-pub(super) fn check_streams(
-    path: &str,
-    transport: (Name, &TransportConfig),
-    fabric: &FabricConfig,
-    workload: &WorkloadConfig,
-) -> Result<(), Problem> {
-    let (name, config) = transport;
-    if !is_on_streams(workload) || has_streams(config) {
-        return Ok(());
-    }
-    let plain = |name: &Name| Chosen::plain(*name, fabric, workload);
-    let having = Name::ALL.into_iter().filter(|name| plain(name).is_some_and(|c| has_streams(&c)));
-    let having: Vec<_> = having.map(Name::as_str).collect();
-    let message = format!("{} has no streams", name.as_str());
-    Err(Problem::new(format!("{path}.exchange"), message).with_help(format!(
-        "transports with streams: {}; with stream = \"unary\" they are made of RPCs, over any",
-        having.join(", ")
-    )))
 }

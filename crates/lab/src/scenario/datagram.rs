@@ -3,47 +3,39 @@
 use rackweave_core::Span;
 use rackweave_transport::datagram;
 use rackweave_workload::{Exchange, WorkloadConfig};
-use serde::Deserialize;
 
-use super::Problem;
-use super::transport::Chosen;
-use super::values::Unit;
+use super::keys::{Place, keys};
+use super::problem::Problem;
+use super::values::{Priority, Unit};
 
-pub(super) const DATAGRAM_KEYS: &[&str] = &["forget_after", "priority", "spray"];
-
-/// The keys of datagrams.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct DatagramKeys {
-    forget_after: Option<Unit<Span>>,
-    priority: Option<u8>,
-    spray: Option<bool>,
+keys! {
+    /// The keys of datagrams.
+    struct DatagramKeys for datagram::Config {
+        forget_after: Unit<Span> => forget_after,
+        priority: Priority => priority,
+        spray: bool => spray,
+    }
 }
 
 impl DatagramKeys {
     pub(super) fn resolve(
         &self,
-        chosen: &Chosen,
+        place: Place<'_>,
         workload: &WorkloadConfig,
     ) -> Result<datagram::Config, Problem> {
         if workload.exchange != Exchange::OneWay {
             let message = "datagrams go one way: a request whose answer is lost would never end";
-            return Err(chosen
+            return Err(place
                 .bad("name", message)
                 .with_help("exchange = \"one-way\" goes with it"));
         }
         let mut config = datagram::Config::default();
-        config.forget_after = self.forget_after.map_or(config.forget_after, |span| span.0);
-        config.priority = self.priority.unwrap_or(config.priority);
-        config.spray = self.spray.unwrap_or(config.spray);
+        self.apply(&mut config);
         config.check().map_err(|error| match error {
             datagram::InvalidConfig::Zero(key) => {
-                chosen.bad(key, format!("`{key}` must be above 0"))
+                place.bad(key, format!("`{key}` must be above 0"))
             }
-            datagram::InvalidConfig::Priority(_) => {
-                chosen.bad("priority", "`priority` is from 0 (lowest) to 7")
-            }
-            datagram::InvalidConfig::TooLong(_) => chosen.bad("name", error.to_string()),
+            other => place.bad("name", other.to_string()),
         })?;
         Ok(config)
     }

@@ -34,10 +34,18 @@ impl DeError {
         self
     }
 
+    /// An unknown key, with what was probably meant.
+    pub(crate) fn unknown_key(key: &str, known: &[&str]) -> Self {
+        Self::new(format!("unknown key `{key}`"), "unknown key").with_help(suggest(key, known))
+    }
+
     /// Puts the key in front, once: the innermost key is the one to name.
     fn of_key(mut self, entry: &Entry) -> Self {
         if self.origin.is_none() {
-            self.message = format!("`{}`: {}", entry.key, self.message);
+            // What begins with a verb goes on from the key: "`tick` must be above 0".
+            let is_verb = ["must ", "is "].iter().any(|verb| self.message.starts_with(verb));
+            let colon = if is_verb { "" } else { ":" };
+            self.message = format!("`{}`{colon} {}", entry.key, self.message);
             self.origin = Some(entry.node.origin);
         }
         self
@@ -75,8 +83,7 @@ impl serde::de::Error for DeError {
         Self::new(message.to_string(), "here")
     }
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(format!("unknown key `{field}`"), "unknown key")
-            .with_help(suggest(field, expected))
+        Self::unknown_key(field, expected)
     }
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
         let error = Self::new(format!("unknown value `{variant}`"), "not one of the known values");
@@ -91,6 +98,7 @@ impl serde::de::Error for DeError {
         Self::new(format!("`{field}` is missing"), format!("`{field}` is missing here"))
     }
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = expectation(&expected.to_string());
         Self::new(
             format!("expected {expected}, found {}", describe(found)),
             format!("not {expected}"),
@@ -101,12 +109,26 @@ impl serde::de::Error for DeError {
     }
 }
 
+/// What serde expects, in words: it calls whole numbers by Rust's types.
+fn expectation(expected: &str) -> String {
+    match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" | "u64" => "a whole number of at least 0",
+        "a nonzero u16" => "a whole number from 1 to 65535",
+        "f64" => "a number",
+        "a boolean" => "`true` or `false`",
+        other => other,
+    }
+    .to_owned()
+}
+
 fn describe(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Str(text) => format!("the string {text:?}"),
-        Unexpected::Signed(n) => format!("the number {n}"),
-        Unexpected::Unsigned(n) => format!("the number {n}"),
-        Unexpected::Float(x) => format!("the number {x}"),
+        Unexpected::Signed(n) => n.to_string(),
+        Unexpected::Unsigned(n) => n.to_string(),
+        Unexpected::Float(x) => x.to_string(),
         Unexpected::Bool(b) => format!("`{b}`"),
         Unexpected::Seq => "a list".into(),
         Unexpected::Map => "a table".into(),
@@ -127,7 +149,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Float(x) => visitor.visit_f64(*x),
             Value::Boolean(b) => visitor.visit_bool(*b),
             Value::Datetime(_) => {
-                Err(DeError::new("dates are of no use in a scenario", "a date").at(self.origin))
+                Err(DeError::new("a scenario has no dates", "a date").at(self.origin))
             }
             Value::Array(items) => visitor.visit_seq(Items(items.iter())),
             Value::Table(table) => visitor
@@ -160,11 +182,28 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeError> {
+        match self.value {
+            // `1e6` is a float in TOML.
+            Value::Float(x) if x.fract() == 0.0 && (0.0..=MAX_EXACT).contains(&x) => {
+                visitor.visit_u64(x as u64)
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeError> {
+        self.deserialize_u64(visitor)
+    }
+
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        bool i8 i16 i32 i64 i128 u8 u16 u128 f32 f64 char str string bytes byte_buf unit
         unit_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
+
+/// Up to here every whole number is a float.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a whole table as `T`.
 pub(crate) fn from_table<'de, T: serde::Deserialize<'de>>(

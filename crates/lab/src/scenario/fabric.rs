@@ -6,8 +6,8 @@ use rackweave_sim::config::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::values::{FULL_PACKET, Limit, Unit};
-use super::{Problem, SweptKeys};
+use super::problem::{Problem, SweptKeys};
+use super::values::{AtLeast, FULL_PACKET, Limit, Unit};
 
 /// Most hosts of a fabric: ids and tables are sized for it.
 pub(crate) const MAX_HOSTS: u64 = 1_000_000;
@@ -19,19 +19,19 @@ const MAX_PORTS: u64 = 65_536;
 pub(crate) struct Fabric {
     pub(crate) topology: TopologyName,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hosts: Option<u32>,
+    hosts: Option<AtLeast<2>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    left: Option<u32>,
+    left: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    right: Option<u32>,
+    right: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    leaves: Option<u32>,
+    leaves: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hosts_per_leaf: Option<u32>,
+    hosts_per_leaf: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    spines: Option<u32>,
+    spines: Option<AtLeast<1>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    k: Option<u32>,
+    k: Option<AtLeast<2>>,
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,11 +131,10 @@ struct TrimQueues {
 }
 
 impl Default for TrimQueues {
-    /// NDP's queues: eight full packets (the paper's number, from general knowledge: facts 4), and
-    /// twice their bytes for headers, as in the authors' simulator. Headers beyond that go back to
-    /// their senders. That is off in the simulator unless asked for; without it 32 or 64 windows
-    /// that meet lose headers, and one lost last packet costs a timeout of 5 ms: 1.9 times the ideal
-    /// time of 64 x 100 KB, with it 1.03.
+    /// NDP's queues: eight full packets, as in NDP (SIGCOMM'17), and twice their bytes
+    /// for headers, as in the authors' simulator. Headers beyond that are returned to their senders,
+    /// which the authors' simulator does only if asked to: without it 32 or 64 windows that meet lose headers, and one lost last packet costs a timeout
+    /// of 5 ms (measured: 1.9 times the ideal time of 64 x 100 KB, with it 1.03).
     fn default() -> Self {
         let (data_queue, header_queue) =
             (Limit(Some(8 * FULL_PACKET)), Limit(Some(16 * FULL_PACKET)));
@@ -169,6 +168,16 @@ impl Serialize for Trim {
             Self::Off => to.serialize_bool(false),
             Self::On(queues) => queues.serialize(to),
         }
+    }
+}
+
+/// Rate of the hosts' links.
+pub(crate) const fn host_link(topology: Topology) -> Rate {
+    match topology {
+        Topology::SingleSwitch { host_link, .. }
+        | Topology::Dumbbell { host_link, .. }
+        | Topology::LeafSpine { host_link, .. }
+        | Topology::FatTree { host_link, .. } => host_link,
     }
 }
 
@@ -224,7 +233,10 @@ impl Fabric {
                     format!("fabric.{key}"),
                     format!("`{key}` has no meaning in a {} fabric", self.topology.name()),
                 )
-                .with_help(format!("its keys are {}", own.join(", "))));
+                .with_help(match self.topology {
+                    FatTree => "a fat-tree takes `k`; all its links run at `host_link`".to_owned(),
+                    other => format!("a {} fabric takes {}", other.name(), own.join(", ")),
+                }));
             }
         }
         Ok(())
@@ -234,13 +246,13 @@ impl Fabric {
         let host_link = positive_rate("fabric.host_link", self.host_link)?;
         match self.topology {
             TopologyName::SingleSwitch => {
-                let hosts = self.count("hosts", self.hosts, 2)?;
+                let hosts = self.count("hosts", self.hosts)?;
                 ports("fabric.hosts", u64::from(hosts))?;
                 Ok(Topology::SingleSwitch { hosts, host_link })
             }
             TopologyName::Dumbbell => {
-                let left = self.count("left", self.left, 1)?;
-                let right = self.count("right", self.right, 1)?;
+                let left = self.count("left", self.left)?;
+                let right = self.count("right", self.right)?;
                 ports("fabric.left", u64::from(left) + 1)?;
                 ports("fabric.right", u64::from(right) + 1)?;
                 let core_link = match (self.core_link, self.oversubscription) {
@@ -255,7 +267,7 @@ impl Fabric {
             }
             TopologyName::LeafSpine => self.leaf_spine(host_link),
             TopologyName::FatTree => {
-                let k = self.count("k", self.k, 2)?;
+                let k = self.count("k", self.k)?;
                 if k % 2 != 0 {
                     return Err(Problem::new("fabric.k", format!("`k` must be even, not {k}"))
                         .with_help("half of a switch's k ports go up and half go down"));
@@ -267,14 +279,14 @@ impl Fabric {
     }
 
     fn leaf_spine(&self, host_link: Rate) -> Result<Topology, Problem> {
-        let leaves = self.count("leaves", self.leaves, 1)?;
-        let hosts_per_leaf = self.count("hosts_per_leaf", self.hosts_per_leaf, 1)?;
+        let leaves = self.count("leaves", self.leaves)?;
+        let hosts_per_leaf = self.count("hosts_per_leaf", self.hosts_per_leaf)?;
         hosts("fabric.leaves", u64::from(leaves) * u64::from(hosts_per_leaf))?;
         let below = host_link.0 as f64 * f64::from(hosts_per_leaf);
         let (spines, core_link) = match (self.spines, self.core_link, self.oversubscription) {
             (Some(_), Some(_), Some(_)) => return Err(either_or()),
             (spines, Some(rate), None) => {
-                (self.count("spines", spines, 1)?, positive_rate("fabric.core_link", rate)?)
+                (self.count("spines", spines)?, positive_rate("fabric.core_link", rate)?)
             }
             (None, Some(rate), Some(times)) => {
                 let rate = positive_rate("fabric.core_link", rate)?;
@@ -289,7 +301,7 @@ impl Fabric {
                 (spines.round() as u32, rate)
             }
             (spines, None, times) => {
-                let spines = self.count("spines", spines, 1)?;
+                let spines = self.count("spines", spines)?;
                 (spines, divided(below / f64::from(spines), times.unwrap_or(1.0))?)
             }
         };
@@ -298,18 +310,10 @@ impl Fabric {
         Ok(Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link })
     }
 
-    fn count(&self, key: &str, value: Option<u32>, least: u32) -> Result<u32, Problem> {
-        match value {
-            None => Err(Problem::new(
-                "fabric",
-                format!("a {} fabric needs `{key}`", self.topology.name()),
-            )),
-            Some(n) if n < least => {
-                let path = format!("fabric.{key}");
-                Err(Problem::new(path, format!("`{key}` must be at least {least}, not {n}")))
-            }
-            Some(n) => Ok(n),
-        }
+    fn count<const MIN: u32>(&self, key: &str, n: Option<AtLeast<MIN>>) -> Result<u32, Problem> {
+        let missing =
+            || Problem::new("fabric", format!("a {} fabric needs `{key}`", self.topology.name()));
+        n.map(|n| n.0).ok_or_else(missing)
     }
 }
 

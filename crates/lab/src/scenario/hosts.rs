@@ -5,9 +5,10 @@ use serde::Deserialize;
 
 use super::de;
 use super::fabric::Fabric;
+use super::problem::{Problem, SweptKeys};
 use super::source::Sources;
 use super::tree::{Origin, parse_document};
-use super::{Problem, SweptKeys};
+
 use crate::error::ScenarioError;
 
 /// Hosts that exist.

@@ -4,7 +4,7 @@ use rackweave_core::{Bytes, HostId, Span, Time};
 use rackweave_sim::config::{CapturePort, Fault, FaultKind, FaultPlace, MeasureConfig};
 use serde::{Deserialize, Serialize};
 
-use super::Problem;
+use super::problem::Problem;
 use super::values::{Count, Share, Unit};
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -11,93 +11,42 @@ mod de;
 mod fabric;
 mod homa;
 mod hosts;
+mod keys;
 mod measure;
 mod polo;
+mod problem;
 mod receiver_driven;
 mod source;
 mod sweep;
+mod tcp;
 mod testbed;
+mod text;
 mod transport;
 mod tree;
 mod values;
 mod workload;
 
+pub(crate) use self::fabric::host_link;
 pub use self::hosts::Hosts;
 pub use self::measure::Unfinished;
-pub use self::testbed::{Nic, TcpBy, TestbedConfig};
+pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
+pub use self::text::ScenarioText;
+pub use self::transport::transport_name;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{RunConfig, StreamConfig, Topology};
-use rackweave_transport::TransportConfig;
+use rackweave_sim::config::{Fault, RunConfig, StreamConfig};
 use serde::{Deserialize, Serialize};
 
 use self::de::DeError;
+use self::problem::{Problem, SweptKeys};
 use self::source::Sources;
 use self::sweep::{Axis, PointTree};
 use self::tree::{Origin, Table, Value, parse_document};
-use crate::builtin;
 use crate::cast::CastConfig;
 use crate::error::ScenarioError;
-
-/// Largest scenario file: far above any that a person writes.
-const MAX_FILE_BYTES: u64 = 4 << 20;
-
-/// Where a scenario is to run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum World {
-    /// In the simulator.
-    #[default]
-    Simulator,
-    /// On real hosts: there every transport is inside UDP, and TCP may be the kernel's.
-    Testbed,
-}
-
-/// The text of a scenario, and where files that it names are looked for.
-#[derive(Clone, Debug)]
-pub struct ScenarioText {
-    /// What errors call it.
-    pub file: String,
-    /// The text.
-    pub text: String,
-    /// The folder of its files.
-    pub folder: PathBuf,
-}
-
-impl ScenarioText {
-    /// Reads a file, or takes a built-in scenario by its name.
-    ///
-    /// # Errors
-    /// If there is neither.
-    pub fn load(name: &str) -> Result<Self, ScenarioError> {
-        let path = Path::new(name);
-        if !path.exists()
-            && let Some(found) = builtin::scenario(name)
-        {
-            let (file, text) = (found.file.to_owned(), found.text.to_owned());
-            return Ok(Self { file, text, folder: PathBuf::from(".") });
-        }
-        let text = read_file(path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok(Self { file: name.to_owned(), text, folder: folder.to_owned() })
-    }
-
-    /// What it says in a world, with arguments of `--set`.
-    ///
-    /// # Errors
-    /// Says what is wrong and where.
-    pub fn read(
-        &self,
-        world: World,
-        sets: &[String],
-        seed: Option<u64>,
-    ) -> Result<Scenario, ScenarioError> {
-        Scenario::parse_in(world, &self.file, &self.text, &self.folder, sets, seed)
-    }
-}
 
 /// A scenario, checked: every point of its sweep can be run.
 #[derive(Clone, Debug)]
@@ -133,6 +82,8 @@ pub struct PointSpec {
     pub arguments: Vec<String>,
     /// What to run.
     pub config: RunConfig,
+    /// `config.fabric`, laid out; points with the same fabric share it.
+    pub fabric: Arc<Fabric>,
     /// Upper edges of the size buckets.
     pub size_buckets: Vec<u64>,
     /// What becomes of messages that were under way at the end.
@@ -146,36 +97,6 @@ pub struct PointSpec {
     pub testbed: TestbedConfig,
     /// Files from one to many; then `config` has no streams.
     pub cast: Option<Arc<CastConfig>>,
-}
-
-/// The keys of the sweep: keys of a topology or transport that is not chosen are no error if the
-/// sweep chooses it elsewhere.
-pub(crate) type SweptKeys = BTreeSet<String>;
-
-/// What is wrong with the value at a key.
-#[derive(Debug)]
-pub(crate) struct Problem {
-    /// Where to look for the value, best place first.
-    keys: Vec<String>,
-    message: String,
-    help: Option<String>,
-}
-
-impl Problem {
-    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { keys: vec![key.into()], message: message.into(), help: None }
-    }
-
-    /// The value may also stand here.
-    pub(crate) fn or_at(mut self, key: String) -> Self {
-        self.keys.push(key);
-        self
-    }
-
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
-        self
-    }
 }
 
 /// The tables that serde reads directly.
@@ -211,6 +132,9 @@ const fn first_seed() -> u64 {
     1
 }
 
+/// The place of what is missing altogether.
+const START: Origin = Origin { source: 0, start: 0, end: 0 };
+
 /// The keys of a file.
 const TOP_LEVEL: [&str; 13] = [
     "name",
@@ -227,6 +151,21 @@ const TOP_LEVEL: [&str; 13] = [
     "plot",
     "sweep",
 ];
+
+impl ScenarioText {
+    /// What it says in a world, with arguments of `--set`.
+    ///
+    /// # Errors
+    /// Says what is wrong and where.
+    pub fn read(
+        &self,
+        world: World,
+        sets: &[String],
+        seed: Option<u64>,
+    ) -> Result<Scenario, ScenarioError> {
+        Scenario::parse_in(world, &self.file, &self.text, &self.folder, sets, seed)
+    }
+}
 
 impl Scenario {
     /// Reads a scenario from a file, or a built-in one by its name.
@@ -286,45 +225,28 @@ impl Scenario {
     }
 }
 
-fn read_file(path: &Path) -> Result<String, ScenarioError> {
-    let shown = path.display();
-    if path.is_dir() {
-        return Err(ScenarioError::new(format!("`{shown}` is a folder, not a scenario file")));
-    }
-    let cannot = |error: std::io::Error| {
-        let built_in = builtin::SCENARIOS.map(|scenario| scenario.name);
-        let made = ScenarioError::new(format!("cannot read `{shown}`: {error}"));
-        made.with_help(match crate::error::nearest(&path.to_string_lossy(), built_in) {
-            Some(near) => format!("did you mean the built-in scenario `{near}`?"),
-            None => format!("built-in scenarios are {}", built_in.join(", ")),
-        })
-    };
-    let length = std::fs::metadata(path).map_err(cannot)?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(ScenarioError::new(format!(
-            "`{shown}` has {length} bytes: that is no scenario file (at most {MAX_FILE_BYTES})"
-        )));
-    }
-    let bytes = std::fs::read(path).map_err(cannot)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        ScenarioError::new(format!("`{shown}` is not a text file: byte {at} is not UTF-8"))
-            .with_help("a scenario is a TOML file")
-    })
+/// What a point runs on its fabric.
+#[derive(Default)]
+struct Streams {
+    /// Name of the measured transport.
+    transport: String,
+    /// None for a cast.
+    configs: Vec<StreamConfig>,
+    labels: Vec<String>,
+    kernel_tcp: Vec<Option<&'static str>>,
+    /// Whether the measured load goes on until it is stopped.
+    endless: bool,
+    cast: Option<Arc<CastConfig>>,
 }
 
-/// Rate of the hosts' links.
-pub(crate) const fn host_link(topology: Topology) -> rackweave_core::Rate {
-    match topology {
-        Topology::SingleSwitch { host_link, .. }
-        | Topology::Dumbbell { host_link, .. }
-        | Topology::LeafSpine { host_link, .. }
-        | Topology::FatTree { host_link, .. } => host_link,
-    }
+/// What the tables of streams and casts are checked against.
+#[derive(Clone, Copy)]
+struct PointContext<'a> {
+    swept: &'a SweptKeys,
+    fabric: &'a Arc<Fabric>,
+    faults: &'a [Fault],
+    located: &'a dyn Fn(Problem) -> ScenarioError,
 }
-
-/// A stream beside the measured one, what results call its transport, and the kernel's congestion control.
-type BackgroundStream = (StreamConfig, String, Option<&'static str>);
 
 /// A scenario between its tree and its points.
 struct Reader<'a> {
@@ -342,10 +264,11 @@ impl Reader<'_> {
         let swept: SweptKeys = steps.flatten().map(|set| set.key.clone()).collect();
         let trees = sweep::expand(&self.root, &self.axes, &self.sources)?;
         let mut points = Vec::with_capacity(trees.len());
-        let mut first = None;
+        let (mut first, mut fabric) = (None, None);
         for tree in trees {
-            let (file, point) = self.point(tree, &swept)?;
+            let (file, point) = self.point(tree, &swept, fabric.as_ref())?;
             first.get_or_insert(file);
+            fabric = Some(Arc::clone(&point.fabric));
             points.push(point);
         }
         let Some(file) = first else {
@@ -371,7 +294,6 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let start = Origin::new(0, 0..0);
         let mut cast = None;
         if first.cast.is_some()
             && let Some(entry) = root.remove("workload")
@@ -380,142 +302,188 @@ impl Reader<'_> {
             let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
             cast = Some(read);
         }
-        match de::from_table::<File>(&root, start) {
+        match de::from_table::<File>(&root, START) {
             Ok(file) => File { cast, ..file },
             Err(_) => first,
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "each table in its turn, for messages and for files")]
+    /// `before`: the fabric of the point before, which this one may share.
     fn point(
         &self,
         tree: PointTree,
         swept: &SweptKeys,
+        before: Option<&Arc<Fabric>>,
     ) -> Result<(File, PointSpec), ScenarioError> {
         let PointTree { mut root, set, arguments } = tree;
         let whole = root.clone();
+        let located = |problem: Problem| self.located(&whole, problem);
         let (transport, background) = (root.remove("transport"), root.remove("background"));
-        let start = Origin::new(0, 0..0);
         self.refuse_unknown_tables(&root)?;
         let cast = whole.find("workload.cast").and_then(|_| root.remove("workload"));
         let mut file: File =
-            de::from_table(&root, start).map_err(|error| self.sources.de_error(error))?;
+            de::from_table(&root, START).map_err(|error| self.sources.de_error(error))?;
         if let Some(entry) = cast {
             file.cast = Some(self.cast_workload(&entry)?);
         }
-        let located = |problem: Problem| {
-            let exact = problem.keys.iter().find_map(|key| whole.find(key));
-            let nearest = || problem.keys.iter().find_map(|key| whole.find_nearest(key));
-            let origin = exact.or_else(nearest).map_or(start, |node| node.origin);
-            self.sources.de_error(DeError {
-                message: problem.message,
-                label: "here".into(),
-                help: problem.help,
-                origin: Some(origin),
-            })
+        let config = file.fabric.resolve(swept).map_err(located)?;
+        let fabric = match before {
+            Some(before) if *before.config() == config => Arc::clone(before),
+            _ => Arc::new(
+                Fabric::new(&config)
+                    .map_err(|error| located(Problem::new("fabric", error.to_string())))?,
+            ),
         };
-        let fabric = file.fabric.resolve(swept).map_err(located)?;
-        let laid_out = Fabric::new(&fabric)
-            .map_err(|error| located(Problem::new("fabric", error.to_string())))?;
-        let hosts = u64::from(fabric.topology.hosts());
-        let places = measure::Places {
-            hosts: fabric.topology.hosts(),
-            core_links: laid_out.core_links().len() as u32,
-        };
+        let places =
+            measure::Places { hosts: fabric.hosts(), core_links: fabric.core_links().len() as u32 };
         let Some(transport) = transport else {
             return Err(located(
                 Problem::new("", "`[transport]` is missing")
-                    .with_help("the least is: [transport] name = \"homa\""),
+                    .with_help("at least: [transport] name = \"homa\""),
             ));
         };
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let faults: Vec<_> = faults.collect::<Result<_, _>>().map_err(located)?;
-        if let Some(workload) = &file.cast {
-            if let Some(beside) = &background {
-                return Err(located(
-                    Problem::new("background", "nothing runs beside [workload.cast]")
-                        .with_help(format!("leave out `{}`", beside.key)),
-                ));
-            }
-            let scheme =
-                cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
-            let (name, label) = (scheme.name.as_str().to_owned(), scheme.label());
-            let keys = &workload.cast;
-            let cast = keys.resolve(&scheme, &fabric, &faults, file.seed).map_err(located)?;
-            let config = RunConfig {
-                seed: file.seed,
-                run: 0,
-                fabric,
-                streams: Vec::new(),
-                faults,
-                measure: file.measure.resolve(false, places).map_err(located)?,
-            };
-            let point = PointSpec {
-                world: self.world,
-                set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
-                transport: name,
-                labels: vec![label],
-                arguments,
-                config,
-                size_buckets: file.measure.size_buckets().map_err(located)?,
-                unfinished: file.measure.unfinished,
-                messages_csv: file.measure.messages_csv,
-                kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
-                testbed: file.testbed.resolve(),
-                cast: Some(Arc::new(cast)),
-            };
-            return Ok((file, point));
-        }
-        let Some(messages) = &file.workload else {
-            let missing = DeError::new("`workload` is missing", "`workload` is missing here");
-            return Err(self.sources.de_error(missing.at(start)));
+        let context = PointContext { swept, fabric: &fabric, faults: &faults, located: &located };
+        let streams = match &file.cast {
+            Some(_) => self.cast(&file, &transport, background.as_ref(), context)?,
+            None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
-        let host_link = host_link(fabric.topology);
-        let context = workload::Context { folder: self.folder, hosts, host_link };
-        let chosen = transport::read(&transport.node, "transport", swept)
-            .map_err(|error| self.sources.de_error(error))?;
-        let workload = messages.resolve("workload", &context).map_err(located)?;
-        let transport = chosen.resolve(self.world, &fabric, &workload).map_err(located)?;
-        application::check_streams("workload", (chosen.name, &transport), &fabric, &workload)
-            .map_err(located)?;
-        let endless = messages.is_endless();
-        let mut streams = vec![StreamConfig { transport, workload }];
-        let mut labels = vec![chosen.label()];
-        let mut kernel_tcp = vec![chosen.kernel_tcp()];
-        if let Some(background) = background {
-            let beside = self.background(&background.node, &fabric, &context, swept, &located)?;
-            for (stream, label, kernel) in beside {
-                streams.push(stream);
-                labels.push(label);
-                kernel_tcp.push(kernel);
-            }
-        }
         let config = RunConfig {
             seed: file.seed,
             run: 0,
-            fabric,
-            streams,
+            fabric: config,
+            streams: streams.configs,
             faults,
-            measure: file.measure.resolve(endless, places).map_err(located)?,
+            measure: file.measure.resolve(streams.endless, places).map_err(located)?,
         };
         let point = PointSpec {
             world: self.world,
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
-            transport: chosen.name.as_str().to_owned(),
-            labels,
+            transport: streams.transport,
+            labels: streams.labels,
             arguments,
             config,
+            fabric,
             size_buckets: file.measure.size_buckets().map_err(located)?,
             unfinished: file.measure.unfinished,
             messages_csv: file.measure.messages_csv,
-            kernel_tcp,
+            kernel_tcp: streams.kernel_tcp,
             testbed: file.testbed.resolve(),
-            cast: None,
+            cast: streams.cast,
         };
         Ok((file, point))
     }
 
-    /// `[workload.cast]` with what stands around it.
+    /// The problem with the place of the value: the key, or as much of its path as there is.
+    fn located(&self, whole: &Table, problem: Problem) -> ScenarioError {
+        let exact = problem.keys.iter().find_map(|key| whole.find(key));
+        let nearest = || problem.keys.iter().find_map(|key| whole.find_nearest(key));
+        let origin = exact.or_else(nearest).map_or(START, |node| node.origin);
+        self.sources.de_error(DeError {
+            message: problem.message,
+            label: "here".into(),
+            help: problem.help,
+            origin: Some(origin),
+        })
+    }
+
+    /// Files from one host to many.
+    fn cast(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, ScenarioError> {
+        let Some(workload) = &file.cast else { return Ok(Streams::default()) };
+        let PointContext { swept, fabric, faults, located } = context;
+        if let Some(beside) = background {
+            return Err(located(
+                Problem::new("background", "nothing runs beside [workload.cast]")
+                    .with_help(format!("leave out `{}`", beside.key)),
+            ));
+        }
+        let scheme =
+            cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
+        let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);
+        Ok(Streams {
+            transport: scheme.name.as_str().to_owned(),
+            labels: vec![scheme.label()],
+            kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
+            cast: Some(Arc::new(config.map_err(located)?)),
+            ..Streams::default()
+        })
+    }
+
+    /// The measured messages, and what runs beside them.
+    fn messages(
+        &self,
+        file: &File,
+        transport: &tree::Entry,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+    ) -> Result<Streams, ScenarioError> {
+        let Some(messages) = &file.workload else {
+            let missing = DeError::new("`workload` is missing", "`workload` is missing here");
+            return Err(self.sources.de_error(missing.at(START)));
+        };
+        let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
+        self.stream("workload", messages, ("transport", &transport.node), context, &mut streams)?;
+        let Some(background) = background else { return Ok(streams) };
+        let not_tables = |origin| {
+            self.sources
+                .error("`background` must be a list of tables", "here", origin)
+                .with_help("each stream beside the measured one begins with [[background]]")
+        };
+        let node = &background.node;
+        let Value::Array(items) = &node.value else { return Err(not_tables(node.origin)) };
+        for (index, item) in items.iter().enumerate() {
+            let Value::Table(table) = &item.value else { return Err(not_tables(item.origin)) };
+            let mut table = table.clone();
+            let path = format!("background.{index}");
+            let Some(transport) = table.remove("transport") else {
+                return Err((context.located)(
+                    Problem::new(path, "this background stream has no `transport`")
+                        .with_help("such as: transport = { name = \"tcp\" }"),
+                ));
+            };
+            let messages: workload::Workload = de::from_table(&table, item.origin)
+                .map_err(|error| self.sources.de_error(error))?;
+            let transport = (&*format!("{path}.transport"), &transport.node);
+            self.stream(&path, &messages, transport, context, &mut streams)?;
+        }
+        Ok(streams)
+    }
+
+    /// Adds a stream: its workload, at `path`, over the transport of the table at the other path.
+    fn stream(
+        &self,
+        path: &str,
+        messages: &workload::Workload,
+        transport: (&str, &tree::Node),
+        context: PointContext<'_>,
+        streams: &mut Streams,
+    ) -> Result<(), ScenarioError> {
+        let PointContext { swept, fabric, located, .. } = context;
+        let chosen = transport::read(transport.1, transport.0, swept)
+            .map_err(|error| self.sources.de_error(error))?;
+        let hosts = u64::from(fabric.hosts());
+        let of_workload =
+            workload::Context { folder: self.folder, hosts, host_link: fabric.host_rate() };
+        let workload = messages.resolve(path, &of_workload).map_err(located)?;
+        let transport = chosen.resolve(self.world, fabric, &workload).map_err(located)?;
+        chosen.check_streams(path, &transport, fabric, &workload).map_err(located)?;
+        if streams.configs.is_empty() {
+            chosen.name.as_str().clone_into(&mut streams.transport);
+        }
+        streams.configs.push(StreamConfig { transport, workload });
+        streams.labels.push(chosen.label());
+        streams.kernel_tcp.push(chosen.kernel_tcp());
+        Ok(())
+    }
+
+    /// Reads `[workload]` with `[workload.cast]` in it, which is the only key then.
     fn cast_workload(&self, entry: &tree::Entry) -> Result<cast::CastWorkload, ScenarioError> {
         let Value::Table(table) = &entry.node.value else {
             return Err(self.sources.error(
@@ -542,45 +510,6 @@ impl Reader<'_> {
                 Err(self.sources.de_error(error.with_help(de::suggest(&entry.key, &TOP_LEVEL))))
             }
         }
-    }
-
-    fn background(
-        &self,
-        node: &tree::Node,
-        fabric: &rackweave_sim::config::FabricConfig,
-        context: &workload::Context<'_>,
-        swept: &SweptKeys,
-        located: &dyn Fn(Problem) -> ScenarioError,
-    ) -> Result<Vec<BackgroundStream>, ScenarioError> {
-        let not_tables = |origin| {
-            self.sources
-                .error("`background` must be a list of tables", "here", origin)
-                .with_help("each stream beside the measured one begins with [[background]]")
-        };
-        let Value::Array(items) = &node.value else { return Err(not_tables(node.origin)) };
-        let mut streams = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            let Value::Table(table) = &item.value else { return Err(not_tables(item.origin)) };
-            let mut table = table.clone();
-            let path = format!("background.{index}");
-            let Some(transport) = table.remove("transport") else {
-                return Err(located(
-                    Problem::new(path, "this background stream has no `transport`")
-                        .with_help("such as: transport = { name = \"tcp\" }"),
-                ));
-            };
-            let workload: workload::Workload = de::from_table(&table, item.origin)
-                .map_err(|error| self.sources.de_error(error))?;
-            let workload = workload.resolve(&path, context).map_err(located)?;
-            let chosen = transport::read(&transport.node, &format!("{path}.transport"), swept)
-                .map_err(|error| self.sources.de_error(error))?;
-            let transport = chosen.resolve(self.world, fabric, &workload).map_err(located)?;
-            application::check_streams(&path, (chosen.name, &transport), fabric, &workload)
-                .map_err(located)?;
-            let stream = StreamConfig { transport, workload };
-            streams.push((stream, chosen.label(), chosen.kernel_tcp()));
-        }
-        Ok(streams)
     }
 
     /// The scenario as TOML: `file` has the defaults, the tree what serde did not read.
@@ -617,10 +546,4 @@ impl Reader<'_> {
         }
         Ok(text)
     }
-}
-
-/// The name by which scenarios and results call a transport.
-#[must_use]
-pub fn transport_name(config: &TransportConfig) -> &'static str {
-    transport::name_of(config)
 }

@@ -5,6 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{Count, Unit};
 
+/// Where a scenario is to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum World {
+    /// In the simulator.
+    #[default]
+    Simulator,
+    /// On real hosts: there every transport is inside UDP, and TCP may be the kernel's.
+    Testbed,
+}
+
 /// How a scenario is run on real hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestbedConfig {

@@ -121,8 +121,8 @@ impl Node {
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::String(text) => format!("the string {text:?}"),
-            Value::Integer(n) => format!("the number {n}"),
-            Value::Float(x) => format!("the number {x}"),
+            Value::Integer(n) => n.to_string(),
+            Value::Float(x) => x.to_string(),
             Value::Boolean(b) => format!("`{b}`"),
             Value::Datetime(text) => format!("the date {text}"),
             Value::Array(_) => "a list".into(),

@@ -1,6 +1,7 @@
-//! The kinds of values in a scenario: each reads what people write and refuses what has no sense.
+//! The types of values in a scenario: each reads what people write and refuses invalid values.
 
 use std::fmt::{self, Display};
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 use rackweave_core::frame;
@@ -47,6 +48,167 @@ impl Quantity for Span {
 pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
     let text = value.to_string();
     if text.parse() == Ok(value) { text } else { value.exact() }
+}
+
+impl From<Unit<Span>> for Span {
+    fn from(value: Unit<Self>) -> Self {
+        value.0
+    }
+}
+
+impl From<Unit<Rate>> for Option<Rate> {
+    fn from(value: Unit<Rate>) -> Self {
+        Some(value.0)
+    }
+}
+
+impl From<Unit<Bytes>> for Option<u64> {
+    fn from(value: Unit<Bytes>) -> Self {
+        Some(value.0.0)
+    }
+}
+
+impl From<Unit<Span>> for Option<Span> {
+    fn from(value: Unit<Span>) -> Self {
+        Some(value.0)
+    }
+}
+
+impl<T> From<AboveZero<T>> for Option<T> {
+    fn from(value: AboveZero<T>) -> Self {
+        Some(value.0)
+    }
+}
+
+/// A quantity above 0, with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AboveZero<T>(pub(crate) T);
+
+impl<'de, T: Quantity + Default> Deserialize<'de> for AboveZero<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match Unit::<T>::deserialize(from)?.0 {
+            zero if zero == T::default() => Err(D::Error::custom("must be above 0")),
+            value => Ok(Self(value)),
+        }
+    }
+}
+
+impl From<AboveZero<Self>> for Span {
+    fn from(value: AboveZero<Self>) -> Self {
+        value.0
+    }
+}
+
+/// A size that fits 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size32(pub(crate) u32);
+
+impl<'de> Deserialize<'de> for Size32 {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = Unit::<Bytes>::deserialize(from)?.0;
+        let size = u32::try_from(bytes.0).map(Self);
+        size.map_err(|_| D::Error::custom(format_args!("is too large: {bytes}")))
+    }
+}
+
+impl From<Size32> for u32 {
+    fn from(size: Size32) -> Self {
+        size.0
+    }
+}
+
+/// A whole number of at least `MIN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtLeast<const MIN: u32, T = u32>(pub(crate) T);
+
+impl<'de, const MIN: u32, T: TryFrom<u64>> Deserialize<'de> for AtLeast<MIN, T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Number<const MIN: u32, T>(PhantomData<T>);
+        impl<const MIN: u32, T: TryFrom<u64>> Visitor<'_> for Number<MIN, T> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number of at least {MIN}")
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<T, E> {
+                if n < u64::from(MIN) {
+                    return Err(E::custom(format_args!("must be at least {MIN}, not {n}")));
+                }
+                T::try_from(n).map_err(|_| E::custom(format_args!("is too large: {n}")))
+            }
+        }
+        from.deserialize_u64(Number::<MIN, T>(PhantomData)).map(Self)
+    }
+}
+
+impl<const MIN: u32> Serialize for AtLeast<MIN> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u32(self.0)
+    }
+}
+
+impl<const MIN: u32> From<AtLeast<MIN>> for u32 {
+    fn from(n: AtLeast<MIN>) -> Self {
+        n.0
+    }
+}
+
+/// A whole number of at most `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtMost<const MAX: u32>(pub(crate) u32);
+
+impl<'de, const MAX: u32> Deserialize<'de> for AtMost<MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match u32::deserialize(from)? {
+            n if n > MAX => Err(D::Error::custom(format_args!("must be at most {MAX}"))),
+            n => Ok(Self(n)),
+        }
+    }
+}
+
+impl<const MAX: u32> From<AtMost<MAX>> for u32 {
+    fn from(n: AtMost<MAX>) -> Self {
+        n.0
+    }
+}
+
+/// A priority on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Priority(u8);
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match u8::deserialize(from)? {
+            n if n > 7 => Err(D::Error::custom("is from 0 (lowest) to 7")),
+            n => Ok(Self(n)),
+        }
+    }
+}
+
+impl From<Priority> for u8 {
+    fn from(priority: Priority) -> Self {
+        priority.0
+    }
+}
+
+/// A number from 0 to `MAX`, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Thousandths<const MAX: u32>(u32);
+
+impl<'de, const MAX: u32> Deserialize<'de> for Thousandths<MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let x = f64::deserialize(from)?;
+        if (0.0..=f64::from(MAX)).contains(&x) {
+            Ok(Self((x * 1000.0).round() as u32))
+        } else {
+            Err(D::Error::custom(format_args!("must be from 0 to {MAX}, not {x}")))
+        }
+    }
+}
+
+impl<const MAX: u32> From<Thousandths<MAX>> for u32 {
+    fn from(x: Thousandths<MAX>) -> Self {
+        x.0
+    }
 }
 
 struct Text<T> {
@@ -103,6 +265,12 @@ fn read_limit(text: &str) -> Result<Limit, String> {
     Ok(Limit(Some(bytes.0)))
 }
 
+impl From<Limit> for u64 {
+    fn from(limit: Limit) -> Self {
+        limit.0.unwrap_or(Self::MAX)
+    }
+}
+
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let expected = "a size such as \"500 KB\" or \"65 packets\", or \"unlimited\"";
@@ -138,7 +306,7 @@ impl<'de> Deserialize<'de> for Share {
                 if x > 0.0 && x <= 1.0 {
                     Ok(Share(x))
                 } else {
-                    Err(E::custom(format_args!("{x} must be above 0 and at most 1")))
+                    Err(E::custom(format_args!("must be above 0 and at most 1, not {x}")))
                 }
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Share, E> {
@@ -168,10 +336,10 @@ impl<'de> Deserialize<'de> for Count {
         impl Visitor<'_> for Number {
             type Value = Count;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of at least 1, or \"unlimited\"")
+                f.write_str("a whole number of at least 1, or \"unlimited\"")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Count, E> {
-                if n == 0 { Err(E::custom("it must be at least 1")) } else { Ok(Count(Some(n))) }
+                if n == 0 { Err(E::custom("must be at least 1")) } else { Ok(Count(Some(n))) }
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Count, E> {
                 match text {
@@ -182,7 +350,7 @@ impl<'de> Deserialize<'de> for Count {
                 }
             }
         }
-        from.deserialize_any(Number)
+        from.deserialize_u64(Number)
     }
 }
 

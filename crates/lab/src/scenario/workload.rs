@@ -12,8 +12,8 @@ use rackweave_workload::{
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Problem;
 use super::application::{ApplicationKeys, Response, StreamName};
+use super::problem::Problem;
 use super::values::{Share, Unit};
 use crate::error::nearest;
 

@@ -5,22 +5,20 @@ use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_switch::config::{BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace};
+use rackweave_switch::system::SystemError;
 use rackweave_switch::{Fabric, FabricError};
 
-use rackweave_group::orca::label::LabelError;
-use rackweave_wire::orca::Key;
-
-use super::frame::Rules;
 use crate::Clock;
 use crate::endpoint::Network;
 
-/// A user-space switch: the whole fabric in one process.
+/// A user-space switch: the whole fabric in one process. Its switches run the programs of the group system `S`;
+/// `()` is none.
 #[derive(Clone, Debug)]
-pub struct SwitchConfig {
+pub struct SwitchConfig<S = ()> {
     /// Switches and links.
     pub fabric: FabricConfig,
-    /// What the switches do.
-    pub program: ProgramConfig,
+    /// The group system whose programs the switches run.
+    pub system: S,
     /// What goes wrong. Pauses and crashes of hosts are not the switch's business and are skipped.
     pub faults: Vec<Fault>,
     /// Everything random follows from it.
@@ -51,21 +49,6 @@ pub struct SwitchConfig {
     pub sample_every: Span,
 }
 
-/// What the switches do with packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ProgramConfig {
-    /// They forward them.
-    #[default]
-    Plain,
-    /// They know Orca's packets ([`rackweave_group::orca::switch`]), and forward all others.
-    Orca {
-        /// The controller's host: of others ToRs take no orders. `None`: they believe whoever says that it is the controller.
-        controller: Option<HostId>,
-        /// The key of all members, if they have one: without it ToRs understand no order of the controller.
-        key: Option<Key>,
-    },
-}
-
 /// How a host is joined to the fabric. All hosts of a fabric are joined in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edge {
@@ -86,13 +69,13 @@ pub enum Edge {
 }
 
 impl SwitchConfig {
-    /// With defaults for all that is not named.
+    /// Switches that only forward, with defaults for all that is not named.
     #[must_use]
     pub fn new(fabric: FabricConfig, edges: Vec<Edge>) -> Self {
         let loopback = ["127.0.0.0/8", "::1"].map(|text| text.parse::<Network>());
         Self {
             fabric,
-            program: ProgramConfig::Plain,
+            system: (),
             faults: Vec::new(),
             seed: 1,
             run: 0,
@@ -107,6 +90,34 @@ impl SwitchConfig {
             busy_poll: false,
             socket_buffer: 8 << 20,
             sample_every: Span::ZERO,
+        }
+    }
+}
+
+impl<S> SwitchConfig<S> {
+    /// The same with switches that run the programs of `system`.
+    #[must_use]
+    pub fn with_system<T>(self, system: T) -> SwitchConfig<T> {
+        self.map_system(|_| system)
+    }
+
+    pub(super) fn map_system<T>(self, system: impl FnOnce(S) -> T) -> SwitchConfig<T> {
+        SwitchConfig {
+            fabric: self.fabric,
+            system: system(self.system),
+            faults: self.faults,
+            seed: self.seed,
+            run: self.run,
+            clock: self.clock,
+            edges: self.edges,
+            learn_from: self.learn_from,
+            frames: self.frames,
+            nic_queue_bytes: self.nic_queue_bytes,
+            mtu: self.mtu,
+            batch_window: self.batch_window,
+            busy_poll: self.busy_poll,
+            socket_buffer: self.socket_buffer,
+            sample_every: self.sample_every,
         }
     }
 
@@ -129,25 +140,11 @@ impl SwitchConfig {
         if !(68..=super::frame::MAX_FRAME as u32 - 14).contains(&self.mtu) {
             return Err(SwitchError::Mtu(self.mtu));
         }
-        if let ProgramConfig::Orca { controller: Some(HostId(number)), .. } = self.program
-            && number >= hosts
-        {
-            return Err(SwitchError::NoController { number, hosts });
-        }
         let cables = fabric.core_links().len() as u32;
         for fault in &self.faults {
             check_fault(fault, hosts, cables)?;
         }
         Ok(fabric)
-    }
-
-    /// What frames are read by.
-    pub(super) fn rules(&self) -> Rules {
-        let (orca, key) = match &self.program {
-            ProgramConfig::Plain => (false, None),
-            ProgramConfig::Orca { key, .. } => (true, key.clone()),
-        };
-        Rules { hosts: self.fabric.topology.hosts(), mtu: self.mtu as usize, orca, key }
     }
 }
 
@@ -182,17 +179,9 @@ pub enum SwitchError {
     /// The fabric is impossible.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Orca's program is not possible on this fabric.
+    /// The system is impossible on this fabric.
     #[error(transparent)]
-    Label(#[from] LabelError),
-    /// The controller is nowhere.
-    #[error("the controller's host {number} does not exist: the fabric has {hosts} hosts")]
-    NoController {
-        /// Its number.
-        number: u32,
-        /// How many there are.
-        hosts: u32,
-    },
+    System(#[from] SystemError),
     /// Each host needs an edge.
     #[error("the fabric has {hosts} hosts, but {edges} edges are given")]
     Edges {

@@ -3,49 +3,55 @@
 use std::sync::Arc;
 
 use rackweave_core::{Packet, Port, Span, SwitchProgram, Time, Verdict};
-use rackweave_group::orca;
-use rackweave_group::orca::label::{LabelError, Layout};
 use rackweave_switch::config::Fault;
+use rackweave_switch::system::{System, SystemError, SystemProgram};
 use rackweave_switch::{Fabric, Net, NetConfig, net};
 
-use super::config::ProgramConfig;
 use super::frame::{Carried, Frames};
 
-/// The program of one of the fabric's switches.
-#[derive(Clone, Debug)]
-pub enum Program {
-    /// Forwarding alone.
-    Plain,
-    /// Orca's.
-    Orca(orca::switch::Program<Carried>),
-}
+/// A system's program in a switch that carries frames.
+#[derive(Debug)]
+pub struct FrameProgram<P>(P);
 
-impl SwitchProgram for Program {
-    type Header = Carried;
+impl<P: SystemProgram> SwitchProgram for FrameProgram<P> {
+    type Header = Carried<P::View>;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, port: Port, packet: &mut Packet<Carried>) -> Verdict {
-        match self {
-            Self::Plain => Verdict::Route,
-            Self::Orca(program) => program.handle_packet(now, port, packet),
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        port: Port,
+        packet: &mut Packet<Carried<P::View>>,
+    ) -> Verdict {
+        match packet.header.view() {
+            Some(view) => self.0.handle_packet(now, port, view, packet),
+            None => Verdict::Route,
         }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.poll_timeout()
     }
 }
 
 /// The fabric in virtual time: without sockets and without a clock. Its [`Net::bodies`] are the bytes of frames.
-pub type Core = Net<Program, Frames>;
+pub type Core<S = ()> = Net<FrameProgram<<S as System>::Program>, Frames<S>>;
 
-/// A frame that has reached its host; its slot is the caller's to release.
-pub type Departure = net::Departure<Carried>;
+/// A frame that has reached its host; the caller has to release its slot.
+pub type Departure<V> = net::Departure<Carried<V>>;
 
-/// What a [`Core`] is made of.
+/// The configuration of a [`Core`].
 #[derive(Clone, Debug)]
-pub struct CoreConfig {
-    /// The fabric.
+pub struct CoreConfig<S = ()> {
+    /// Switches and links.
     pub fabric: Fabric,
-    /// What goes wrong in it. Faults of hosts are of no meaning here.
+    /// Faults to inject. Those of hosts have no effect here.
     pub faults: Vec<Fault>,
-    /// Everything random follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
     /// Repetition.
     pub run: u64,
@@ -53,40 +59,27 @@ pub struct CoreConfig {
     pub frames: u32,
     /// Most bytes that wait for a host's own link.
     pub nic_queue_bytes: u64,
-    /// How often queues are looked at for a series; zero: never.
+    /// The interval at which queues are sampled; zero: never.
     pub sample_every: Span,
-    /// What its switches do.
-    pub program: ProgramConfig,
+    /// The group system whose programs the switches run.
+    pub system: Arc<S>,
 }
 
-impl CoreConfig {
+impl<S: System> CoreConfig<S> {
     /// An idle fabric at time 0.
     ///
     /// # Errors
-    /// If the program is not possible on this fabric.
-    pub fn build(self) -> Result<Core, LabelError> {
-        let Self { fabric, faults, seed, run, frames, nic_queue_bytes, sample_every, program } =
+    /// If the system is impossible on this fabric.
+    pub fn build(self) -> Result<Core<S>, SystemError> {
+        let Self { fabric, faults, seed, run, frames, nic_queue_bytes, sample_every, system } =
             self;
-        let mut programs = Vec::with_capacity(fabric.switches() as usize);
-        let mut frames = Frames::new(frames);
-        match program {
-            ProgramConfig::Plain => {
-                programs.extend((0..fabric.switches()).map(|_| Program::Plain));
-            }
-            ProgramConfig::Orca { controller, key } => {
-                let layout = Arc::new(Layout::new(&fabric)?);
-                for switch in 0..fabric.switches() {
-                    let program = orca::switch::Program::new(Arc::clone(&layout), &fabric, switch)?;
-                    programs.push(Program::Orca(match controller {
-                        Some(host) => program.with_controller(host),
-                        None => program,
-                    }));
-                }
-                frames = frames.with_key(key);
-            }
-        }
+        let mut programs = system.programs(&fabric)?;
+        assert_eq!(programs.len(), fabric.switches() as usize, "a program for each switch");
+        // Taken from the end: the last is the first.
+        programs.reverse();
         let config =
             NetConfig { fabric, faults, seed, run, nic_queue_bytes, sample_every, wakes: 0 };
-        Ok(Net::new(config, frames, |switch| programs[switch as usize].clone()))
+        let program = |_| FrameProgram(programs.pop().expect("as many as switches"));
+        Ok(Net::new(config, Frames::new(frames, system), program))
     }
 }

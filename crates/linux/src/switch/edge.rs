@@ -3,8 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rackweave_core::{DropReason, HostId, Packet, Time};
+use rackweave_switch::system::System;
 use smallvec::SmallVec;
 
 use super::config::{Edge, SwitchConfig, SwitchError};
@@ -48,10 +50,10 @@ struct InterfacePort {
 
 /// All hosts' sockets.
 #[derive(Debug)]
-pub(super) struct Edges {
+pub(super) struct Edges<S> {
     ports: Vec<Port>,
     learn_from: Vec<Network>,
-    rules: Rules,
+    rules: Rules<S>,
     datagrams: ReceiveBatch,
     frames: FrameBatch,
     /// Ports that have something to send.
@@ -78,8 +80,8 @@ impl Stamps {
     }
 }
 
-impl Edges {
-    pub(super) fn open(config: &SwitchConfig) -> Result<Self, SwitchError> {
+impl<S: System> Edges<S> {
+    pub(super) fn open(config: &SwitchConfig<Arc<S>>) -> Result<Self, SwitchError> {
         let mut ports = Vec::with_capacity(config.edges.len());
         for (number, edge) in config.edges.iter().enumerate() {
             ports.push(match edge {
@@ -104,7 +106,11 @@ impl Edges {
         Ok(Self {
             ports,
             learn_from: config.learn_from.clone(),
-            rules: config.rules(),
+            rules: Rules {
+                hosts: config.fabric.topology.hosts(),
+                mtu: config.mtu as usize,
+                system: Arc::clone(&config.system),
+            },
             datagrams: ReceiveBatch::default(),
             frames: FrameBatch::default(),
             touched: Vec::new(),
@@ -153,7 +159,7 @@ impl Edges {
         ready: &[u32],
         clock: Clock,
         now: Time,
-        core: &mut Core,
+        core: &mut Core<S>,
     ) -> Result<Time, SwitchError> {
         let stamps = Stamps { clock, now, to_monotonic: realtime_to_monotonic_ns() };
         let mut horizon = now;
@@ -175,7 +181,7 @@ impl Edges {
         &mut self,
         host: u32,
         stamps: &Stamps,
-        core: &mut Core,
+        core: &mut Core<S>,
     ) -> io::Result<Option<Time>> {
         let Port::Udp(port) = &mut self.ports[host as usize] else { return Ok(None) };
         let mut last = stamps.now;
@@ -217,7 +223,7 @@ impl Edges {
         &mut self,
         host: u32,
         stamps: &Stamps,
-        core: &mut Core,
+        core: &mut Core<S>,
     ) -> io::Result<Option<Time>> {
         let Port::Interface(port) = &mut self.ports[host as usize] else { return Ok(None) };
         let mut last = stamps.now;
@@ -245,7 +251,7 @@ impl Edges {
     }
 
     /// Sends what has reached its host. The times at which that was due are in [`Edges::due`] then.
-    pub(super) fn send(&mut self, core: &mut Core) -> Result<(), SwitchError> {
+    pub(super) fn send(&mut self, core: &mut Core<S>) -> Result<(), SwitchError> {
         self.due.clear();
         while let Some(Departure { due, host, packet }) = core.departure() {
             self.push(core, host, &packet);
@@ -275,7 +281,7 @@ impl Edges {
     }
 
     /// Puts a frame among those that go to a host.
-    fn push(&mut self, core: &mut Core, host: HostId, packet: &Packet<Carried>) {
+    fn push(&mut self, core: &mut Core<S>, host: HostId, packet: &Packet<Carried<S::View>>) {
         let slot = packet.header.slot;
         match &mut self.ports[host.0 as usize] {
             Port::Udp(port) => {
@@ -302,7 +308,7 @@ impl Edges {
     }
 
     /// Hands to the kernel what goes to a host. `true`: something is left.
-    fn flush(&mut self, host: u32, core: &mut Core) -> io::Result<bool> {
+    fn flush(&mut self, host: u32, core: &mut Core<S>) -> io::Result<bool> {
         match &mut self.ports[host as usize] {
             Port::Udp(port) => {
                 self.counters.send_refused += port.socket.send(&mut port.batch)?;
@@ -327,12 +333,12 @@ impl Edges {
 }
 
 /// Lets a frame into the fabric, or counts why not; its slot.
-fn let_in(
-    core: &mut Core,
+fn let_in<S: System>(
+    core: &mut Core<S>,
     counters: &mut Counters,
     at: Time,
     host: HostId,
-    read: Result<Packet<Carried>, Unfit>,
+    read: Result<Packet<Carried<S::View>>, Unfit>,
     bytes: &[u8],
 ) -> Option<u32> {
     let packet = match read {

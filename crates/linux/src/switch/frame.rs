@@ -1,12 +1,15 @@
 //! Frames: their bytes in slots, what the fabric needs to know of them, and how they look when they leave.
 
+use core::fmt;
+use std::sync::Arc;
+
 use rackweave_core::{Ecn, Header, HostId, Packet, Rng, Slice};
-use rackweave_group::orca::view::{View, Visible};
 use rackweave_switch::Bodies;
+use rackweave_switch::system::{Parsed, Protocol, System};
 use rackweave_wire::frame::{
     ETHERNET_HEADER, ip_address, mac_address, traffic_class, with_traffic_class,
 };
-use rackweave_wire::{Malformed, orca, overlay};
+use rackweave_wire::overlay;
 
 /// The longest frame that is carried.
 pub const MAX_FRAME: usize = 2048;
@@ -23,38 +26,32 @@ const PROTOCOL_UDP: u8 = 17;
 const FRAGMENT: u16 = 0x3fff;
 const OFFSET: u16 = 0x1fff;
 
-/// Where frames to Orca's group go (RFC 1112 section 6.4: the address's low 23 bits).
-const GROUP_MAC: [u8; 6] =
-    [0x01, 0x00, 0x5e, orca::GROUP[1] & 0x7f, orca::GROUP[2], orca::GROUP[3]];
-
 /// No path was named.
 const NO_PATH: u16 = u16::MAX;
 
-/// What goes through the fabric in place of a transport's header: where the frame's bytes are.
+/// The kind of frames that belong to no system: see [`Protocol::kind`].
+const NO_SYSTEM: u8 = 0;
+
+/// The header of a packet that is a frame: where its bytes are, and what a program sees of it (`V`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// Its slot.
+pub struct Carried<V> {
+    /// The slot of its bytes in [`Frames`].
     pub slot: u32,
-    /// Its bytes.
+    /// Bytes of the frame.
     len: u16,
     /// Where its IP and UDP headers end.
     body: u16,
-    /// How much of it is left without its payload.
+    /// Bytes that are left without its payload.
     header_end: u16,
     path: u16,
-    /// A packet of a transport of ours: may be trimmed, and its class says all that ours say.
+    /// A packet of one of our transports: it may be trimmed, and its traffic class has all fields of ours.
     overlay: bool,
-    /// What the switches' program sees of it.
-    view: View,
+    /// The protocol of the group system that it belongs to, or [`NO_SYSTEM`].
+    kind: u8,
+    view: Option<V>,
 }
 
-impl Visible for Carried {
-    fn view(&self) -> View {
-        self.view
-    }
-}
-
-impl Header for Carried {
+impl<V: Copy + fmt::Debug> Header for Carried<V> {
     fn payload(&self) -> Option<Slice> {
         None
     }
@@ -65,15 +62,31 @@ impl Header for Carried {
     }
 }
 
-impl Carried {
-    /// A frame of `len` bytes whose content is of no interest.
+impl<V: Copy> Carried<V> {
+    /// A frame of `len` bytes whose content does not matter to switches.
     #[must_use]
     pub const fn opaque(slot: u32, len: u16, path: Option<u16>) -> Self {
         let path = match path {
             Some(path) => path,
             None => NO_PATH,
         };
-        Self { slot, len, body: 0, header_end: len, path, overlay: false, view: View::Other }
+        Self {
+            slot,
+            len,
+            body: 0,
+            header_end: len,
+            path,
+            overlay: false,
+            kind: NO_SYSTEM,
+            view: None,
+        }
+    }
+
+    /// What the program of its system sees. `None`: it belongs to no system, or is damaged.
+    #[inline]
+    #[must_use]
+    pub const fn view(&self) -> Option<V> {
+        self.view
     }
 
     /// The same in another slot.
@@ -81,16 +94,15 @@ impl Carried {
         Self { slot, ..self }
     }
 
-    /// Where its Orca packet begins, if it is one.
-    const fn orca_at(&self) -> Option<usize> {
-        match (self.view, self.body) {
-            (View::Other, _) => None,
-            (_, 0) => Some(overlay::BYTES as usize),
-            (_, body) => Some(body as usize + UDP),
+    /// Where the system's packet begins.
+    const fn system_at(&self) -> usize {
+        match self.body {
+            0 => overlay::BYTES as usize,
+            body => body as usize + UDP,
         }
     }
 
-    /// Its bytes that still travel.
+    /// The number of its bytes that still travel.
     const fn travels(&self, trimmed: bool) -> usize {
         (if trimmed { self.header_end } else { self.len }) as usize
     }
@@ -113,26 +125,20 @@ pub(super) enum Unfit {
 
 /// Slots for the bytes of frames, made as they are needed, up to a limit.
 #[derive(Debug)]
-pub struct Frames {
-    /// With which Orca's control packets are checked.
-    key: Option<orca::Key>,
+pub struct Frames<S> {
+    /// Reads damaged packets once more.
+    system: Arc<S>,
     chunks: Vec<Box<[u8]>>,
     free: Vec<u32>,
     made: u32,
     limit: u32,
 }
 
-impl Frames {
+impl<S> Frames<S> {
     /// No frame yet, and never more than `limit`.
     #[must_use]
-    pub const fn new(limit: u32) -> Self {
-        Self { key: None, chunks: Vec::new(), free: Vec::new(), made: 0, limit }
-    }
-
-    /// The same, where Orca's packets have this key.
-    #[must_use]
-    pub(super) fn with_key(self, key: Option<orca::Key>) -> Self {
-        Self { key, ..self }
+    pub const fn new(limit: u32, system: Arc<S>) -> Self {
+        Self { system, chunks: Vec::new(), free: Vec::new(), made: 0, limit }
     }
 
     /// A free slot.
@@ -182,13 +188,13 @@ impl Frames {
     }
 }
 
-impl Bodies<Carried> for Frames {
-    fn release(&mut self, packet: &Packet<Carried>) {
+impl<S: System> Bodies<Carried<S::View>> for Frames<S> {
+    fn release(&mut self, packet: &Packet<Carried<S::View>>) {
         self.release(packet.header.slot);
     }
 
     /// Keeps the bytes once more.
-    fn copy(&mut self, packet: &Packet<Carried>) -> Option<Carried> {
+    fn copy(&mut self, packet: &Packet<Carried<S::View>>) -> Option<Carried<S::View>> {
         let of = packet.header;
         let mut bytes = [0; MAX_FRAME];
         let len = usize::from(of.len);
@@ -198,7 +204,7 @@ impl Bodies<Carried> for Frames {
 
     /// Flips bits of a frame behind its IP and UDP headers. One to three in a packet of ours, whose check finds
     /// every such damage; one in others: the Internet checksum misses some pairs.
-    fn damage(&mut self, packet: &mut Packet<Carried>, rng: &mut Rng) -> bool {
+    fn damage(&mut self, packet: &mut Packet<Carried<S::View>>, rng: &mut Rng) -> bool {
         let carried = packet.header;
         let (from, to) = (usize::from(carried.body), carried.travels(packet.is_trimmed()));
         let Some(bits) = to.checked_sub(from).filter(|bytes| *bytes > 0).map(|bytes| bytes * 8)
@@ -216,63 +222,51 @@ impl Bodies<Carried> for Frames {
                 flipped[n] = Some(bit);
             }
         }
-        if let Some(at) = carried.orca_at() {
-            // Switches go by what is left of it.
-            let orca = &self.get(carried.slot)[at..to];
-            let view = look(orca, self.key.as_ref()).map_or(View::Control, |(view, _)| view);
-            packet.header.view = view;
+        if carried.kind != NO_SYSTEM {
+            // Programs see what is left of it.
+            let bytes = &self.get(carried.slot)[carried.system_at()..to];
+            packet.header.view = self.system.parse(carried.kind, bytes).map(|parsed| parsed.view);
         }
         true
     }
 }
 
-/// What frames are read by.
+/// What incoming frames are checked against.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct Rules<S> {
     /// Number of hosts.
     pub(super) hosts: u32,
     /// The largest IP packet.
     pub(super) mtu: usize,
-    /// The switches know Orca.
-    pub(super) orca: bool,
-    /// With which Orca's control packets are checked.
-    pub(super) key: Option<orca::Key>,
+    /// The system whose packets are recognised.
+    pub(super) system: Arc<S>,
 }
 
-impl Rules {
-    /// Whether something can be sent there.
-    fn leads_to(&self, dst: HostId) -> bool {
-        dst.0 < self.hosts || self.orca && (dst == orca::TO_GROUP || dst == orca::TO_AGENT)
+impl<S: System> Rules<S> {
+    /// Whether the fabric can deliver to this destination.
+    fn has_route(&self, dst: HostId) -> bool {
+        dst.0 < self.hosts || self.system.resolves(dst)
+    }
+
+    /// The destination that an IPv4 multicast address stands for.
+    fn group(&self, address: &[u8]) -> Option<HostId> {
+        let mut groups = self.system.protocols().filter_map(|protocol| protocol.group);
+        groups.find(|(group, _)| group == address).map(|(_, dst)| dst)
+    }
+
+    /// The first of the system's protocols that `wanted` accepts.
+    fn protocol(&self, wanted: impl Fn(&Protocol) -> bool) -> Option<Protocol> {
+        self.system.protocols().find(wanted)
     }
 }
 
-/// What a switch sees of an Orca packet; of a control packet also who says it and to whom.
-fn look(
-    bytes: &[u8],
-    key: Option<&orca::Key>,
-) -> Result<(View, Option<(HostId, HostId)>), Malformed> {
-    let orca::Glance { header, verified, .. } = orca::glance(bytes, key)?;
-    let view = match header.view() {
-        // What is not proven is only passed on.
-        View::SetActive { .. } | View::Sync { .. } | View::Ping { .. } if !verified => {
-            View::Control
-        }
-        view => view,
-    };
-    let who = match header {
-        orca::Header::Control(control) => Some((control.from, control.to)),
-        orca::Header::Data(_) => None,
-    };
-    Ok((view, who))
-}
-
 /// Reads a datagram that came from a host's socket. The packet's slot is not set yet.
-pub(super) fn read_datagram(
+pub(super) fn read_datagram<S: System>(
     bytes: &[u8],
     class: u8,
     from: HostId,
-    rules: &Rules,
-) -> Result<Packet<Carried>, Unfit> {
+    rules: &Rules<S>,
+) -> Result<Packet<Carried<S::View>>, Unfit> {
     if bytes.len() > MAX_FRAME {
         return Err(Unfit::Oversized);
     }
@@ -282,28 +276,31 @@ pub(super) fn read_datagram(
         return Err(Unfit::Foreign);
     }
     let l3_bytes = (IP + UDP + bytes.len()) as u32;
-    if envelope.kind != overlay::Kind::Orca {
+    let overlay::Kind::Group(kind) = envelope.kind else {
         return of_overlay(&glance, class, bytes.len(), 0, l3_bytes, rules.hosts);
-    }
+    };
     let mut carried = Carried::opaque(0, bytes.len() as u16, None);
-    if rules.orca {
-        let (view, who) = look(&bytes[overlay::BYTES as usize..], rules.key.as_ref())
-            .map_err(|_| Unfit::Malformed)?;
-        match who {
-            Some((says, _)) if says != from => return Err(Unfit::Foreign),
-            Some((_, to)) if to != envelope.dst => return Err(Unfit::Malformed),
-            _ => carried.view = view,
+    let mut ports = (0, 0);
+    if let Some(protocol) = rules.protocol(|protocol| protocol.kind == kind) {
+        let parsed = rules.system.parse(kind, &bytes[overlay::BYTES as usize..]);
+        let Parsed { view, addresses } = parsed.ok_or(Unfit::Malformed)?;
+        match addresses {
+            Some((src, _)) if src != from => return Err(Unfit::Foreign),
+            Some((_, dst)) if dst != envelope.dst => return Err(Unfit::Malformed),
+            _ => (carried.kind, carried.view) = (kind, Some(view)),
         }
+        ports = (protocol.port, protocol.port);
     }
-    if !rules.leads_to(envelope.dst) {
+    if !rules.has_route(envelope.dst) {
         return Err(Unfit::NoRoute);
     }
     let packet = Packet::new(from, envelope.dst, l3_bytes, carried);
-    Ok(of_class(packet.with_ports(orca::PORT, orca::PORT), class))
+    Ok(of_class(packet.with_ports(ports.0, ports.1), class))
 }
 
-/// What the class of a packet says that is not one of our transports': only the priority and the ECN bits mean what ours do.
-fn of_class(packet: Packet<Carried>, class: u8) -> Packet<Carried> {
+/// Applies the traffic class of a packet that is not one of our transports': of its fields only the priority and the ECN
+/// bits have the meaning that ours have.
+fn of_class<V: Copy + fmt::Debug>(packet: Packet<Carried<V>>, class: u8) -> Packet<Carried<V>> {
     let ecn = match class & 3 {
         0 => Ecn::NotCapable,
         3 => Ecn::Marked,
@@ -313,14 +310,14 @@ fn of_class(packet: Packet<Carried>, class: u8) -> Packet<Carried> {
 }
 
 /// A packet of one of our transports, which begins at `body` of the frame.
-fn of_overlay(
+fn of_overlay<V: Copy + fmt::Debug>(
     glance: &overlay::Glance,
     class: u8,
     len: usize,
     body: usize,
     l3_bytes: u32,
     hosts: u32,
-) -> Result<Packet<Carried>, Unfit> {
+) -> Result<Packet<Carried<V>>, Unfit> {
     let envelope = glance.envelope;
     if envelope.dst.0 >= hosts {
         return Err(Unfit::NoRoute);
@@ -332,7 +329,8 @@ fn of_overlay(
         header_end: (body + glance.header_end) as u16,
         path: glance.path.unwrap_or(NO_PATH),
         overlay: true,
-        view: View::Other,
+        kind: NO_SYSTEM,
+        view: None,
     };
     let packet = Packet::new(envelope.src, envelope.dst, l3_bytes, carried)
         .with_ports(glance.ports.source, glance.ports.destination);
@@ -342,9 +340,9 @@ fn of_overlay(
 }
 
 /// Writes into a datagram what became of it in the fabric on its way to a host: its traffic class, and its bytes.
-pub(super) fn finish_datagram<'a>(
-    frames: &'a mut Frames,
-    packet: &Packet<Carried>,
+pub(super) fn finish_datagram<'a, S: System>(
+    frames: &'a mut Frames<S>,
+    packet: &Packet<Carried<S::View>>,
     host: HostId,
 ) -> (u8, &'a [u8]) {
     let len = packet.header.travels(packet.is_trimmed());
@@ -352,25 +350,23 @@ pub(super) fn finish_datagram<'a>(
     if packet.is_turned_back() {
         overlay::turn_back(bytes);
     }
-    if is_copy_for(packet, host) {
-        overlay::readdress_orca(bytes, host);
+    if packet.header.kind != NO_SYSTEM
+        && let Ok(envelope) = overlay::decode_group(bytes)
+        && envelope.dst != host
+        && ip_address(envelope.dst).is_some()
+    {
+        // A copy for another host than the one it was sent to, or redirected.
+        overlay::readdress_group(bytes, host);
     }
     (traffic_class(packet), bytes)
 }
 
-/// Whether this is an Orca packet to another host, of which a switch has made a copy for this one (the controller's words
-/// to all agents of a rack).
-fn is_copy_for(packet: &Packet<Carried>, host: HostId) -> bool {
-    let to_one = ip_address(packet.dst).is_some();
-    packet.header.view != View::Other && to_one && packet.dst != host
-}
-
 /// Reads an Ethernet frame that came from a host's interface. The packet's slot is not set yet.
-pub(super) fn read_frame(
+pub(super) fn read_frame<S: System>(
     bytes: &[u8],
     from: HostId,
-    rules: &Rules,
-) -> Result<Packet<Carried>, Unfit> {
+    rules: &Rules<S>,
+) -> Result<Packet<Carried<S::View>>, Unfit> {
     if bytes.len() < ETHERNET || bytes[12..14] != ETHERTYPE_IPV4 {
         return Err(Unfit::Ignored);
     }
@@ -389,15 +385,14 @@ pub(super) fn read_frame(
     }
     let host = |at: usize| match ip[at..at + 4] {
         [10, x, y, z] => Some(HostId(u32::from_be_bytes([0, x, y, z]))),
-        ref address if rules.orca && *address == orca::GROUP => Some(orca::TO_GROUP),
-        _ => None,
+        ref address => rules.group(address),
     };
     if ip_address(from).is_none_or(|address| ip[12..16] != address) {
         // What is not sent to a host either is a greeting of the kernel's: multicast, broadcast.
         return Err(if host(16).is_some() { Unfit::Foreign } else { Unfit::Ignored });
     }
     let Some(dst) = host(16) else { return Err(Unfit::Ignored) };
-    if !rules.leads_to(dst) {
+    if !rules.has_route(dst) {
         return Err(Unfit::NoRoute);
     }
     let (class, protocol) = (ip[1], ip[9]);
@@ -427,49 +422,56 @@ pub(super) fn read_frame(
     let carried = Carried { body, ..Carried::opaque(0, len, None) };
     let packet = Packet::new(from, dst, (bytes.len() - ETHERNET) as u32, carried);
     let mut packet = of_class(packet.with_ports(ports.0, ports.1), class);
-    if rules.orca && whole && protocol == PROTOCOL_UDP && ports.1 == orca::PORT {
-        see_orca(&mut packet, &l4[UDP.min(l4.len())..], from, rules)?;
-    } else if dst == orca::TO_GROUP {
+    let known = rules.protocol(|known| known.port == ports.1);
+    if let Some(known) = known.filter(|_| whole && protocol == PROTOCOL_UDP) {
+        read_system(&mut packet, &l4[UDP.min(l4.len())..], from, known, rules)?;
+    } else if dst.0 >= rules.hosts {
+        // To a system's group, but none of its packets.
         return Err(Unfit::Ignored);
     }
     Ok(packet)
 }
 
-/// What a switch sees of a UDP datagram at Orca's port.
-fn see_orca(
-    packet: &mut Packet<Carried>,
+/// Reads a UDP datagram at the port of a system.
+fn read_system<S: System>(
+    packet: &mut Packet<Carried<S::View>>,
     bytes: &[u8],
     from: HostId,
-    rules: &Rules,
+    protocol: Protocol,
+    rules: &Rules<S>,
 ) -> Result<(), Unfit> {
-    let (view, who) = match look(bytes, rules.key.as_ref()) {
-        Ok(seen) => seen,
-        Err(_) if packet.dst == orca::TO_GROUP => return Err(Unfit::Malformed),
-        // Somebody else's at the same port.
-        Err(_) => return Ok(()),
+    let group = protocol.group.map(|(_, dst)| dst);
+    let to_group = group == Some(packet.dst);
+    let Some(Parsed { view, addresses }) = rules.system.parse(protocol.kind, bytes) else {
+        // Another application may use the same port between hosts, but not the group.
+        return if to_group { Err(Unfit::Malformed) } else { Ok(()) };
     };
-    if let Some((says, to)) = who {
-        if says != from {
+    if let Some((src, dst)) = addresses {
+        if src != from {
             return Err(Unfit::Foreign);
         }
-        if packet.dst == orca::TO_GROUP {
-            packet.dst = to;
+        if to_group {
+            packet.dst = dst;
         }
-        if packet.dst != to || !rules.leads_to(to) {
+        if packet.dst != dst || !rules.has_route(dst) {
             return Err(Unfit::Malformed);
         }
     }
-    packet.header.view = view;
+    (packet.header.kind, packet.header.view) = (protocol.kind, Some(view));
     Ok(())
 }
 
 /// Writes into an Ethernet frame what became of it in the fabric on its way to a host; how many of its bytes travel.
-pub(super) fn finish_frame(frames: &mut Frames, packet: &Packet<Carried>, host: HostId) -> usize {
+pub(super) fn finish_frame<S: System>(
+    frames: &mut Frames<S>,
+    packet: &Packet<Carried<S::View>>,
+    host: HostId,
+) -> usize {
     let carried = packet.header;
     let len = carried.travels(packet.is_trimmed());
     let frame = &mut frames.get_mut(carried.slot)[..len];
-    let to_all = frame[ETHERNET + 16..ETHERNET + 20] == orca::GROUP;
-    frame[..6].copy_from_slice(&if to_all { GROUP_MAC } else { mac_address(host) });
+    let group = multicast_mac(&frame[ETHERNET + 16..ETHERNET + 20]);
+    frame[..6].copy_from_slice(&group.unwrap_or_else(|| mac_address(host)));
     frame[6..12].copy_from_slice(&mac_address(packet.src));
     let ip = &mut frame[ETHERNET..];
     let first = ip[0];
@@ -480,13 +482,15 @@ pub(super) fn finish_frame(frames: &mut Frames, packet: &Packet<Carried>, host: 
         false => ip[1],
     };
     replace_word(ip, 0, [first, class], 10);
-    if !to_all
-        && is_copy_for(packet, host)
-        && let Some([a, b, c, d]) = ip_address(host)
+    if carried.kind != NO_SYSTEM
+        && group.is_none()
+        && let Some(address) = ip_address(host)
+        && ip[16..20] != address
     {
-        replace_word(ip, 16, [a, b], 10);
-        replace_word(ip, 18, [c, d], 10);
-        // Orca has checks of its own; 0 is "none".
+        // A copy for another host than the one it was sent to, or redirected.
+        replace_word(ip, 16, [address[0], address[1]], 10);
+        replace_word(ip, 18, [address[2], address[3]], 10);
+        // Packets of systems have checks of their own; 0 is "none".
         let udp = usize::from(carried.body) - ETHERNET;
         ip[udp + 6..udp + 8].fill(0);
     }
@@ -535,6 +539,14 @@ pub(super) fn finish_checksum(frame: &mut [u8]) {
         check => check,
     };
     ip[header + at..header + at + 2].copy_from_slice(&check.to_be_bytes());
+}
+
+/// The MAC address of an IPv4 multicast group: its low 23 bits (RFC 1112 section 6.4). `None`: not a group's address.
+fn multicast_mac(address: &[u8]) -> Option<[u8; 6]> {
+    match *address {
+        [224..=239, b, c, d] => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),
+        _ => None,
+    }
 }
 
 /// Exchanges two neighbours of `len` bytes.

@@ -19,6 +19,8 @@ mod frame;
 mod orca_tests;
 mod stats;
 #[cfg(test)]
+mod system_tests;
+#[cfg(test)]
 mod tests;
 
 use std::mem::MaybeUninit;
@@ -26,15 +28,16 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rackweave_core::{Span, Time};
+use rackweave_switch::system::System;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-pub use self::config::{Edge, ProgramConfig, SwitchConfig, SwitchError};
-pub use self::core::{Core, CoreConfig, Departure, Program};
+pub use self::config::{Edge, SwitchConfig, SwitchError};
+pub use self::core::{Core, CoreConfig, Departure, FrameProgram};
 pub use self::frame::{Carried, Frames, MAX_FRAME};
 pub use self::stats::{Counters, Lateness, Report};
 pub use rackweave_switch::net::{LinkStats, QueueSample};
@@ -53,10 +56,12 @@ const EVENTS: usize = 64;
 const TRY_AGAIN: Span = Span::from_us(200);
 
 /// The user-space switch. Nothing blocks but [`Switch::wait`] and [`Switch::run`].
+///
+/// Its switches run the programs of the group system `S`; `()` is none.
 #[derive(Debug)]
-pub struct Switch {
-    core: Core,
-    edges: Edges,
+pub struct Switch<S: System = ()> {
+    core: Core<S>,
+    edges: Edges<S>,
     epoll: OwnedFd,
     /// Readable sockets, by their hosts.
     ready: Vec<u32>,
@@ -102,13 +107,14 @@ impl Control {
     }
 }
 
-impl Switch {
+impl<S: System> Switch<S> {
     /// Opens all sockets.
     ///
     /// # Errors
     /// If the configuration has no sense, or a socket can't be had.
-    pub fn new(config: SwitchConfig) -> Result<Self, SwitchError> {
+    pub fn new(config: SwitchConfig<S>) -> Result<Self, SwitchError> {
         let fabric = config.check()?;
+        let config = config.map_system(Arc::new);
         let edges = Edges::open(&config)?;
         let wait = |error: Errno| SwitchError::Wait(error.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wait)?;
@@ -124,7 +130,7 @@ impl Switch {
             frames: config.frames,
             nic_queue_bytes: config.nic_queue_bytes,
             sample_every: config.sample_every,
-            program: config.program,
+            system: config.system,
         }
         .build()?;
         Ok(Self {
@@ -283,7 +289,7 @@ impl Switch {
     }
 }
 
-impl AsFd for Switch {
+impl<S: System> AsFd for Switch<S> {
     /// Readable when [`Switch::turn`] has something to read.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

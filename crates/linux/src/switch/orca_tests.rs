@@ -1,6 +1,10 @@
 //! Orca's packets through the fabric, without sockets.
 
+use std::sync::Arc;
+
 use rackweave_core::{HostId, Packet, Rate, Span, Time};
+use rackweave_group::orca::system::Orca;
+use rackweave_group::orca::view::View;
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
@@ -11,11 +15,12 @@ use rackweave_wire::orca::{
 };
 use rackweave_wire::overlay;
 
-use super::config::ProgramConfig;
-use super::core::{Core, CoreConfig, Departure};
+use super::core::{CoreConfig, Departure};
 use super::frame::{
     Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
 };
+
+type Core = super::Core<Orca>;
 
 const LATER: Time = Time(Span::from_secs(10).0);
 const HOSTS: u32 = 5;
@@ -52,13 +57,17 @@ fn core(key: Option<&Key>, faults: Vec<Fault>) -> Core {
         frames: 1000,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
-        program: ProgramConfig::Orca { controller: Some(BOSS), key: key.cloned() },
+        system: system(key),
     };
     config.build().unwrap()
 }
 
-fn rules(key: Option<&Key>) -> Rules {
-    Rules { hosts: HOSTS, mtu: 1500, orca: true, key: key.cloned() }
+fn system(key: Option<&Key>) -> Arc<Orca> {
+    Arc::new(Orca { controller: Some(BOSS), key: key.cloned() })
+}
+
+fn rules(key: Option<&Key>) -> Rules<Orca> {
+    Rules { hosts: HOSTS, mtu: 1500, system: system(key) }
 }
 
 const PAYLOAD: &[u8] = b"bytes of a stream";
@@ -97,7 +106,7 @@ const fn to(header: &Header) -> HostId {
 
 fn datagram(from: HostId, to: HostId, orca: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    overlay::encode_orca(from, to, orca.len() as u16, &mut bytes);
+    overlay::encode_group(orca::KIND, from, to, orca.len() as u16, &mut bytes);
     bytes.extend_from_slice(orca);
     bytes
 }
@@ -155,7 +164,7 @@ fn send(
     got
 }
 
-fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried>) {
+fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried<View>>) {
     let slot = core.bodies().insert(bytes).unwrap();
     core.arrive(core.now(), from, packet.map(|carried| carried.at(slot)));
     core.run(Time(core.now().0 + Span::from_ms(1).0));
@@ -209,7 +218,7 @@ fn labels_are_followed_and_the_active_agent_is_known() {
                 assert_eq!(bytes[30..34], GROUP);
                 assert_eq!((sum(&bytes[14..34]), bytes[40]), (0xffff, 0xab));
             } else {
-                assert_eq!(overlay::decode_orca(bytes).unwrap().dst, TO_GROUP);
+                assert_eq!(overlay::decode_group(bytes).unwrap().dst, TO_GROUP);
             }
         }
         assert_eq!(core.counters().copied, 2);
@@ -241,7 +250,7 @@ fn the_controllers_words_to_a_rack_are_addressed_to_each_host() {
         assert!(got.len() >= 4, "{:?}", hosts(&got));
         for (host, bytes) in &got {
             if !by_frames {
-                assert_eq!(overlay::decode_orca(bytes).unwrap().dst, HostId(*host));
+                assert_eq!(overlay::decode_group(bytes).unwrap().dst, HostId(*host));
                 continue;
             }
             assert_eq!(bytes[..6], [2, 0, 0, 0, 0, *host as u8]);
@@ -300,7 +309,7 @@ fn who_says_what_to_whom_must_agree() {
     let orca = orca_bytes(&rack, None);
     let wrong_port = ethernet(me, TO_GROUP, PORT + 1, &orca);
     assert_eq!(read_frame(&wrong_port, me, &rules).err(), Some(Unfit::Ignored));
-    let plain = Rules { orca: false, ..rules.clone() };
+    let plain = Rules { hosts: HOSTS, mtu: 1500, system: Arc::new(()) };
     let frame = ethernet(me, TO_GROUP, PORT, &orca);
     assert_eq!(read_frame(&frame, me, &plain).err(), Some(Unfit::Ignored));
     let to_group = datagram(me, TO_GROUP, &orca);
@@ -347,7 +356,7 @@ fn damaged_packets_go_on_and_no_slot_is_lost() {
             for (_, bytes) in departures(&mut core, by_frames) {
                 let same = match by_frames {
                     true => bytes[42..] == orca,
-                    false => overlay::decode_orca(&bytes).is_ok() && bytes[32..] == orca,
+                    false => overlay::decode_group(&bytes).is_ok() && bytes[32..] == orca,
                 };
                 if same { whole += 1 } else { damaged += 1 }
             }

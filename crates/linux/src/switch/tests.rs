@@ -1,18 +1,22 @@
 //! Frames with given times through the fabric, without sockets.
 
+use std::sync::Arc;
+
 use rackweave_core::{DropReason, Ecn, HostId, Packet, Rate, Span, Time, frame};
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
     TrimConfig,
 };
+use rackweave_switch::system::Never;
 use rackweave_wire::overlay;
 
-use super::config::ProgramConfig;
-use super::core::{Core, CoreConfig, Departure};
+use super::core::{CoreConfig, Departure};
 use super::frame::{
     Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
 };
+
+type Core = super::Core<()>;
 
 const LINK: Rate = Rate(100_000_000);
 const FULL: u64 = 1538;
@@ -51,23 +55,23 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
         frames: 10_000,
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
-        program: ProgramConfig::Plain,
+        system: Arc::new(()),
     }
     .build()
     .unwrap()
 }
 
 /// Rules of switches without a program.
-const fn plain(hosts: u32) -> Rules {
-    Rules { hosts, mtu: 1500, orca: false, key: None }
+fn plain(hosts: u32) -> Rules<()> {
+    Rules { hosts, mtu: 1500, system: Arc::new(()) }
 }
 
-fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried> {
+fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried<Never>> {
     let slot = core.bodies().insert(&[tag]).unwrap();
     Packet::new(HostId(src), HostId(dst), frame::MTU, Carried::opaque(slot, 1, None))
 }
 
-fn departures(core: &mut Core, until: Time) -> Vec<(u64, u8, Departure)> {
+fn departures(core: &mut Core, until: Time) -> Vec<(u64, u8, Departure<Never>)> {
     core.run(until);
     let mut all = Vec::new();
     while let Some(departure) = core.departure() {
@@ -376,7 +380,7 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
         frames: 50,
         nic_queue_bytes: 10 * FULL,
         sample_every: Span::ZERO,
-        program: ProgramConfig::Plain,
+        system: Arc::new(()),
     }
     .build()
     .unwrap();

@@ -85,6 +85,11 @@ impl SendBatch {
         self.datagrams.push(Outgoing { to, traffic_class, front, payload, bytes });
     }
 
+    /// Orders what waits by its address, so that runs to one address leave as trains. The order to each address stays.
+    pub fn group(&mut self) {
+        self.datagrams[self.done..].sort_by_key(|datagram| (datagram.to, datagram.traffic_class));
+    }
+
     /// How many wait.
     #[must_use]
     pub fn len(&self) -> usize {

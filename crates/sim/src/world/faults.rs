@@ -148,7 +148,6 @@ impl<T: Transport> World<'_, T> {
 
     /// Throws away all packets that wait for a link.
     fn drop_queue(&mut self, link: u32) {
-        use rackweave_core::Queue as _;
         loop {
             let queue = &mut self.links[link as usize].queue;
             let before = queue.bytes();

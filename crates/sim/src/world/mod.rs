@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::{
-    Admission, DropReason, Fifo, HostId, PacketRef, Pool, Queue as _, Rng, Span, Time, Transport,
+    Admission, DropReason, Fifo, HostId, PacketRef, Pool, Rng, Span, Time, Transport,
 };
 use rackweave_switch::{Forwarder, PortQueue, SharedBuffer};
 use rackweave_workload::Generator;

@@ -1,8 +1,6 @@
 //! What happens to a packet at a switch and before a link.
 
-use rackweave_core::{
-    Admission, DropReason, PacketRef, Port, Queue as _, SwitchProgram, Time, Verdict,
-};
+use rackweave_core::{Admission, DropReason, PacketRef, Port, SwitchProgram, Time, Verdict};
 
 use super::{Bodies, Happening, Net};
 use crate::fabric::{Node, serialisation};

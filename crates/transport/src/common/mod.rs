@@ -3,20 +3,25 @@
 
 #[cfg(test)]
 pub(crate) mod chaos;
+mod driven;
 mod exchanges;
 mod finished;
 mod heap;
 mod list;
+mod parameters;
 #[cfg(test)]
 pub(crate) mod stream_chaos;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
 
+pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
+pub(crate) use parameters::shared_parameters;
+pub(crate) use parameters::{Parameters, Shared};
 
 /// The client's port in all packets; with [`SERVER_PORT`], what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;
@@ -26,7 +31,7 @@ pub(crate) const SERVER_PORT: u16 = 99;
 /// Where the repetitions of one message scatter: what a thousand senders have lost together they
 /// must not repeat together (ours).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scatter(u64);
+pub struct Scatter(u64);
 
 impl Scatter {
     /// Of this host's message.

@@ -1,7 +1,9 @@
 //! NDP's parameters.
 
-use rackweave_core::{Framing, Rate, Span};
+use rackweave_core::{Rate, Span};
 use thiserror::Error;
+
+use crate::common::shared_parameters;
 
 /// Most paths that a sender can choose among: those of a fat-tree of 128-port switches.
 pub const MAX_PATHS: u16 = 4096;
@@ -140,30 +142,12 @@ impl Config {
     /// # Errors
     /// See [`InvalidConfig`].
     pub fn check(&self) -> Result<(), InvalidConfig> {
-        for (name, positive) in [
+        self.check_shared(&[
             ("link", self.link.0 > 0),
-            ("max_payload", self.max_payload > 0),
             ("initial_window", self.initial_window > 0),
             ("min_rto", self.min_rto > Span::ZERO),
             ("max_stalls", self.max_stalls > 0),
-            ("max_message_bytes", self.max_message_bytes > 0),
-            ("max_exchanges", self.max_exchanges > 0),
-            ("max_finished", self.max_finished > 0),
-            ("max_control", self.max_control > 0),
-            ("max_gaps", self.max_gaps > 0),
-        ] {
-            if !positive {
-                return Err(InvalidConfig::Zero(name));
-            }
-        }
-        let longest = self.max_payload.saturating_add(self.header_bytes).max(self.control_bytes);
-        if longest > 65_000 {
-            return Err(InvalidConfig::TooLong(longest));
-        }
-        let priority = self.data_priority.max(self.control_priority);
-        if priority > 7 {
-            return Err(InvalidConfig::Priority(priority));
-        }
+        ])?;
         if self.paths > MAX_PATHS {
             return Err(InvalidConfig::Paths(self.paths));
         }
@@ -176,20 +160,7 @@ impl Config {
         if self.patience <= self.max_rto {
             return Err(InvalidConfig::Patience);
         }
-        if self.finished_for <= self.patience {
-            return Err(InvalidConfig::FinishedFor(self.patience));
-        }
         Ok(())
-    }
-
-    /// How messages are cut.
-    #[must_use]
-    pub const fn framing(&self) -> Framing {
-        Framing {
-            max_payload: self.max_payload,
-            header_bytes: self.header_bytes,
-            spray_above_bytes: if self.spray { 0 } else { u32::MAX },
-        }
     }
 
     /// The time between two pulls (facts 4: the time of a full packet / 0.99).
@@ -198,12 +169,9 @@ impl Config {
             self.link.span_of(u64::from(self.framing().packet_wire_bytes(self.max_payload)));
         Span(packet.0 * 100 / u64::from(self.pull_percent.clamp(1, 100)))
     }
-
-    /// Packets of a message of so many bytes.
-    pub(super) const fn packets(&self, bytes: u32) -> u32 {
-        bytes.div_ceil(self.max_payload)
-    }
 }
+
+shared_parameters!(Config, ask_interval: max_rto, priorities: [data_priority, control_priority]);
 
 #[cfg(test)]
 mod tests {

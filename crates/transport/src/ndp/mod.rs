@@ -39,291 +39,176 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use rackweave_core::rng::mix;
-use rackweave_core::{
-    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Span,
-    Submit, Time, Transport,
-};
+use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use crate::common::{CLIENT_PORT, Exchanges, Heap, Limits, List, SERVER_PORT, Scatter, State};
+use crate::common::{Driven, List, Scatter, Scheme};
 pub use config::{Config, InvalidConfig, MAX_PATHS};
 use paths::Paths;
 use receiver::Incoming;
 use sender::{Outgoing, Piece};
 
-type ExchangeState = State<Outgoing, Incoming>;
-
-/// States of ended messages that are kept for their memory.
+/// States of messages that have been sent, kept so that the next messages need no allocation.
 const MAX_SPARE: usize = 64;
 
 /// NDP at one host.
+pub type Host = Driven<Ndp>;
+
+/// The state of a host that is NDP's own.
 #[derive(Debug)]
-pub struct Host {
-    id: HostId,
-    config: Arc<Config>,
-    exchanges: Exchanges<Outgoing, Incoming>,
-    /// Messages that may send a packet, by turns.
+pub struct Ndp {
+    /// Messages that may send a packet, in round-robin order.
     ready: List,
-    /// Messages that are owed pulls, by turns.
+    /// Messages that are owed pulls, in round-robin order.
     pulls: List,
     pull_spacing: Span,
     /// No pull is sent before.
     next_pull_at: Time,
-    /// What waits for the link, before all data.
-    control: VecDeque<(HostId, Header)>,
-    /// The paths of those that answer no packet.
+    /// The paths of control packets that answer no packet.
     control_paths: Paths,
-    timers: Heap<Time>,
     spare: Vec<Outgoing>,
-    events: VecDeque<Event>,
 }
 
-impl Host {
-    /// NDP at host `id`, without any message. Hosts share their configuration, which
-    /// [`Config::check`] must have passed.
-    #[must_use]
-    pub fn new(id: HostId, config: Arc<Config>) -> Self {
-        let limits = Limits {
-            live: config.max_exchanges,
-            finished: config.max_finished,
-            finished_for: config.finished_for,
-        };
+impl Scheme for Ndp {
+    type Config = Config;
+    type Header = Header;
+    type Body = Body;
+    type Outgoing = Outgoing;
+    type Incoming = Incoming;
+
+    const ASK: Body = Body::Ask;
+    const UNKNOWN: Body = Body::Unknown;
+
+    fn new(id: HostId, config: &Config) -> Self {
         let mut control_paths = Paths::default();
         control_paths.restart(mix(u64::from(id.0)));
         Self {
-            id,
-            exchanges: Exchanges::new(limits),
             ready: List::default(),
             pulls: List::default(),
             pull_spacing: config.pull_spacing(),
             next_pull_at: Time::ZERO,
-            control: VecDeque::new(),
             control_paths,
-            timers: Heap::default(),
             spare: Vec::new(),
-            events: VecDeque::new(),
-            config,
         }
     }
 
-    /// How many exchanges are under way, in either direction.
-    #[must_use]
-    pub const fn exchanges_under_way(&self) -> u32 {
-        self.exchanges.live()
+    #[inline]
+    fn header(&mut self, config: &Config, id: Id64, one_way: bool, body: Body) -> Header {
+        Header { id, one_way, path: self.control_paths.next(config.paths), body }
     }
 
-    /// Whether nothing is under way and nothing waits to be sent.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.exchanges.live() == 0 && self.control.is_empty() && self.events.is_empty()
+    #[inline]
+    fn message_of(header: &Header) -> (u64, bool) {
+        (header.id.get(), header.one_way)
     }
 
-    /// Checks that no part of the state has outgrown the configuration.
-    #[cfg(test)]
-    fn check_bounds(&self) {
-        self.exchanges.check_bounds();
-        assert!(self.control.len() <= self.config.max_control as usize);
-        assert!(self.spare.len() <= MAX_SPARE);
-        for exchange in self.exchanges.iter() {
-            if let State::Sending(outgoing) = &exchange.state {
-                assert!(outgoing.backlog() < 100_000);
+    #[inline]
+    fn is_from_sender(header: &Header) -> bool {
+        matches!(header.body, Body::Data { .. } | Body::Ask)
+    }
+
+    fn complete(header: &Header) -> Option<Body> {
+        let Body::Data { offset, .. } = header.body else { return None };
+        Some(Body::Ack { offset, pull: 0, incarnation: 0, complete: true })
+    }
+
+    fn outgoing(&mut self, _: Time, bytes: u32, scatter: Scatter, config: &Config) -> Outgoing {
+        let mut outgoing = self.spare.pop().unwrap_or_default();
+        outgoing.reset(bytes, scatter, config);
+        outgoing
+    }
+
+    fn submitted(host: &mut Host, _: Time, slot: u32) {
+        host.scheme.ready.push_back(slot);
+    }
+
+    #[inline]
+    fn on_packet(host: &mut Host, now: Time, packet: &Packet<Header>) -> Placement {
+        let header = &packet.header;
+        let (from, id) = (packet.src, header.id.get());
+        match header.body {
+            Body::Data { offset, .. } if packet.is_turned_back() => {
+                host.handle_turned_back(now, from, id, offset);
             }
+            Body::Data { .. } => return host.handle_data(now, packet),
+            Body::Ack { complete: true, .. } => host.handle_complete(now, from, id),
+            Body::Ack { offset, pull, incarnation, .. } => {
+                let piece = Piece { offset, trimmed: false, path: header.path };
+                host.handle_answer(now, from, id, Some(piece), pull, incarnation);
+            }
+            Body::Nack { offset, pull, incarnation } => {
+                let piece = Piece { offset, trimmed: true, path: header.path };
+                host.handle_answer(now, from, id, Some(piece), pull, incarnation);
+            }
+            Body::Pull { pull, incarnation } => {
+                host.handle_answer(now, from, id, None, pull, incarnation);
+            }
+            Body::Ask => host.handle_ask(now, from, id, header.one_way),
+            Body::Unknown => host.handle_unknown(now, from, id),
         }
-        if self.exchanges.live() == 0 {
-            assert!(self.ready.is_empty() && self.pulls.is_empty() && self.timers.is_empty());
-        }
+        Placement::Discard
     }
 
-    /// Queues a control packet; with too many waiting it is lost, as any packet may be.
     #[inline]
-    fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
-        let path = self.control_paths.next(self.config.paths);
-        self.send_control_by(path, dst, id, one_way, body);
+    fn next_data(host: &mut Host, now: Time) -> Option<Packet<Header>> {
+        host.next_packet(now)
     }
 
-    #[inline]
-    fn send_control_by(&mut self, path: u16, dst: HostId, id: u64, one_way: bool, body: Body) {
-        if self.control.len() < self.config.max_control as usize {
-            self.control.push_back((dst, Header { id: Id64::new(id), one_way, path, body }));
+    fn on_timeout(host: &mut Host, now: Time) {
+        if !host.scheme.pulls.is_empty() && host.scheme.next_pull_at <= now {
+            host.pace_pulls(now);
         }
+        host.run_timers(now);
     }
 
     #[inline]
-    fn packet(&self, dst: HostId, l3_bytes: u32, priority: u8, header: Header) -> Packet<Header> {
-        // Messages to the server and their answers have the same two ports.
-        let from_client =
-            matches!(header.body, Body::Data { .. } | Body::Ask) == (header.id.get() & 1 == 0);
-        let (source, destination) =
-            if from_client { (CLIENT_PORT, SERVER_PORT) } else { (SERVER_PORT, CLIENT_PORT) };
-        Packet::new(self.id, dst, l3_bytes, header)
-            .with_priority(priority)
-            .with_ports(source, destination)
-            .sprayed(self.config.spray)
+    fn poll_timeout(&self) -> Time {
+        if self.pulls.is_empty() { Time::MAX } else { self.next_pull_at }
+    }
+
+    fn sender_deadline(outgoing: &Outgoing, config: &Config) -> Time {
+        outgoing.deadline(config)
+    }
+
+    fn receiver_deadline(incoming: &Incoming, now: Time, config: &Config) -> Time {
+        incoming.deadline(now, config)
+    }
+
+    fn sender_due(host: &mut Host, now: Time, slot: u32) {
+        host.sender_due(now, slot);
+    }
+
+    /// The sender has given up long ago.
+    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
+        host.fail(now, slot, FailReason::PeerSilent);
     }
 
     fn leave_lists(&mut self, slot: u32) {
         self.ready.remove(slot);
         self.pulls.remove(slot);
-        self.timers.remove(slot);
     }
 
-    /// Ends an exchange without an event. `finished`: packets of it that still come are answered
-    /// as those of a finished one.
-    fn remove(&mut self, now: Time, slot: u32, finished: bool) {
-        self.leave_lists(slot);
-        let state = self.exchanges.remove(now, slot, finished);
-        self.recycle(state);
-    }
-
-    fn recycle(&mut self, state: ExchangeState) {
-        if let State::Sending(outgoing) = state
-            && self.spare.len() < MAX_SPARE
-        {
+    fn recycle(&mut self, outgoing: Outgoing) {
+        if self.spare.len() < MAX_SPARE {
             self.spare.push(outgoing);
         }
     }
 
-    /// Tells the application that an exchange will not complete, and forgets it.
-    fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
-        let exchange = self.exchanges.get(slot);
-        let (peer, is_client) = (exchange.peer, exchange.is_client());
-        let failing = self.exchanges.failing(slot);
-        // A server that has begun to answer must not execute the request again.
-        self.remove(now, slot, !is_client && failing.is_some());
-        if let Some(id) = failing {
-            self.events.push_back(Event::Failed { peer, id, reason });
-        }
-    }
+    #[cfg(test)]
+    fn check_bounds(host: &Host) {
+        use crate::common::State;
 
-    /// A deadline of this exchange may have come.
-    fn due(&mut self, now: Time, slot: u32) {
-        let deadline = match &self.exchanges.get(slot).state {
-            State::Sending(outgoing) => outgoing.deadline(&self.config),
-            State::Awaiting(awaiting) => awaiting.ask_at,
-            State::Receiving(incoming) => incoming.deadline(now, &self.config),
-            State::InService | State::Free(_) => Time::MAX,
-        };
-        if deadline == Time::MAX {
-            return self.timers.remove(slot);
-        }
-        if deadline > now {
-            return self.timers.set(slot, deadline);
-        }
-        match self.exchanges.get(slot).state {
-            State::Sending(_) => self.sender_due(now, slot),
-            State::Awaiting(_) => self.awaiting_due(now, slot),
-            // Its sender has given up long ago.
-            _ => self.fail(now, slot, FailReason::PeerSilent),
-        }
-    }
-}
-
-impl Node for Host {
-    type Header = Header;
-    type Event = Event;
-    type Placement = Placement;
-
-    #[inline]
-    fn handle_packet(&mut self, now: Time, _port: u8, packet: &Packet<Header>) -> Placement {
-        let header = &packet.header;
-        let (from, id) = (packet.src, header.id.get());
-        if from == self.id || packet.dst != self.id {
-            return Placement::Discard;
-        }
-        match header.body {
-            Body::Data { offset, .. } if packet.is_turned_back() => {
-                self.handle_turned_back(now, from, id, offset);
+        let Self { ready, pulls, spare, .. } = &host.scheme;
+        assert!(spare.len() <= MAX_SPARE);
+        for exchange in host.exchanges.iter() {
+            if let State::Sending(outgoing) = &exchange.state {
+                assert!(outgoing.backlog() < 100_000);
             }
-            Body::Data { .. } => return self.handle_data(now, packet),
-            Body::Ack { complete: true, .. } => self.handle_complete(now, from, id),
-            Body::Ack { offset, pull, incarnation, .. } => {
-                let piece = Piece { offset, trimmed: false, path: header.path };
-                self.handle_answer(now, from, id, Some(piece), pull, incarnation);
-            }
-            Body::Nack { offset, pull, incarnation } => {
-                let piece = Piece { offset, trimmed: true, path: header.path };
-                self.handle_answer(now, from, id, Some(piece), pull, incarnation);
-            }
-            Body::Pull { pull, incarnation } => {
-                self.handle_answer(now, from, id, None, pull, incarnation);
-            }
-            Body::Ask => self.handle_ask(now, from, id, header.one_way),
-            Body::Unknown => self.handle_unknown(now, from, id),
         }
-        Placement::Discard
-    }
-
-    fn handle_timeout(&mut self, now: Time) {
-        if !self.pulls.is_empty() && self.next_pull_at <= now {
-            self.pace_pulls(now);
+        if host.exchanges.live() == 0 {
+            assert!(ready.is_empty() && pulls.is_empty());
         }
-        while let Some((at, slot)) = self.timers.first()
-            && at <= now
-        {
-            self.due(now, slot);
-        }
-    }
-
-    #[inline]
-    fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
-        if let Some((dst, header)) = self.control.pop_front() {
-            let (bytes, priority) = (self.config.control_bytes, self.config.control_priority);
-            return Some(self.packet(dst, bytes, priority, header));
-        }
-        self.next_packet(now)
-    }
-
-    #[inline]
-    fn poll_timeout(&self) -> Option<Time> {
-        let timer = self.timers.first().map(|(at, _)| at);
-        if self.pulls.is_empty() {
-            return timer;
-        }
-        Some(timer.map_or(self.next_pull_at, |timer| timer.min(self.next_pull_at)))
-    }
-
-    #[inline]
-    fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-}
-
-impl Transport for Host {
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        let response_in = self.exchanges.check(&message, self.config.max_message_bytes)?;
-        let mut outgoing = self.spare.pop().unwrap_or_default();
-        let scatter = Scatter::new(self.id, message.id.0);
-        outgoing.reset(message.bytes as u32, scatter, &self.config);
-        let state = State::Sending(outgoing);
-        let slot = if let Some(slot) = response_in {
-            self.exchanges.get_mut(slot).state = state;
-            slot
-        } else {
-            let one_way = message.kind == Kind::OneWay;
-            let slot = self.exchanges.insert(now, message.peer, message.id.0, one_way, state);
-            slot.ok_or(Refused::Busy)?
-        };
-        self.ready.push_back(slot);
-        Ok(())
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        if let Some(slot) = self.exchanges.find_message(peer, id) {
-            let is_server = !self.exchanges.get(slot).is_client();
-            self.remove(now, slot, is_server);
-        }
-    }
-
-    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
-        self.exchanges.is_arriving(peer, id)
-    }
-
-    fn framing(&self) -> Framing {
-        self.config.framing()
     }
 }

@@ -1,13 +1,12 @@
 //! The receiver: arriving packets, their answers, and the pacer of pulls.
 
 use rackweave_core::rng::mix;
-use rackweave_core::{
-    Assembler, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
-};
+use rackweave_core::{Assembler, HostId, Packet, Placement, Slice, Span, Time};
+use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
-use super::{Config, ExchangeState, Host};
-use crate::common::{Known, State};
+use super::{Config, Host};
+use crate::common::{Known, Parameters as _, State};
 
 /// Pulls that a driver that comes late may send at once.
 const CATCH_UP: u64 = 8;
@@ -17,7 +16,7 @@ const EARLY: u64 = 4;
 
 /// A message on its way in, in packets.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub struct Incoming {
     length: u32,
     /// Packets that have not arrived.
     missing: u32,
@@ -36,7 +35,23 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// When its sender counts as gone. That cannot be as long as it waits for pulls.
+    fn new(now: Time, length: u32, window: u16, config: &Config) -> Self {
+        let packets = config.packets(length);
+        Self {
+            length,
+            missing: packets,
+            received: Assembler::default(),
+            window: packets.min(u32::from(window)),
+            arrivals: 0,
+            pulls: 0,
+            owed: 0,
+            // Another incarnation of this host takes the message at another time.
+            incarnation: mix(now.0) as u16,
+            heard_at: now,
+        }
+    }
+
+    /// When its sender counts as gone. It does not while it waits for pulls.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
         let since = if self.owed > 0 { now } else { self.heard_at };
         since.saturating_add(config.patience)
@@ -63,18 +78,17 @@ impl Host {
         let Body::Data { message_length, offset, len, window } = header.body else {
             return Placement::Discard;
         };
-        let max_payload = self.config.max_payload;
-        let whole = offset % max_payload == 0
-            && offset < message_length
-            && u32::from(len) == max_payload.min(message_length - offset);
-        if !whole || message_length > self.config.max_message_bytes {
+        if !self.config.shared().is_packet(message_length, offset, len) {
             return Placement::Discard;
         }
-        let Some(slot) = self.receiving_slot(now, packet.src, header, message_length, window)
-        else {
-            return Placement::Discard;
-        };
-        let (number, trimmed) = (offset / max_payload, packet.is_trimmed());
+        let slot = self.receiving_slot(now, packet.src, header, |host| {
+            Incoming::new(now, message_length, window, &host.config)
+        });
+        let Some((slot, new)) = slot else { return Placement::Discard };
+        if new {
+            self.timers.set(slot, now.saturating_add(self.config.patience));
+        }
+        let (number, trimmed) = (offset / self.config.max_payload, packet.is_trimmed());
         let max_gaps = usize::from(self.config.max_gaps);
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
@@ -92,22 +106,24 @@ impl Host {
         incoming.missing -= fresh;
         if incoming.missing == 0 {
             let incarnation = incoming.incarnation;
-            self.arrived(now, slot);
+            self.deliver(now, slot, message_length);
             let body = Body::Ack { offset, pull: 0, incarnation, complete: true };
-            self.send_control_by(header.path, peer, id.0, one_way, body);
+            self.answer_by(header.path, peer, id.0, one_way, body);
         } else {
             if incoming.wants_pull() {
                 // The pull goes with the answer if none has gone for long enough, else it waits
                 // (htsim). One that would wait for a moment only goes too, and the next one waits for
                 // that moment more (ours): it saves a packet.
-                let early = Span(self.pull_spacing.0 / EARLY);
-                if self.pulls.is_empty() && now.saturating_add(early) >= self.next_pull_at {
+                let early = Span(self.scheme.pull_spacing.0 / EARLY);
+                if self.scheme.pulls.is_empty()
+                    && now.saturating_add(early) >= self.scheme.next_pull_at
+                {
                     incoming.pulls = incoming.pulls.saturating_add(1);
-                    self.next_pull_at =
-                        self.next_pull_at.max(now).saturating_add(self.pull_spacing);
+                    self.scheme.next_pull_at =
+                        self.scheme.next_pull_at.max(now).saturating_add(self.scheme.pull_spacing);
                 } else {
                     incoming.owed += 1;
-                    self.pulls.push_back(slot);
+                    self.scheme.pulls.push_back(slot);
                 }
             }
             let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
@@ -117,7 +133,7 @@ impl Host {
             } else {
                 Body::Nack { offset, pull, incarnation }
             };
-            self.send_control_by(header.path, peer, id.0, one_way, body);
+            self.answer_by(header.path, peer, id.0, one_way, body);
         }
         if fresh == 0 {
             return Placement::Discard;
@@ -125,111 +141,13 @@ impl Host {
         Placement::Store(Slice { message: id, offset, len: u32::from(len) })
     }
 
-    /// The exchange that receives this message; begins it if it is new.
-    #[inline]
-    fn receiving_slot(
-        &mut self,
-        now: Time,
-        from: HostId,
-        header: &Header,
-        length: u32,
-        window: u16,
-    ) -> Option<u32> {
-        let id = header.id.get();
-        let local = id ^ 1;
-        let is_client = local & 1 == 0;
-        let known = self.exchanges.find(from, local);
-        if let Known::Slot(slot) = known
-            && let State::Receiving(_) = self.exchanges.get(slot).state
-        {
-            return Some(slot);
-        }
-        let Body::Data { offset, .. } = header.body else { return None };
-        match known {
-            Known::Slot(slot) => match self.exchanges.get(slot).state {
-                State::Sending(_) | State::Awaiting(_) if is_client => {
-                    if self.exchanges.get(slot).one_way {
-                        return None;
-                    }
-                }
-                // The server has the request, and its client does not know it yet.
-                _ => {
-                    self.send_complete(from, id, header.one_way, offset, 0);
-                    return None;
-                }
-            },
-            Known::Finished => {
-                self.send_complete(from, id, header.one_way, offset, 0);
-                return None;
-            }
-            // A response to no request (any more).
-            Known::No if is_client => {
-                self.send_control(from, id, header.one_way, Body::Unknown);
-                return None;
-            }
-            Known::No => {}
-        }
-        let packets = self.config.packets(length);
-        let incoming = Incoming {
-            length,
-            missing: packets,
-            received: Assembler::default(),
-            window: packets.min(u32::from(window)),
-            arrivals: 0,
-            pulls: 0,
-            owed: 0,
-            // Another one begins at another time.
-            incarnation: mix(now.0) as u16,
-            heard_at: now,
-        };
-        let slot = if let Known::Slot(slot) = known {
-            self.response_begins(slot, State::Receiving(incoming));
-            slot
-        } else {
-            let state = State::Receiving(incoming);
-            self.exchanges.insert(now, from, local, header.one_way, state)?
-        };
-        self.timers.set(slot, now.saturating_add(self.config.patience));
-        Some(slot)
+    /// Answers a packet by the path that it took, so that the answer's path says which that was.
+    fn answer_by(&mut self, path: u16, dst: HostId, id: u64, one_way: bool, body: Body) {
+        self.queue_control(dst, Header { id: Id64::new(id), one_way, path, body });
     }
 
-    /// The first packet of a response: so the request has arrived.
-    fn response_begins(&mut self, slot: u32, state: ExchangeState) {
-        self.leave_lists(slot);
-        let exchange = self.exchanges.get_mut(slot);
-        let id = MessageId(exchange.local);
-        let peer = exchange.peer;
-        let before = core::mem::replace(&mut exchange.state, state);
-        if let State::Sending(_) = before {
-            self.events.push_back(Event::Sent { peer, id });
-        }
-        self.recycle(before);
-    }
-
-    /// The last packet of a message has arrived.
-    fn arrived(&mut self, now: Time, slot: u32) {
-        let exchange = self.exchanges.get(slot);
-        let State::Receiving(incoming) = &exchange.state else { return };
-        let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
-        let bytes = u64::from(incoming.length);
-        self.events.push_back(Event::Delivered { peer, id, bytes, kind });
-        if kind == Kind::Request {
-            self.leave_lists(slot);
-            self.exchanges.get_mut(slot).state = State::InService;
-        } else {
-            self.remove(now, slot, true);
-        }
-    }
-
-    fn send_complete(
-        &mut self,
-        peer: HostId,
-        id: u64,
-        one_way: bool,
-        offset: u32,
-        incarnation: u16,
-    ) {
-        let body = Body::Ack { offset, pull: 0, incarnation, complete: true };
+    fn send_complete(&mut self, peer: HostId, id: u64, one_way: bool) {
+        let body = Body::Ack { offset: 0, pull: 0, incarnation: 0, complete: true };
         self.send_control(peer, id, one_way, body);
     }
 
@@ -242,7 +160,7 @@ impl Host {
             // Of a request the client wants more than that it has arrived: its response, which it
             // cannot have any more.
             Known::Finished if one_way || is_client => {
-                return self.send_complete(from, id, one_way, 0, 0);
+                return self.send_complete(from, id, one_way);
             }
             Known::Finished | Known::No => {
                 return self.send_control(from, id, one_way, Body::Unknown);
@@ -258,16 +176,16 @@ impl Host {
                     let asked = incoming.window.saturating_add(incoming.pulls);
                     incoming.arrivals = incoming.arrivals.max(asked);
                     incoming.owed = 1;
-                    if self.pulls.is_empty() {
-                        self.next_pull_at = self.next_pull_at.max(now);
+                    if self.scheme.pulls.is_empty() {
+                        self.scheme.next_pull_at = self.scheme.next_pull_at.max(now);
                     }
-                    self.pulls.push_back(slot);
+                    self.scheme.pulls.push_back(slot);
                 }
                 let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
                 self.send_control(from, id, one_way, Body::Pull { pull, incarnation });
             }
             State::InService | State::Sending(_) if !is_client => {
-                self.send_complete(from, id, one_way, 0, 0);
+                self.send_complete(from, id, one_way);
             }
             _ => {}
         }
@@ -276,11 +194,11 @@ impl Host {
     /// Sends the pulls that are due: one at a time for the whole host, fair between its messages
     /// (facts 4).
     pub(super) fn pace_pulls(&mut self, now: Time) {
-        let spacing = self.pull_spacing;
+        let spacing = self.scheme.pull_spacing;
         let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
-        self.next_pull_at = self.next_pull_at.max(earliest);
-        while self.next_pull_at <= now {
-            let Some(slot) = self.pulls.pop_front() else { return };
+        self.scheme.next_pull_at = self.scheme.next_pull_at.max(earliest);
+        while self.scheme.next_pull_at <= now {
+            let Some(slot) = self.scheme.pulls.pop_front() else { return };
             let exchange = self.exchanges.get_mut(slot);
             let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
             let State::Receiving(incoming) = &mut exchange.state else { continue };
@@ -289,9 +207,9 @@ impl Host {
             incoming.pulls = incoming.pulls.saturating_add(1);
             let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
             if incoming.owed > 0 {
-                self.pulls.push_back(slot);
+                self.scheme.pulls.push_back(slot);
             }
-            self.next_pull_at = self.next_pull_at.saturating_add(spacing);
+            self.scheme.next_pull_at = self.scheme.next_pull_at.saturating_add(spacing);
             self.send_control(peer, id.0, one_way, Body::Pull { pull, incarnation });
         }
     }

@@ -3,14 +3,14 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, RttEstimator, Span, Time};
+use rackweave_core::{FailReason, HostId, Packet, RttEstimator, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
 use super::Host;
 use super::config::Config;
 use super::paths::Paths;
-use crate::common::{Awaiting, Known, Scatter, State};
+use crate::common::{Scatter, State};
 
 /// In [`Outgoing::states`], instead of the time at which a packet was sent: it has arrived.
 const ARRIVED: Time = Time(u64::MAX);
@@ -30,7 +30,7 @@ pub(super) struct Piece {
 
 /// A message on its way out, in packets.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub struct Outgoing {
     length: u32,
     packets: u32,
     scatter: Scatter,
@@ -327,12 +327,12 @@ impl Host {
     /// The next packet of the message whose turn it is.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
-        while let Some(slot) = self.ready.pop_front() {
+        while let Some(slot) = self.scheme.ready.pop_front() {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
             let Some(packet) = outgoing.take(now) else { continue };
             if outgoing.is_ready() {
-                self.ready.push_back(slot);
+                self.scheme.ready.push_back(slot);
             }
             self.timers.set_earlier(slot, after(now, outgoing.deadline(&self.config)));
             let (offset, len) = outgoing.piece(packet, &self.config);
@@ -346,14 +346,6 @@ impl Host {
             return Some(self.packet(peer, bytes, priority, header).trimmable());
         }
         None
-    }
-
-    /// The exchange in which this host sends message `id`, or waits for what it brings about.
-    fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
-        match self.exchanges.find(from, id) {
-            Known::Slot(slot) => Some(slot),
-            Known::No | Known::Finished => None,
-        }
     }
 
     /// ACK, NACK and PULL: `piece` is the packet that has arrived (or, `trimmed`, has not).
@@ -389,7 +381,7 @@ impl Host {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         if outgoing.is_ready() {
-            self.ready.push_back(slot);
+            self.scheme.ready.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
         if deadline != Time::MAX {
@@ -403,50 +395,11 @@ impl Host {
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
         outgoing.turned_back(offset / self.config.max_payload);
         if outgoing.is_ready() {
-            self.ready.push_back(slot);
+            self.scheme.ready.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
         if deadline != Time::MAX {
             self.timers.set_earlier(slot, after(now, deadline));
-        }
-    }
-
-    /// The whole message has arrived.
-    pub(super) fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        let exchange = self.exchanges.get_mut(slot);
-        let (one_way, is_client) = (exchange.one_way, exchange.is_client());
-        match &mut exchange.state {
-            State::Sending(_) if one_way || !is_client => {
-                self.remove(now, slot, !is_client);
-                self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
-            }
-            State::Sending(_) => self.await_response(now, slot),
-            // The answer to a question.
-            State::Awaiting(awaiting) => awaiting.heard_at = now,
-            _ => {}
-        }
-    }
-
-    /// The client's request has arrived.
-    fn await_response(&mut self, now: Time, slot: u32) {
-        let ask_at = now.saturating_add(self.config.max_rto);
-        self.leave_lists(slot);
-        self.timers.set(slot, ask_at);
-        let exchange = self.exchanges.get_mut(slot);
-        let awaiting = State::Awaiting(Awaiting { ask_at, heard_at: now });
-        let (peer, id) = (exchange.peer, MessageId(exchange.local));
-        let state = core::mem::replace(&mut exchange.state, awaiting);
-        self.recycle(state);
-        self.events.push_back(Event::Sent { peer, id });
-    }
-
-    /// The peer does not know the message.
-    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
-        if let Some(slot) = self.outgoing_slot(from, id)
-            && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
-        {
-            self.fail(now, slot, FailReason::PeerForgot);
         }
     }
 
@@ -467,7 +420,7 @@ impl Host {
             outgoing.release_one();
             if outgoing.is_ready() {
                 self.timers.remove(slot);
-                return self.ready.push_back(slot);
+                return self.scheme.ready.push_back(slot);
             }
             if outgoing.stalls > config.max_stalls {
                 return self.fail(now, slot, FailReason::PeerForgot);
@@ -486,21 +439,7 @@ impl Host {
             self.timers.set(slot, after(now, deadline));
         }
         if ready {
-            self.ready.push_back(slot);
+            self.scheme.ready.push_back(slot);
         }
-    }
-
-    /// The timer of a client that waits for its response.
-    pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let (interval, patience) = (self.config.max_rto, self.config.patience);
-        let exchange = self.exchanges.get_mut(slot);
-        let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.ask_at = now.saturating_add(interval);
-        if now.since(awaiting.heard_at) >= patience {
-            return self.fail(now, slot, FailReason::PeerSilent);
-        }
-        let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
-        self.timers.set(slot, at);
-        self.send_control(peer, id, false, Body::Ask);
     }
 }

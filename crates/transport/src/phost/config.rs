@@ -1,7 +1,9 @@
 //! pHost's parameters.
 
-use rackweave_core::{Framing, Rate, Span, frame};
+use rackweave_core::{Rate, Span, frame};
 use thiserror::Error;
+
+use crate::common::shared_parameters;
 
 /// Which message the next token goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,52 +176,21 @@ impl Config {
     /// # Errors
     /// See [`InvalidConfig`].
     pub fn check(&self) -> Result<(), InvalidConfig> {
-        for (name, positive) in [
+        self.check_shared(&[
             ("token_spacing", self.token_spacing > Span::ZERO),
-            ("max_payload", self.max_payload > 0),
             ("token_expiry", self.token_expiry > Span::ZERO),
             ("token_window", self.token_window > 0),
             ("window_timeout", self.window_timeout > Span::ZERO),
             ("resend_after", self.resend_after > Span::ZERO),
             ("min_rts_interval", self.min_rts_interval > Span::ZERO),
-            ("max_message_bytes", self.max_message_bytes > 0),
-            ("max_exchanges", self.max_exchanges > 0),
-            ("max_finished", self.max_finished > 0),
-            ("max_control", self.max_control > 0),
-            ("max_gaps", self.max_gaps > 0),
-        ] {
-            if !positive {
-                return Err(InvalidConfig::Zero(name));
-            }
-        }
-        let longest = self.max_payload.saturating_add(self.header_bytes).max(self.control_bytes);
-        if longest > 65_000 {
-            return Err(InvalidConfig::TooLong(longest));
-        }
-        let priority = self.control_priority.max(self.short_priority).max(self.long_priority);
-        if priority > 7 {
-            return Err(InvalidConfig::Priority(priority));
-        }
+        ])?;
         if self.min_rts_interval > self.max_rts_interval {
             return Err(InvalidConfig::Interval);
         }
         if self.patience <= self.max_rts_interval {
             return Err(InvalidConfig::Patience);
         }
-        if self.finished_for <= self.patience {
-            return Err(InvalidConfig::FinishedFor(self.patience));
-        }
         Ok(())
-    }
-
-    /// How messages are cut.
-    #[must_use]
-    pub const fn framing(&self) -> Framing {
-        Framing {
-            max_payload: self.max_payload,
-            header_bytes: self.header_bytes,
-            spray_above_bytes: if self.spray { 0 } else { u32::MAX },
-        }
     }
 
     /// The time to wait for an answer after `tries` requests.
@@ -232,12 +203,9 @@ impl Config {
     pub(super) const fn span_of(&self, packets: u32) -> Span {
         Span(self.token_spacing.0.saturating_mul(packets as u64))
     }
-
-    /// Packets of a message of so many bytes.
-    pub(super) const fn packets(&self, bytes: u32) -> u32 {
-        bytes.div_ceil(self.max_payload)
-    }
 }
+
+shared_parameters!(Config, ask_interval: max_rts_interval, priorities: [control_priority, short_priority, long_priority]);
 
 #[cfg(test)]
 mod tests {

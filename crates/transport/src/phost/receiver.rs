@@ -1,13 +1,11 @@
 //! The receiver: requests, arriving packets, and who gets the next token.
 
-use rackweave_core::{
-    Assembler, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
-};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Placement, Slice, Span, Time};
 use rackweave_wire::phost::{Body, Header};
 
+use super::Host;
 use super::config::{Config, TokenOrder};
-use super::{ExchangeState, Host};
-use crate::common::{Known, State};
+use crate::common::{Parameters as _, State};
 
 /// Tokens that a driver that comes late may send at once.
 const CATCH_UP: u64 = 8;
@@ -25,7 +23,7 @@ enum Pause {
 
 /// A message on its way in, in packets.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub struct Incoming {
     length: u32,
     packets: u32,
     /// Packets that have not arrived.
@@ -47,6 +45,25 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    fn new(now: Time, length: u32, free: u16, config: &Config) -> Self {
+        let packets = config.packets(length);
+        let free = packets.min(u32::from(free));
+        Self {
+            length,
+            packets,
+            missing: packets,
+            received: Assembler::default(),
+            cursor: free,
+            next_number: free,
+            used: 0,
+            // The last free packet takes its time to come.
+            last_token_at: now.saturating_add(config.span_of(free)),
+            pause: Pause::AllSent,
+            turn: 0,
+            heard_at: now,
+        }
+    }
+
     /// Tokens that are not known to have been used.
     const fn unused(&self) -> u32 {
         self.next_number.saturating_sub(self.used)
@@ -112,9 +129,7 @@ impl Host {
         if length == 0 || length > self.config.max_message_bytes {
             return;
         }
-        let Some((slot, new)) = self.receiving_slot(now, from, header, length, free) else {
-            return;
-        };
+        let Some((slot, new)) = self.receiving(now, from, header, length, free) else { return };
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         incoming.heard_at = now;
         if !new && incoming.length == length {
@@ -129,19 +144,17 @@ impl Host {
         let Body::Data { message_length, offset, len, free, token } = header.body else {
             return Placement::Discard;
         };
-        let max_payload = self.config.max_payload;
-        let whole = offset % max_payload == 0
-            && offset < message_length
-            && u32::from(len) == max_payload.min(message_length - offset);
-        if !whole || message_length > self.config.max_message_bytes || packet.is_trimmed() {
+        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
-        let from = packet.src;
-        let slot = self.receiving_slot(now, from, header, message_length, free);
+        let slot = self.receiving(now, packet.src, header, message_length, free);
         let Some((slot, _)) = slot else { return Placement::Discard };
-        let (number, max_gaps) = (offset / max_payload, usize::from(self.config.max_gaps));
+        let (number, max_gaps) =
+            (offset / self.config.max_payload, usize::from(self.config.max_gaps));
         let (window, order) = (self.config.token_window, self.config.order);
         let exchange = self.exchanges.get_mut(slot);
+        let (peer, one_way) = (exchange.peer, exchange.one_way);
         let (id, birth) = (exchange.arriving(), exchange.birth);
         let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
         if incoming.length != message_length {
@@ -155,12 +168,13 @@ impl Host {
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
         if incoming.missing == 0 {
-            self.arrived(now, slot);
+            self.deliver(now, slot, message_length);
+            self.send_control(peer, id.0, one_way, Body::Ack);
         } else {
             let key = incoming.key(birth, order);
             match incoming.pause {
                 Pause::Unused if incoming.unused() <= window => self.resume(now, slot),
-                Pause::No => self.waiting.set(slot, key),
+                Pause::No => self.scheme.waiting.set(slot, key),
                 Pause::Unused | Pause::AllSent => {}
             }
         }
@@ -173,7 +187,7 @@ impl Host {
 
     /// The exchange that receives this message, and whether it is new: then it begins.
     #[inline]
-    fn receiving_slot(
+    fn receiving(
         &mut self,
         now: Time,
         from: HostId,
@@ -181,107 +195,23 @@ impl Host {
         length: u32,
         free: u16,
     ) -> Option<(u32, bool)> {
-        let (id, one_way) = (header.id.get(), header.one_way);
-        let local = id ^ 1;
-        let is_client = local & 1 == 0;
-        let known = self.exchanges.find(from, local);
-        if let Known::Slot(slot) = known
-            && let State::Receiving(_) = self.exchanges.get(slot).state
-        {
-            return Some((slot, false));
-        }
-        match known {
-            Known::Slot(slot) => match self.exchanges.get(slot).state {
-                State::Sending(_) | State::Awaiting(_) if is_client => {
-                    if self.exchanges.get(slot).one_way {
-                        return None;
-                    }
-                }
-                // The server has the request, and its client does not know it yet.
-                _ => {
-                    self.send_control(from, id, one_way, Body::Ack);
-                    return None;
-                }
-            },
-            Known::Finished => {
-                self.send_control(from, id, one_way, Body::Ack);
-                return None;
+        let (slot, new) = self.receiving_slot(now, from, header, |host| {
+            Incoming::new(now, length, free, &host.config)
+        })?;
+        if new {
+            let packets = self.config.packets(length);
+            let free = packets.min(u32::from(free));
+            if free < packets {
+                self.resume(now, slot);
             }
-            // A response to no request (any more).
-            Known::No if is_client => {
-                self.send_control(from, id, one_way, Body::Unknown);
-                return None;
-            }
-            Known::No => {}
+            // docs/sources.md#phost-tokens: "the receiver holds tokens back for the size of the free window when an
+            // RTS arrives". Messages that arrive together share the pause (ours: most of an incast's are lost).
+            let pause = self.config.span_of(free).0.saturating_sub(self.config.token_lead.0);
+            self.scheme.next_token_at =
+                self.scheme.next_token_at.max(now.saturating_add(Span(pause)));
+            self.arm(slot);
         }
-        let packets = self.config.packets(length);
-        let free = packets.min(u32::from(free));
-        let incoming = Incoming {
-            length,
-            packets,
-            missing: packets,
-            received: Assembler::default(),
-            cursor: free,
-            next_number: free,
-            used: 0,
-            // The last free packet takes its time to come.
-            last_token_at: now.saturating_add(self.config.span_of(free)),
-            pause: Pause::AllSent,
-            turn: 0,
-            heard_at: now,
-        };
-        let slot = if let Known::Slot(slot) = known {
-            self.response_begins(slot, State::Receiving(incoming));
-            slot
-        } else {
-            self.exchanges.insert(now, from, local, one_way, State::Receiving(incoming))?
-        };
-        if free < packets {
-            self.resume(now, slot);
-        }
-        // Facts 4: "receiver holds back tokens for the size of the free window when a RTS arrives".
-        // Several that arrive together share the pause (ours: most of an incast's are lost).
-        let pause = self.config.span_of(free).0.saturating_sub(self.config.token_lead.0);
-        self.next_token_at = self.next_token_at.max(now.saturating_add(Span(pause)));
-        self.arm(slot);
-        Some((slot, true))
-    }
-
-    /// The first packet of a response: so the request has arrived.
-    fn response_begins(&mut self, slot: u32, state: ExchangeState) {
-        self.leave_lists(slot);
-        let exchange = self.exchanges.get_mut(slot);
-        let (peer, id) = (exchange.peer, MessageId(exchange.local));
-        if let State::Sending(_) = core::mem::replace(&mut exchange.state, state) {
-            self.events.push_back(Event::Sent { peer, id });
-        }
-    }
-
-    /// The last packet of a message has arrived.
-    fn arrived(&mut self, now: Time, slot: u32) {
-        let exchange = self.exchanges.get(slot);
-        let State::Receiving(incoming) = &exchange.state else { return };
-        let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
-        let (bytes, one_way) = (u64::from(incoming.length), exchange.one_way);
-        self.events.push_back(Event::Delivered { peer, id, bytes, kind });
-        if kind == Kind::Request {
-            self.leave_lists(slot);
-            self.exchanges.get_mut(slot).state = State::InService;
-        } else {
-            self.remove(now, slot, true);
-        }
-        self.send_control(peer, id.0, one_way, Body::Ack);
-    }
-
-    /// ASK: is there still a response to come?
-    pub(super) fn handle_ask(&mut self, from: HostId, id: u64) {
-        let local = id ^ 1;
-        let known = self.exchanges.find(from, local);
-        // The server's side of a request.
-        if local & 1 == 1 {
-            let busy = matches!(known, Known::Slot(_));
-            self.send_control(from, id, false, if busy { Body::Busy } else { Body::Unknown });
-        }
+        Some((slot, new))
     }
 
     /// The message is to get tokens (again).
@@ -290,11 +220,11 @@ impl Host {
         let State::Receiving(incoming) = &mut exchange.state else { return };
         incoming.pause = Pause::No;
         let key = incoming.key(exchange.birth, self.config.order);
-        if self.waiting.is_empty() {
+        if self.scheme.waiting.is_empty() {
             // What was not sent while nobody waited is not made up for.
-            self.next_token_at = self.next_token_at.max(now);
+            self.scheme.next_token_at = self.scheme.next_token_at.max(now);
         }
-        self.waiting.set(slot, key);
+        self.scheme.waiting.set(slot, key);
     }
 
     /// Makes sure that the message comes up no later than at its deadline.
@@ -304,19 +234,15 @@ impl Host {
         }
     }
 
-    /// The end of a pause.
+    /// The end of a pause; or its sender has given up long ago.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
-        self.resume(now, slot);
-        let forget_at = self.forget_at(slot);
-        self.timers.set(slot, forget_at);
-    }
-
-    /// When the sender of this message has been silent for too long.
-    pub(super) fn forget_at(&self, slot: u32) -> Time {
-        match &self.exchanges.get(slot).state {
-            State::Receiving(incoming) => incoming.heard_at.saturating_add(self.config.patience),
-            _ => Time::MAX,
+        let State::Receiving(incoming) = &self.exchanges.get(slot).state else { return };
+        let forget_at = incoming.heard_at.saturating_add(self.config.patience);
+        if forget_at <= now {
+            return self.fail(now, slot, FailReason::PeerSilent);
         }
+        self.resume(now, slot);
+        self.timers.set(slot, forget_at);
     }
 
     /// Sends the tokens that are due.
@@ -324,35 +250,36 @@ impl Host {
     pub(super) fn pace_tokens(&mut self, now: Time) {
         let spacing = self.config.token_spacing;
         let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));
-        while self.next_token_at <= now {
+        while self.scheme.next_token_at <= now {
             if !self.next_token(now) {
                 return;
             }
-            self.next_token_at = self.next_token_at.max(earliest).saturating_add(spacing);
+            self.scheme.next_token_at =
+                self.scheme.next_token_at.max(earliest).saturating_add(spacing);
         }
     }
 
     /// Sends a token to the first message that may have one; whether there was any.
     fn next_token(&mut self, now: Time) -> bool {
-        while let Some((_, slot)) = self.waiting.first() {
+        while let Some((_, slot)) = self.scheme.waiting.first() {
             let exchange = self.exchanges.get_mut(slot);
             let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
             let birth = exchange.birth;
             let State::Receiving(incoming) = &mut exchange.state else {
-                self.waiting.remove(slot);
+                self.scheme.waiting.remove(slot);
                 continue;
             };
             let Some(packet) = incoming.next_packet(now, &self.config) else {
-                self.waiting.remove(slot);
+                self.scheme.waiting.remove(slot);
                 self.arm(slot);
                 continue;
             };
             let (number, missing) = (incoming.next_number, incoming.missing);
             incoming.next_number = number.saturating_add(1);
             incoming.last_token_at = now;
-            self.turns += 1;
-            incoming.turn = self.turns;
-            self.waiting.set(slot, incoming.key(birth, self.config.order));
+            self.scheme.turns += 1;
+            incoming.turn = self.scheme.turns;
+            self.scheme.waiting.set(slot, incoming.key(birth, self.config.order));
             self.send_control(peer, id.0, one_way, Body::Token { packet, number, missing });
             return true;
         }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Span, Time};
+use rackweave_core::{FailReason, HostId, Packet, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::Config;
-use crate::common::{Awaiting, Known, Scatter, State};
+use crate::common::{Scatter, State};
 
 /// Tokens of a message that wait to be used: they expire before an honest receiver sends so many.
 const MAX_TOKENS: usize = 64;
@@ -23,7 +23,7 @@ struct Token {
 
 /// A message on its way out, in packets.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub struct Outgoing {
     length: u32,
     packets: u32,
     scatter: Scatter,
@@ -67,11 +67,6 @@ impl Outgoing {
         }
     }
 
-    /// What the shortest message is found by.
-    pub(super) const fn left(&self) -> u32 {
-        self.left
-    }
-
     /// The packet to be sent now, and the number of its token.
     #[inline]
     fn take(&mut self, now: Time) -> Option<(u32, u32)> {
@@ -111,20 +106,31 @@ impl Outgoing {
 }
 
 impl Host {
+    /// A message was submitted: its first packets need no token, and its request goes ahead of them.
+    pub(super) fn begin_sending(&mut self, slot: u32) {
+        let exchange = self.exchanges.get(slot);
+        let State::Sending(outgoing) = &exchange.state else { return };
+        let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
+        let (rts, deadline) = (outgoing.rts(), outgoing.deadline(&self.config));
+        self.scheme.ready.set(slot, (outgoing.left, exchange.birth));
+        self.timers.set(slot, deadline);
+        self.send_control(peer, id, one_way, rts);
+    }
+
     /// The next packet: of the message with the fewest left, among those with a valid token.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
-        while let Some((_, slot)) = self.ready.first() {
+        while let Some((_, slot)) = self.scheme.ready.first() {
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else {
-                self.ready.remove(slot);
+                self.scheme.ready.remove(slot);
                 continue;
             };
             let Some((packet, token)) = outgoing.take(now) else {
-                self.ready.remove(slot);
+                self.scheme.ready.remove(slot);
                 continue;
             };
-            self.ready.set(slot, (outgoing.left(), exchange.birth));
+            self.scheme.ready.set(slot, (outgoing.left, exchange.birth));
             let offset = packet * self.config.max_payload;
             let len = self.config.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, free) = (outgoing.length, outgoing.free as u16);
@@ -140,13 +146,6 @@ impl Host {
             return Some(self.packet(peer, bytes, priority, header));
         }
         None
-    }
-
-    fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
-        match self.exchanges.find(from, id) {
-            Known::Slot(slot) => Some(slot),
-            Known::No | Known::Finished => None,
-        }
     }
 
     /// TOKEN.
@@ -174,7 +173,7 @@ impl Host {
         if outgoing.tokens.len() < MAX_TOKENS {
             let expires = now.saturating_add(self.config.token_expiry);
             outgoing.tokens.push_back(Token { packet, number, expires });
-            self.ready.set(slot, (outgoing.left(), exchange.birth));
+            self.scheme.ready.set(slot, (outgoing.left, exchange.birth));
         }
     }
 
@@ -190,27 +189,11 @@ impl Host {
 
     /// ACK: the whole message has arrived.
     pub(super) fn handle_ack(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        let exchange = self.exchanges.get_mut(slot);
-        let (one_way, is_client) = (exchange.one_way, exchange.is_client());
-        let State::Sending(_) = exchange.state else { return };
-        if one_way || !is_client {
-            self.remove(now, slot, !is_client);
-        } else {
-            let ask_at = now.saturating_add(self.config.max_rts_interval);
-            exchange.state = State::Awaiting(Awaiting { ask_at, heard_at: now });
-            self.leave_lists(slot);
-            self.timers.set(slot, ask_at);
-        }
-        self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
-    }
-
-    /// The peer does not know the message.
-    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+        // A client that waits for its response knows that already.
         if let Some(slot) = self.outgoing_slot(from, id)
-            && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
+            && let State::Sending(_) = self.exchanges.get(slot).state
         {
-            self.fail(now, slot, FailReason::PeerForgot);
+            self.handle_complete(now, from, id);
         }
     }
 
@@ -227,19 +210,5 @@ impl Host {
         let (rts, deadline) = (outgoing.rts(), outgoing.deadline(&self.config));
         self.timers.set(slot, deadline);
         self.send_control(peer, id, one_way, rts);
-    }
-
-    /// The timer of a client that waits for its response.
-    pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let (interval, patience) = (self.config.max_rts_interval, self.config.patience);
-        let exchange = self.exchanges.get_mut(slot);
-        let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.ask_at = now.saturating_add(interval);
-        if now.since(awaiting.heard_at) >= patience {
-            return self.fail(now, slot, FailReason::PeerSilent);
-        }
-        let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
-        self.timers.set(slot, at);
-        self.send_control(peer, id, false, Body::Ask);
     }
 }

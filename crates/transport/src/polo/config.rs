@@ -1,7 +1,9 @@
 //! Polo's parameters.
 
-use rackweave_core::{Framing, Rate, Span, frame};
+use rackweave_core::{Rate, Span, frame};
 use thiserror::Error;
+
+use crate::common::shared_parameters;
 
 /// Which flow the next driving packet goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,31 +211,13 @@ impl Config {
     /// # Errors
     /// See [`InvalidConfig`].
     pub fn check(&self) -> Result<(), InvalidConfig> {
-        for (name, positive) in [
-            ("max_payload", self.max_payload > 0),
+        self.check_shared(&[
             ("first_window", self.first_window > 0),
             ("min_drives", self.min_drives > 0),
             ("burst", self.burst > 0),
             ("rto", self.rto > Span::ZERO),
             ("pause_probe", self.pause_probe > Span::ZERO),
-            ("max_message_bytes", self.max_message_bytes > 0),
-            ("max_exchanges", self.max_exchanges > 0),
-            ("max_finished", self.max_finished > 0),
-            ("max_control", self.max_control > 0),
-            ("max_gaps", self.max_gaps > 0),
-        ] {
-            if !positive {
-                return Err(InvalidConfig::Zero(name));
-            }
-        }
-        let longest = self.max_payload.saturating_add(self.header_bytes).max(self.control_bytes);
-        if longest > 65_000 {
-            return Err(InvalidConfig::TooLong(longest));
-        }
-        let priority = self.data_priority.max(self.control_priority);
-        if priority > 7 {
-            return Err(InvalidConfig::Priority(priority));
-        }
+        ])?;
         if self.min_drives > self.max_drives {
             return Err(InvalidConfig::Drives);
         }
@@ -249,20 +233,7 @@ impl Config {
         if self.patience.0 / 4 <= self.max_rto.max(self.pause_probe).0 {
             return Err(InvalidConfig::Patience);
         }
-        if self.finished_for <= self.patience {
-            return Err(InvalidConfig::FinishedFor(self.patience));
-        }
         Ok(())
-    }
-
-    /// How messages are cut.
-    #[must_use]
-    pub const fn framing(&self) -> Framing {
-        Framing {
-            max_payload: self.max_payload,
-            header_bytes: self.header_bytes,
-            spray_above_bytes: if self.spray { 0 } else { u32::MAX },
-        }
     }
 
     /// The timeout after `doublings` of it in a row.
@@ -275,12 +246,9 @@ impl Config {
         let interval = self.pause_probe.0.saturating_mul(1 << probes.min(20));
         Span(interval.min(self.patience.0 / 4))
     }
-
-    /// Packets of a message of so many bytes.
-    pub(super) const fn packets(&self, bytes: u32) -> u32 {
-        bytes.div_ceil(self.max_payload)
-    }
 }
+
+shared_parameters!(Config, ask_interval: pause_probe, priorities: [data_priority, control_priority]);
 
 #[cfg(test)]
 mod tests {

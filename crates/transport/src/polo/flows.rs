@@ -21,8 +21,8 @@ impl Host {
     /// A new flow: active as long as no packet was marked (slide 12), or if there is none to wait for
     /// (ours).
     pub(super) fn begin_flow(&mut self, now: Time, slot: u32) {
-        if self.pausing && !self.active.is_empty() {
-            self.inactive.push_back(slot);
+        if self.scheme.pausing && !self.scheme.active.is_empty() {
+            self.scheme.inactive.push_back(slot);
             return;
         }
         self.activate(now, slot);
@@ -30,20 +30,20 @@ impl Host {
     }
 
     fn activate(&mut self, now: Time, slot: u32) {
-        let place = self.active.len() as u32;
+        let place = self.scheme.active.len() as u32;
         let Some(incoming) = self.incoming_mut(slot) else { return };
         incoming.place = Some(place);
         incoming.quiet_since = now;
-        self.active.push(slot);
-        if place == 0 && self.clock.is_none() {
+        self.scheme.active.push(slot);
+        if place == 0 && self.scheme.clock.is_none() {
             // Should no adjoint packet come, the receiver begins the ping-pong (ours).
-            self.clock_until = now.saturating_add(self.config.rto);
+            self.scheme.clock_until = now.saturating_add(self.config.rto);
         }
     }
 
     /// Makes the inactive flow that has waited longest active (slide 12; the order is ours).
     fn wake(&mut self, now: Time) -> Option<u32> {
-        let slot = self.inactive.pop_front()?;
+        let slot = self.scheme.inactive.pop_front()?;
         self.activate(now, slot);
         let (rto, recovery_1) = (self.config.rto, self.config.recovery_1);
         let incoming = self.incoming_mut(slot)?;
@@ -64,52 +64,53 @@ impl Host {
     /// (slide 12).
     pub(super) fn end_flow(&mut self, now: Time, slot: u32) {
         self.off_the_way(slot, u32::MAX);
-        self.wanting.remove(slot);
-        self.inactive.remove(slot);
+        self.scheme.wanting.remove(slot);
+        self.scheme.inactive.remove(slot);
         let Some(place) = self.incoming_mut(slot).and_then(|incoming| incoming.place.take()) else {
             return;
         };
-        self.active.swap_remove(place as usize);
-        if let Some(&moved) = self.active.get(place as usize)
+        self.scheme.active.swap_remove(place as usize);
+        if let Some(&moved) = self.scheme.active.get(place as usize)
             && let Some(incoming) = self.incoming_mut(moved)
         {
             incoming.place = Some(place);
         }
         let woken = self.wake(now);
-        if self.active.is_empty() {
+        if self.scheme.active.is_empty() {
             // Nothing is known of the network any more: the next flow begins anew (ours).
-            (self.drives, self.pausing) = (Drives::new(), false);
-            (self.clock, self.clock_until, self.quiet_epochs) = (None, NO_CLOCK, 0);
-            self.clock_back = false;
+            (self.scheme.drives, self.scheme.pausing) = (Drives::new(), false);
+            (self.scheme.clock, self.scheme.clock_until, self.scheme.quiet_epochs) =
+                (None, NO_CLOCK, 0);
+            self.scheme.clock_back = false;
             return;
         }
-        if self.clock == Some(slot) {
+        if self.scheme.clock == Some(slot) {
             // Another flow goes on with the ping-pong.
-            let end = self.epoch_began.saturating_add(self.config.min_epoch);
-            if end > now && !self.drives.in_first_epoch() {
-                self.clock = self.random_active();
-                (self.clock_back, self.clock_until) = (true, end);
+            let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
+            if end > now && !self.scheme.drives.in_first_epoch() {
+                self.scheme.clock = self.random_active();
+                (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
             } else {
                 self.next_clock(now);
             }
         }
         if woken.is_none() && !self.config.wasted_driving_rule {
             // Nobody takes what the last packet would have brought.
-            self.drives.fewer(&self.config);
+            self.scheme.drives.fewer(&self.config);
         }
         self.drive_flows(now, woken);
     }
 
     /// So many of the flow's packets are not on the way any more.
     pub(super) fn off_the_way(&mut self, slot: u32, packets: u32) {
-        let generation = self.generation;
+        let generation = self.scheme.generation;
         let Some(incoming) = self.incoming_mut(slot) else { return };
         if incoming.generation != generation {
             (incoming.generation, incoming.on_way) = (generation, 0);
         }
         let back = packets.min(incoming.on_way);
         incoming.on_way -= back;
-        self.in_flight -= back;
+        self.scheme.in_flight -= back;
     }
 
     /// What is missing of the flow before this packet is lost, whether it was asked for again or not.
@@ -126,9 +127,9 @@ impl Host {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         if incoming.place.is_some() && incoming.want().is_some() {
-            self.wanting.set(slot, (incoming.missing, exchange.birth));
+            self.scheme.wanting.set(slot, (incoming.missing, exchange.birth));
         } else {
-            self.wanting.remove(slot);
+            self.scheme.wanting.remove(slot);
         }
     }
 
@@ -136,24 +137,24 @@ impl Host {
     pub(super) fn drive_flows(&mut self, now: Time, arrival: Option<u32>) {
         let mut room = self.config.burst;
         while room > 0 {
-            let allowed = self.drives.allowed(&self.config);
-            if self.in_flight >= allowed {
-                if !self.wanting.is_empty() || !self.inactive.is_empty() {
-                    self.drives.was_limited();
+            let allowed = self.scheme.drives.allowed(&self.config);
+            if self.scheme.in_flight >= allowed {
+                if !self.scheme.wanting.is_empty() || !self.scheme.inactive.is_empty() {
+                    self.scheme.drives.was_limited();
                 }
                 return;
             }
             let Some(slot) = self.choose(now, arrival) else { return };
-            let sent = self.ask(now, slot, room.min(allowed - self.in_flight));
+            let sent = self.ask(now, slot, room.min(allowed - self.scheme.in_flight));
             room = room.saturating_sub(sent.max(1));
         }
     }
 
     /// Whose turn it is.
     fn choose(&mut self, now: Time, arrival: Option<u32>) -> Option<u32> {
-        let first = self.wanting.first().map(|(_, slot)| slot);
+        let first = self.scheme.wanting.first().map(|(_, slot)| slot);
         let Some(arrival) = arrival else { return first };
-        let wants = self.wanting.contains(arrival);
+        let wants = self.scheme.wanting.contains(arrival);
         if wants && (self.config.order == DriveOrder::Arrival || !self.config.wasted_driving_rule) {
             return Some(arrival);
         }
@@ -162,7 +163,7 @@ impl Host {
             return None;
         }
         // The rule: another active flow takes it (slide 15, facts 3), or else the next inactive one (ours).
-        first.or_else(|| self.wake(now).filter(|slot| self.wanting.contains(*slot)))
+        first.or_else(|| self.wake(now).filter(|slot| self.scheme.wanting.contains(*slot)))
     }
 
     /// Without the rule the driving packet goes to a flow that has nothing left to send. One less is
@@ -175,19 +176,19 @@ impl Host {
         }
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
         let upto = incoming.limit;
-        self.drives.fewer(&self.config);
+        self.scheme.drives.fewer(&self.config);
         self.send_control(peer, id.0, one_way, Body::Drive { upto });
     }
 
     /// Asks the flow for what it wants, of loss at most `room` packets in one; how many it asked for.
     fn ask(&mut self, now: Time, slot: u32, room: u32) -> u32 {
-        let generation = self.generation;
+        let generation = self.scheme.generation;
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
         let State::Receiving(incoming) = &mut exchange.state else { return 0 };
         let (body, count) = match incoming.want() {
             None => {
-                self.wanting.remove(slot);
+                self.scheme.wanting.remove(slot);
                 return 0;
             }
             Some(Want::New) => {
@@ -215,7 +216,7 @@ impl Host {
             (incoming.generation, incoming.on_way) = (generation, 0);
         }
         incoming.on_way = incoming.on_way.saturating_add(count);
-        self.in_flight = self.in_flight.saturating_add(count);
+        self.scheme.in_flight = self.scheme.in_flight.saturating_add(count);
         self.appraise(slot);
         self.arm(now, slot);
         self.send_control(peer, id.0, one_way, body);
@@ -224,7 +225,7 @@ impl Host {
 
     /// After a timeout one packet is asked for whatever D is: nothing of this flow is on the way (ours).
     pub(super) fn ask_at_once(&mut self, now: Time, slot: u32) {
-        if self.wanting.contains(slot) {
+        if self.scheme.wanting.contains(slot) {
             self.ask(now, slot, 1);
         }
     }
@@ -235,9 +236,9 @@ impl Host {
     /// one for all flows, needs one clock (ours): the adjoint packets of twenty flows would take a quarter
     /// of a link on which a round trip is four packets long.
     pub(super) fn set_clock(&mut self, now: Time, slot: u32) {
-        self.clock = Some(slot);
-        self.clock_until = now.saturating_add(self.config.rto);
-        (self.epoch_began, self.clock_back) = (now, false);
+        self.scheme.clock = Some(slot);
+        self.scheme.clock_until = now.saturating_add(self.config.rto);
+        (self.scheme.epoch_began, self.scheme.clock_back) = (now, false);
         self.send_standing(slot, true);
     }
 
@@ -245,22 +246,23 @@ impl Host {
     fn next_clock(&mut self, now: Time) {
         match self.random_active() {
             Some(slot) => self.set_clock(now, slot),
-            None => (self.clock, self.clock_until) = (None, NO_CLOCK),
+            None => (self.scheme.clock, self.scheme.clock_until) = (None, NO_CLOCK),
         }
     }
 
     /// An active flow that depends on nothing but the epoch and the host.
     fn random_active(&self) -> Option<u32> {
-        let active = self.active.len() as u64;
-        let at = mix(u64::from(self.epoch) ^ u64::from(self.id.0) << 32).checked_rem(active)?;
-        self.active.get(at as usize).copied()
+        let active = self.scheme.active.len() as u64;
+        let at =
+            mix(u64::from(self.scheme.epoch) ^ u64::from(self.id.0) << 32).checked_rem(active)?;
+        self.scheme.active.get(at as usize).copied()
     }
 
     /// The adjoint packet has come back (slide 9): the epoch ends, or as soon as it has lasted long enough (ours).
     pub(super) fn clock_came_back(&mut self, now: Time) {
-        let end = self.epoch_began.saturating_add(self.config.min_epoch);
-        if end > now && !self.drives.in_first_epoch() {
-            (self.clock_back, self.clock_until) = (true, end);
+        let end = self.scheme.epoch_began.saturating_add(self.config.min_epoch);
+        if end > now && !self.scheme.drives.in_first_epoch() {
+            (self.scheme.clock_back, self.scheme.clock_until) = (true, end);
         } else {
             self.end_epoch(now);
         }
@@ -268,9 +270,9 @@ impl Host {
 
     /// The epoch has lasted long enough; or the adjoint packet or its acknowledgement was lost.
     pub(super) fn clock_due(&mut self, now: Time) {
-        if self.clock_until <= now && self.clock_back {
+        if self.scheme.clock_until <= now && self.scheme.clock_back {
             self.end_epoch(now);
-        } else if self.clock_until <= now {
+        } else if self.scheme.clock_until <= now {
             self.advance_epoch();
             self.next_clock(now);
         }
@@ -278,27 +280,28 @@ impl Host {
 
     const fn advance_epoch(&mut self) {
         // 0 is the epoch of adjoint packets that answer nothing.
-        self.epoch = if self.epoch == u32::MAX { 1 } else { self.epoch + 1 };
+        self.scheme.epoch = if self.scheme.epoch == u32::MAX { 1 } else { self.scheme.epoch + 1 };
     }
 
     /// An epoch ends (slide 10).
     pub(super) fn end_epoch(&mut self, now: Time) {
-        let epoch = self.drives.end_epoch(&self.config);
+        let epoch = self.scheme.drives.end_epoch(&self.config);
         self.advance_epoch();
-        let had_data = core::mem::take(&mut self.active_data);
-        self.quiet_epochs = if had_data { 0 } else { self.quiet_epochs.saturating_add(1) };
-        if let Some(slot) = self.clock {
+        let had_data = core::mem::take(&mut self.scheme.active_data);
+        self.scheme.quiet_epochs =
+            if had_data { 0 } else { self.scheme.quiet_epochs.saturating_add(1) };
+        if let Some(slot) = self.scheme.clock {
             self.set_clock(now, slot);
         }
-        if self.config.recovery_2 && self.quiet_epochs >= 2 {
+        if self.config.recovery_2 && self.scheme.quiet_epochs >= 2 {
             return self.recover_from_silence(now);
         }
         if epoch.data && !epoch.marks {
-            if self.inactive.is_empty() {
+            if self.scheme.inactive.is_empty() {
                 // Ours: the slides do not say when flows cease to be paused.
-                self.pausing = false;
+                self.scheme.pausing = false;
             } else if self.config.wake_in_quiet_epochs
-                && self.active.len() < self.drives.d() as usize
+                && self.scheme.active.len() < self.scheme.drives.d() as usize
             {
                 self.wake(now);
             }
@@ -309,9 +312,9 @@ impl Host {
     /// Recovery 2 (slide 11): two epochs without data of any active flow. A random one gets a loss
     /// packet; for all of them nothing is on the way any more.
     fn recover_from_silence(&mut self, now: Time) {
-        self.quiet_epochs = 0;
-        self.generation = self.generation.wrapping_add(1);
-        self.in_flight = 0;
+        self.scheme.quiet_epochs = 0;
+        self.scheme.generation = self.scheme.generation.wrapping_add(1);
+        self.scheme.in_flight = 0;
         let Some(slot) = self.random_active() else { return };
         if let Some(incoming) = self.incoming_mut(slot) {
             let limit = incoming.limit;

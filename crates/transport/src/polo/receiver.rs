@@ -1,16 +1,16 @@
 //! The receiver's half of a message: arriving packets, what is missing, and its answers.
 
 use rackweave_core::{
-    Assembler, Ecn, Event, HostId, Kind, MessageId, Packet, Placement, Slice, Span, Time,
+    Assembler, Ecn, FailReason, HostId, Kind, Packet, Placement, Slice, Span, Time,
 };
 use rackweave_wire::polo::{Body, Header};
 
-use super::{Config, ExchangeState, Host, after};
-use crate::common::{Known, State};
+use super::{Config, Host, after};
+use crate::common::{Parameters as _, State};
 
 /// A message on its way in (the slides' flow), in packets.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub struct Incoming {
     pub(super) length: u32,
     pub(super) packets: u32,
     /// Packets that have not arrived.
@@ -51,6 +51,29 @@ pub(super) enum Want {
 }
 
 impl Incoming {
+    fn new(now: Time, length: u32, window: u16, generation: u32, config: &Config) -> Self {
+        let packets = config.packets(length);
+        let window = packets.min(u32::from(window));
+        Self {
+            length,
+            packets,
+            missing: packets,
+            received: Assembler::default(),
+            window,
+            limit: window,
+            max_seen: 0,
+            horizon: 0,
+            cursor: 0,
+            on_way: 0,
+            generation,
+            asked: false,
+            place: None,
+            heard_at: now,
+            quiet_since: now,
+            tries: 0,
+        }
+    }
+
     /// What to ask for next. Lost packets come first. What a sender that was paused has not sent of its
     /// first window is asked for by name (ours).
     #[inline]
@@ -109,23 +132,20 @@ impl Host {
         let Body::Data { message_length, offset, len, window, driven, again } = header.body else {
             return Placement::Discard;
         };
-        let max_payload = self.config.max_payload;
-        let whole = offset % max_payload == 0
-            && offset < message_length
-            && u32::from(len) == max_payload.min(message_length - offset);
-        if !whole || message_length > self.config.max_message_bytes || packet.is_trimmed() {
+        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
         let marked = packet.ecn() == Ecn::Marked;
         // Slide 12: "before the receiver receives any packet with ECN mark".
-        self.pausing |= marked;
-        let slot = self.receiving_slot(now, packet.src, header, message_length, window);
+        self.scheme.pausing |= marked;
+        let slot = self.receiving(now, packet.src, header, message_length, window);
         let Some((slot, new)) = slot else {
             // A late copy, of flows that are gone: the next flows begin anew.
-            self.pausing &= !self.active.is_empty();
+            self.scheme.pausing &= !self.scheme.active.is_empty();
             return Placement::Discard;
         };
-        let number = offset / max_payload;
+        let number = offset / self.config.max_payload;
         let exchange = self.exchanges.get_mut(slot);
         let id = exchange.arriving();
         let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
@@ -145,11 +165,11 @@ impl Host {
             back = u32::MAX;
         }
         let (is_active, missing) = (incoming.place.is_some(), incoming.missing);
-        self.active_data |= is_active;
+        self.scheme.active_data |= is_active;
         self.off_the_way(slot, back);
-        self.drives.data(marked, &self.config);
+        self.scheme.drives.data(marked, &self.config);
         if missing == 0 {
-            self.arrived(now, slot);
+            self.arrived(now, slot, message_length);
         } else {
             if new && !is_active {
                 self.send_standing(slot, false);
@@ -172,7 +192,7 @@ impl Host {
         if message_length == 0 || message_length > self.config.max_message_bytes {
             return;
         }
-        let slot = self.receiving_slot(now, from, header, message_length, window);
+        let slot = self.receiving(now, from, header, message_length, window);
         let Some((slot, new)) = slot else { return };
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         if incoming.length != message_length {
@@ -189,10 +209,10 @@ impl Host {
             self.take_as_lost(slot, sent);
         }
         self.arm(now, slot);
-        let is_clock = self.clock == Some(slot);
-        if is_clock && epoch == self.epoch && !timeout {
+        let is_clock = self.scheme.clock == Some(slot);
+        if is_clock && epoch == self.scheme.epoch && !timeout {
             self.clock_came_back(now);
-        } else if is_active && self.clock.is_none() {
+        } else if is_active && self.scheme.clock.is_none() {
             self.set_clock(now, slot);
         } else if timeout || new || epoch == 0 {
             self.send_standing(slot, is_clock && timeout);
@@ -208,13 +228,14 @@ impl Host {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
-        let body = Body::AdjointAck { epoch: self.epoch, paused: incoming.place.is_none(), tick };
+        let body =
+            Body::AdjointAck { epoch: self.scheme.epoch, paused: incoming.place.is_none(), tick };
         self.send_control(peer, id.0, one_way, body);
     }
 
-    /// The exchange that receives this message, and whether it is new: then it begins.
+    /// The exchange that receives this message, and whether it is new: then its flow begins.
     #[inline]
-    fn receiving_slot(
+    fn receiving(
         &mut self,
         now: Time,
         from: HostId,
@@ -222,105 +243,27 @@ impl Host {
         length: u32,
         window: u16,
     ) -> Option<(u32, bool)> {
-        let (id, one_way) = (header.id.get(), header.one_way);
-        let local = id ^ 1;
-        let is_client = local & 1 == 0;
-        let known = self.exchanges.find(from, local);
-        if let Known::Slot(slot) = known
-            && let State::Receiving(_) = self.exchanges.get(slot).state
-        {
-            return Some((slot, false));
+        let (slot, new) = self.receiving_slot(now, from, header, |host| {
+            Incoming::new(now, length, window, host.scheme.generation, &host.config)
+        })?;
+        if new {
+            self.begin_flow(now, slot);
         }
-        // An adjoint packet that follows its window needs no answer: one is on its way.
-        let answer = !matches!(header.body, Body::Adjoint { timeout: false, .. });
-        match known {
-            Known::Slot(slot) => match self.exchanges.get(slot).state {
-                State::Sending(_) | State::Awaiting(_) if is_client => {
-                    if self.exchanges.get(slot).one_way {
-                        return None;
-                    }
-                }
-                // The server has the request, and its client does not know it yet.
-                _ => {
-                    if answer {
-                        self.send_control(from, id, one_way, Body::Complete);
-                    }
-                    return None;
-                }
-            },
-            Known::Finished => {
-                if answer {
-                    self.send_control(from, id, one_way, Body::Complete);
-                }
-                return None;
-            }
-            // A response to no request (any more).
-            Known::No if is_client => {
-                self.send_control(from, id, one_way, Body::Unknown);
-                return None;
-            }
-            Known::No => {}
-        }
-        let packets = self.config.packets(length);
-        let window = packets.min(u32::from(window));
-        let incoming = Incoming {
-            length,
-            packets,
-            missing: packets,
-            received: Assembler::default(),
-            window,
-            limit: window,
-            max_seen: 0,
-            horizon: 0,
-            cursor: 0,
-            on_way: 0,
-            generation: self.generation,
-            asked: false,
-            place: None,
-            heard_at: now,
-            quiet_since: now,
-            tries: 0,
-        };
-        let slot = if let Known::Slot(slot) = known {
-            self.response_begins(slot, State::Receiving(incoming));
-            slot
-        } else {
-            self.exchanges.insert(now, from, local, one_way, State::Receiving(incoming))?
-        };
-        self.begin_flow(now, slot);
-        Some((slot, true))
-    }
-
-    /// The first packet of a response: so the request has arrived.
-    fn response_begins(&mut self, slot: u32, state: ExchangeState) {
-        self.leave_lists(slot);
-        let exchange = self.exchanges.get_mut(slot);
-        let (peer, id) = (exchange.peer, MessageId(exchange.local));
-        if let State::Sending(_) = core::mem::replace(&mut exchange.state, state) {
-            self.events.push_back(Event::Sent { peer, id });
-        }
+        Some((slot, new))
     }
 
     /// The last packet of a message has arrived.
-    fn arrived(&mut self, now: Time, slot: u32) {
+    fn arrived(&mut self, now: Time, slot: u32, bytes: u32) {
         let exchange = self.exchanges.get(slot);
-        let State::Receiving(incoming) = &exchange.state else { return };
-        let (peer, id, kind) = (exchange.peer, exchange.arriving(), exchange.arriving_kind());
-        let (bytes, one_way) = (u64::from(incoming.length), exchange.one_way);
-        self.events.push_back(Event::Delivered { peer, id, bytes, kind });
-        let later = kind == Kind::Request && self.config.complete_delay > Span::ZERO;
+        let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
+        let delay = self.config.complete_delay;
+        let later = exchange.arriving_kind() == Kind::Request && delay > Span::ZERO;
         if !later {
             self.send_control(peer, id.0, one_way, Body::Complete);
         }
-        if kind == Kind::Request {
-            self.leave_lists(slot);
-            self.end_flow(now, slot);
-            self.exchanges.get_mut(slot).state = State::InService;
-            if later {
-                self.timers.set(slot, now.saturating_add(self.config.complete_delay));
-            }
-        } else {
-            self.remove(now, slot, true);
+        self.deliver(now, slot, bytes);
+        if later {
+            self.timers.set(slot, now.saturating_add(delay));
         }
     }
 
@@ -330,17 +273,6 @@ impl Host {
         let exchange = self.exchanges.get(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
         self.send_control(peer, id.0, one_way, Body::Complete);
-    }
-
-    /// ASK: is there still a response to come?
-    pub(super) fn handle_ask(&mut self, from: HostId, id: u64) {
-        let local = id ^ 1;
-        // The server's side of a request.
-        if local & 1 == 1 {
-            let known = matches!(self.exchanges.find(from, local), Known::Slot(_));
-            let body = if known { Body::Complete } else { Body::Unknown };
-            self.send_control(from, id, false, body);
-        }
     }
 
     /// Makes sure that the flow comes up no later than at its deadline.
@@ -355,6 +287,10 @@ impl Host {
     /// (ours; it repairs a driving packet that was to wake a paused sender, too).
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
+        if incoming.heard_at.saturating_add(self.config.patience) <= now {
+            // Its sender has given up long ago.
+            return self.fail(now, slot, FailReason::PeerSilent);
+        }
         incoming.tries = incoming.tries.saturating_add(1);
         incoming.quiet_since = now;
         let (limit, deadline) = (incoming.limit, after(now, incoming.deadline(&self.config)));

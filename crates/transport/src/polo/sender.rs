@@ -3,20 +3,20 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Ecn, Event, FailReason, HostId, MessageId, Packet, Time};
+use rackweave_core::{Ecn, FailReason, HostId, Packet, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
 
 use super::config::Config;
 use super::{Host, after};
-use crate::common::{Awaiting, Known, Scatter, State};
+use crate::common::{Scatter, State};
 
 /// Loss packets whose packets wait to be sent: what an honest receiver asks for goes sooner.
 const MAX_AGAIN: usize = 64;
 
 /// A message on its way out, in packets.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub struct Outgoing {
     length: u32,
     packets: u32,
     scatter: Scatter,
@@ -127,16 +127,16 @@ impl Host {
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
-            let (slot, again) = match self.resend.pop_front() {
+            let (slot, again) = match self.scheme.resend.pop_front() {
                 Some(slot) => (slot, true),
-                None => (self.ready.pop_front()?, false),
+                None => (self.scheme.ready.pop_front()?, false),
             };
             let exchange = self.exchanges.get_mut(slot);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
             let packet = if again {
                 let Some(packet) = outgoing.take_again() else { continue };
                 if !outgoing.again.is_empty() {
-                    self.resend.push_back(slot);
+                    self.scheme.resend.push_back(slot);
                 }
                 packet
             } else {
@@ -148,7 +148,7 @@ impl Host {
                 }
                 outgoing.next += 1;
                 if outgoing.is_ready() {
-                    self.ready.push_back(slot);
+                    self.scheme.ready.push_back(slot);
                 }
                 outgoing.next - 1
             };
@@ -180,24 +180,16 @@ impl Host {
         }
     }
 
-    /// The exchange in which this host sends message `id`, or waits for what it brings about.
-    fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
-        match self.exchanges.find(from, id) {
-            Known::Slot(slot) => Some(slot),
-            Known::No | Known::Finished => None,
-        }
-    }
-
     /// The message may have something to send, and another deadline.
     fn outgoing_changed(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &self.exchanges.get(slot).state else { return };
         if outgoing.is_ready() {
-            self.ready.push_back(slot);
+            self.scheme.ready.push_back(slot);
         } else {
-            self.ready.remove(slot);
+            self.scheme.ready.remove(slot);
         }
         if !outgoing.again.is_empty() {
-            self.resend.push_back(slot);
+            self.scheme.resend.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
         if deadline < Time::MAX {
@@ -286,38 +278,6 @@ impl Host {
         self.outgoing_changed(now, slot);
     }
 
-    /// COMPLETE: the whole message has arrived.
-    pub(super) fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        let exchange = self.exchanges.get_mut(slot);
-        let (one_way, is_client) = (exchange.one_way, exchange.is_client());
-        match &mut exchange.state {
-            State::Sending(_) if one_way || !is_client => {
-                self.remove(now, slot, !is_client);
-                self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
-            }
-            State::Sending(_) => {
-                let ask_at = now.saturating_add(self.config.pause_probe);
-                exchange.state = State::Awaiting(Awaiting { ask_at, heard_at: now });
-                self.leave_lists(slot);
-                self.timers.set(slot, ask_at);
-                self.events.push_back(Event::Sent { peer: from, id: MessageId(id) });
-            }
-            // The answer to a question.
-            State::Awaiting(awaiting) => awaiting.heard_at = now,
-            _ => {}
-        }
-    }
-
-    /// The peer does not know the message.
-    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
-        if let Some(slot) = self.outgoing_slot(from, id)
-            && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
-        {
-            self.fail(now, slot, FailReason::PeerForgot);
-        }
-    }
-
     /// Recovery 3 (slide 11): nothing was heard of a message's receiver for too long. What is repeated is the
     /// adjoint packet (ours): it says what was sent, and the receiver names what it lacks.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
@@ -334,19 +294,5 @@ impl Host {
             (outgoing.adjoint(0, true), after(now, outgoing.deadline(&self.config)));
         self.timers.set(slot, deadline);
         self.send_control(peer, id, one_way, adjoint);
-    }
-
-    /// The timer of a client that waits for its response.
-    pub(super) fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let (interval, patience) = (self.config.pause_probe, self.config.patience);
-        let exchange = self.exchanges.get_mut(slot);
-        let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.ask_at = now.saturating_add(interval);
-        if now.since(awaiting.heard_at) >= patience {
-            return self.fail(now, slot, FailReason::PeerSilent);
-        }
-        let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
-        self.timers.set(slot, at);
-        self.send_control(peer, id, false, Body::Ask);
     }
 }

@@ -3,8 +3,9 @@
 //! Fields that the machines do not use (`sequence`, `ack`, `window`, `checksum`, `urgent`, there
 //! for look-alike TCP hardware) are sent as zero and not read.
 
+use crate::dump::write_homa;
 use crate::malformed::{Malformed, Put, Reader};
-use crate::{Id64, Ports};
+use crate::{Codec, Id64, Ports};
 
 use super::stream::Stream;
 use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
@@ -381,4 +382,33 @@ fn read_ack(layout: Layout, reader: &mut Reader<'_>) -> Result<(Id64, u16), Malf
         reader.skip::<2>()?;
     }
     Ok((id, reader.u16()?))
+}
+
+impl Codec for Header {
+    fn ip_protocol(layout: Layout) -> u8 {
+        layout.ip_protocol()
+    }
+
+    fn header_bytes(&self, layout: Layout) -> u32 {
+        self.header_bytes(layout)
+    }
+
+    fn encode(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>) {
+        self.encode(layout, ports, out);
+    }
+
+    fn decode(layout: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+        Self::decode(layout, bytes, l4_bytes)
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        match self.body {
+            Body::Data { message_length, .. } => Some(message_length),
+            _ => None,
+        }
+    }
+
+    fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write_homa(f, self)
+    }
 }

@@ -37,6 +37,9 @@ use rackweave_core::{HostId, MessageId, Slice};
 /// The UDP port of Orca's packets.
 pub const PORT: u16 = 6722;
 
+/// Orca's number in the overlay: [`crate::overlay::Kind::Group`].
+pub const KIND: u8 = 2;
+
 /// The IP multicast group of labelled packets: all agents are in it, switches go by the label.
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 

@@ -6,10 +6,12 @@
 
 use rackweave_core::Kind;
 
+use crate::dump::write_tcp;
+use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
-use crate::{Id64, Ports};
+use crate::{Codec, Id64, Ports};
 
-use super::{Body, Header, SackBlocks, WINDOW_SHIFT, flags};
+use super::{Body, Header, IP_PROTOCOL, SackBlocks, WINDOW_SHIFT, flags};
 
 /// The header without options.
 pub const HEADER_BYTES: u32 = 20;
@@ -223,5 +225,35 @@ impl Mapping {
                 other => return Err(Malformed::MessageKind(other)),
             },
         })
+    }
+}
+
+impl Codec for Header {
+    fn ip_protocol(_: Layout) -> u8 {
+        IP_PROTOCOL
+    }
+
+    fn header_bytes(&self, _: Layout) -> u32 {
+        self.header_bytes()
+    }
+
+    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
+        self.encode(ports, out);
+    }
+
+    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
+        Self::decode(bytes, l4_bytes)
+    }
+
+    fn message_bytes(&self) -> Option<u32> {
+        match self.body {
+            // A stream's bytes are of a message of no length.
+            Body::Data { message_length: length @ 1.., .. } => Some(length),
+            _ => None,
+        }
+    }
+
+    fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write_tcp(f, self)
     }
 }

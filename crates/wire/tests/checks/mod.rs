@@ -2,111 +2,29 @@
 
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
-use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{
-    Header, Malformed, Ports, datagram, frame, ndp, orca, overlay, phost, polo, tcp,
-};
+use rackweave_wire::homa::Layout;
+use rackweave_wire::{Codec, Header, Malformed, Ports, frame, orca, overlay};
 
 /// Lengths that IP may claim for a packet of which `captured` bytes are there.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
     [captured, captured / 2, captured + 1424, 65_515]
 }
 
-/// A Homa header that was understood is written in its full size and understood again.
+/// A header that was understood is written in its full size and understood again.
 #[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn homa(bytes: &[u8]) {
+pub(crate) fn header<H: Codec + Into<Header>>(bytes: &[u8]) {
     for layout in Layout::ALL {
         for l4_bytes in claimed_lengths(bytes.len()) {
-            let Ok((header, ports)) = homa::Header::decode(layout, bytes, l4_bytes) else {
+            let Ok((header, ports)) = H::decode(layout, bytes, l4_bytes) else {
                 continue;
             };
             let mut again = Vec::new();
             header.encode(layout, ports, &mut again);
             assert_eq!(again.len(), header.header_bytes(layout) as usize);
             let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
-            assert_eq!(homa::Header::decode(layout, &again, l4_bytes), Ok((header, ports)));
+            assert_eq!(H::decode(layout, &again, l4_bytes), Ok((header, ports)));
             print(header.into(), ports);
         }
-    }
-}
-
-/// A TCP header that was understood is written in its full size and understood again.
-#[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn tcp(bytes: &[u8]) {
-    for l4_bytes in claimed_lengths(bytes.len()) {
-        let Ok((header, ports)) = tcp::Header::decode(bytes, l4_bytes) else {
-            continue;
-        };
-        let mut again = Vec::new();
-        header.encode(ports, &mut again);
-        assert_eq!(again.len(), header.header_bytes() as usize);
-        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
-        assert_eq!(tcp::Header::decode(&again, l4_bytes), Ok((header, ports)));
-        print(header.into(), ports);
-    }
-}
-
-/// An NDP header that was understood is written in its full size and understood again.
-#[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn ndp(bytes: &[u8]) {
-    for l4_bytes in claimed_lengths(bytes.len()) {
-        let Ok((header, ports)) = ndp::Header::decode(bytes, l4_bytes) else {
-            continue;
-        };
-        let mut again = Vec::new();
-        header.encode(ports, &mut again);
-        assert_eq!(again.len(), header.header_bytes() as usize);
-        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
-        assert_eq!(ndp::Header::decode(&again, l4_bytes), Ok((header, ports)));
-        print(header.into(), ports);
-    }
-}
-
-/// A pHost header that was understood is written in its full size and understood again.
-#[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn phost(bytes: &[u8]) {
-    for l4_bytes in claimed_lengths(bytes.len()) {
-        let Ok((header, ports)) = phost::Header::decode(bytes, l4_bytes) else {
-            continue;
-        };
-        let mut again = Vec::new();
-        header.encode(ports, &mut again);
-        assert_eq!(again.len(), header.header_bytes() as usize);
-        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
-        assert_eq!(phost::Header::decode(&again, l4_bytes), Ok((header, ports)));
-        print(header.into(), ports);
-    }
-}
-
-/// A Polo header that was understood is written in its full size and understood again.
-#[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn polo(bytes: &[u8]) {
-    for l4_bytes in claimed_lengths(bytes.len()) {
-        let Ok((header, ports)) = polo::Header::decode(bytes, l4_bytes) else {
-            continue;
-        };
-        let mut again = Vec::new();
-        header.encode(ports, &mut again);
-        assert_eq!(again.len(), header.header_bytes() as usize);
-        let l4_bytes = again.len() + header.payload().map_or(0, |slice| slice.len as usize);
-        assert_eq!(polo::Header::decode(&again, l4_bytes), Ok((header, ports)));
-        print(header.into(), ports);
-    }
-}
-
-/// A datagram's header that was understood is written in its full size and understood again.
-#[allow(dead_code, reason = "each user needs some of these")]
-pub(crate) fn datagram(bytes: &[u8]) {
-    for l4_bytes in claimed_lengths(bytes.len()) {
-        let Ok((header, ports)) = datagram::Header::decode(bytes, l4_bytes) else {
-            continue;
-        };
-        let mut again = Vec::new();
-        header.encode(ports, &mut again);
-        assert_eq!(again.len(), datagram::HEADER_BYTES as usize);
-        let l4_bytes = again.len() + usize::from(header.len);
-        assert_eq!(datagram::Header::decode(&again, l4_bytes), Ok((header, ports)));
-        print(header.into(), ports);
     }
 }
 

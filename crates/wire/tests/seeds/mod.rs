@@ -3,7 +3,9 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
-use rackweave_wire::{Header, Id64, Ports, datagram, frame, ndp, orca, overlay, phost, polo, tcp};
+use rackweave_wire::{
+    Codec, Header, Id64, Ports, datagram, frame, ndp, orca, overlay, phost, polo, tcp,
+};
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
@@ -13,42 +15,24 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
     for (layout, prefix) in layouts {
         for (name, header) in homa_headers() {
-            let mut bytes = Vec::new();
-            header.encode(layout, PORTS, &mut bytes);
-            seeds.push(("decode_homa", format!("{prefix}_{name}"), bytes));
-            seeds.push(("decode_frame", format!("homa_{prefix}_{name}"), framed(header, layout)));
+            let name = format!("{prefix}_{name}");
+            header_seeds(&mut seeds, "decode_homa", &name, header, layout);
         }
     }
-    for (name, header) in tcp_headers() {
-        let mut bytes = Vec::new();
-        header.encode(PORTS, &mut bytes);
-        seeds.push(("decode_tcp", name.to_owned(), bytes));
-        seeds.push(("decode_frame", format!("tcp_{name}"), framed(header, Layout::Head)));
+    fn each<H: Codec + Into<Header>>(
+        seeds: &mut Vec<(&'static str, String, Vec<u8>)>,
+        target: &'static str,
+        headers: Vec<(&'static str, H)>,
+    ) {
+        for (name, header) in headers {
+            header_seeds(seeds, target, name, header, Layout::Head);
+        }
     }
-    for (name, header) in ndp_headers() {
-        let mut bytes = Vec::new();
-        header.encode(PORTS, &mut bytes);
-        seeds.push(("decode_ndp", name.to_owned(), bytes));
-        seeds.push(("decode_frame", format!("ndp_{name}"), framed(header, Layout::Head)));
-    }
-    for (name, header) in phost_headers() {
-        let mut bytes = Vec::new();
-        header.encode(PORTS, &mut bytes);
-        seeds.push(("decode_phost", name.to_owned(), bytes));
-        seeds.push(("decode_frame", format!("phost_{name}"), framed(header, Layout::Head)));
-    }
-    for (name, header) in polo_headers() {
-        let mut bytes = Vec::new();
-        header.encode(PORTS, &mut bytes);
-        seeds.push(("decode_polo", name.to_owned(), bytes));
-        seeds.push(("decode_frame", format!("polo_{name}"), framed(header, Layout::Head)));
-    }
-    for (name, header) in datagram_headers() {
-        let mut bytes = Vec::new();
-        header.encode(PORTS, &mut bytes);
-        seeds.push(("decode_datagram", name.to_owned(), bytes));
-        seeds.push(("decode_frame", format!("datagram_{name}"), framed(header, Layout::Head)));
-    }
+    each(&mut seeds, "decode_tcp", tcp_headers());
+    each(&mut seeds, "decode_ndp", ndp_headers());
+    each(&mut seeds, "decode_phost", phost_headers());
+    each(&mut seeds, "decode_polo", polo_headers());
+    each(&mut seeds, "decode_datagram", datagram_headers());
     for (name, bytes) in datagrams() {
         seeds.push(("decode_overlay", name, bytes));
     }
@@ -59,6 +43,25 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         seeds.push((target, format!("wrong_{name}"), bytes));
     }
     seeds
+}
+
+/// A header for its own target, and in a frame.
+fn header_seeds<H: Codec + Into<Header>>(
+    seeds: &mut Vec<(&'static str, String, Vec<u8>)>,
+    target: &'static str,
+    name: &str,
+    header: H,
+    layout: Layout,
+) {
+    seeds.push((target, name.to_owned(), encoded(&header, layout)));
+    let protocol = target.trim_start_matches("decode_");
+    seeds.push(("decode_frame", format!("{protocol}_{name}"), framed(header, layout)));
+}
+
+fn encoded<H: Codec>(header: &H, layout: Layout) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    header.encode(layout, PORTS, &mut bytes);
+    bytes
 }
 
 fn homa_headers() -> Vec<(&'static str, homa::Header)> {
@@ -298,26 +301,18 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let ack = homa(homa::Body::Ack { count: 0, others: Default::default() });
     let tcp = |options: &[u8]| {
         let body = tcp::Body::Ack { count: 0, sack: Default::default() };
-        let mut bytes = Vec::new();
         let header = tcp::Header { seq: 0, ack: 0, window: 0, flags: tcp::flags::ACK, body };
-        header.encode(PORTS, &mut bytes);
+        let mut bytes = encoded(&header, Layout::Head);
         bytes[12] = (5 + options.len() as u8 / 4) << 4;
         bytes.extend_from_slice(options);
         bytes
     };
     let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
     let good_frame = framed(header, Layout::Head);
-    let mut ndp = Vec::new();
-    ndp_headers()[0].1.encode(PORTS, &mut ndp);
-    let mut phost = Vec::new();
-    phost_headers()[0].1.encode(PORTS, &mut phost);
-    let polo = |at: usize| {
-        let mut bytes = Vec::new();
-        polo_headers()[at].1.encode(PORTS, &mut bytes);
-        bytes
-    };
-    let mut datagram = Vec::new();
-    datagram_headers()[0].1.encode(PORTS, &mut datagram);
+    let ndp = encoded(&ndp_headers()[0].1, Layout::Head);
+    let phost = encoded(&phost_headers()[0].1, Layout::Head);
+    let polo = |at: usize| encoded(&polo_headers()[at].1, Layout::Head);
+    let datagram = encoded(&datagram_headers()[0].1, Layout::Head);
     vec![
         ("decode_homa", "type_freeze", changed(busy.clone(), 11, homa::packet_type::FREEZE)),
         ("decode_homa", "type_zero", changed(busy.clone(), 11, 0)),

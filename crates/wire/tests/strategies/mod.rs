@@ -118,7 +118,7 @@ pub(crate) fn stamped(mut header: homa::Header, numbers: [u32; 4]) -> homa::Head
     header
 }
 
-pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
+fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
     let kinds = prop_oneof![Just(Kind::OneWay), Just(Kind::Request), Just(Kind::Response)];
     let data = (ids(), any::<u32>(), any::<u32>(), 0..=65_000_u16, kinds).prop_map(
         |(message, message_length, offset, len, kind)| tcp::Body::Data {
@@ -137,7 +137,7 @@ pub(crate) fn tcp_headers() -> impl Strategy<Value = tcp::Header> {
         .prop_map(|((seq, ack, window, flags), body)| tcp::Header { seq, ack, window, flags, body })
 }
 
-pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
+fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
     let data = (any::<(u32, u32, u16)>(), 0..=65_000_u16).prop_map(
         |((message_length, offset, window), len)| ndp::Body::Data {
             message_length,
@@ -165,7 +165,7 @@ pub(crate) fn ndp_headers() -> impl Strategy<Value = ndp::Header> {
     })
 }
 
-pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
+fn phost_headers() -> impl Strategy<Value = phost::Header> {
     let rts = any::<(u32, u16)>()
         .prop_map(|(message_length, free)| phost::Body::Rts { message_length, free });
     let token = any::<(u32, u32, u32)>().prop_map(|(packet, number, missing)| phost::Body::Token {
@@ -194,7 +194,7 @@ pub(crate) fn phost_headers() -> impl Strategy<Value = phost::Header> {
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| phost::Header { id, one_way, body })
 }
 
-pub(crate) fn polo_headers() -> impl Strategy<Value = polo::Header> {
+fn polo_headers() -> impl Strategy<Value = polo::Header> {
     let data = (any::<(u32, u32, u16, bool, bool)>(), 0..=65_000_u16).prop_map(
         |((message_length, offset, window, driven, again), len)| polo::Body::Data {
             message_length,
@@ -232,7 +232,7 @@ pub(crate) fn polo_headers() -> impl Strategy<Value = polo::Header> {
     (ids(), any::<bool>(), body).prop_map(|(id, one_way, body)| polo::Header { id, one_way, body })
 }
 
-pub(crate) fn datagram_headers() -> impl Strategy<Value = datagram::Header> {
+fn datagram_headers() -> impl Strategy<Value = datagram::Header> {
     (ids(), any::<(u32, u32)>(), 0..=65_000_u16).prop_map(|(id, (message_length, offset), len)| {
         datagram::Header { id, message_length, offset, len }
     })

@@ -4,11 +4,11 @@ use super::*;
 use crate::orca::agent::ANY_RACK;
 
 /// `SetActive` is told so often in a row.
-const SETS: u8 = 4;
+const SET_ACTIVE_BURST: u8 = 4;
 /// Labels under way to an agent that comes back.
 const WINDOW: usize = 64;
 /// Slots of the store that are looked at in a row, lest a large store hold up everything else.
-const SCAN: usize = 8192;
+const SCAN_SLOTS: usize = 8192;
 
 impl Controller {
     pub(super) fn handle_ping(&mut self, now: Time, from: HostId, place: Place, number: u32) {
@@ -16,36 +16,36 @@ impl Controller {
             return;
         }
         self.counters.pings += 1;
-        self.say(from, Session(0), Body::Pong { number });
+        self.send_control(from, Session(0), Body::Pong { number });
         let agent = &mut self.agents[from.0 as usize];
-        let forgot = agent.standing != Standing::Dead && newer(agent.number, number);
-        (agent.heard, agent.number) = (now, number);
+        let forgot = agent.liveness != Liveness::Dead && is_newer(agent.number, number);
+        (agent.last_heard, agent.number) = (now, number);
         if forgot {
-            self.dies(now, from, place);
+            self.mark_dead(now, from, place);
         }
-        if self.agents[from.0 as usize].standing == Standing::Dead {
-            self.comes_back(now, from, place);
+        if self.agents[from.0 as usize].liveness == Liveness::Dead {
+            self.start_resync(now, from, place);
         }
     }
 
-    pub(super) fn trusts(&mut self, now: Time, host: HostId) {
-        self.agents[host.0 as usize].heard = now;
+    pub(super) fn assume_live_at(&mut self, now: Time, host: HostId) {
+        self.agents[host.0 as usize].last_heard = now;
         let place = self.config.layout.place(host);
-        if self.agents[host.0 as usize].standing == Standing::Dead {
-            self.watch(now, host, place);
-            self.lives(now, host, place);
+        if self.agents[host.0 as usize].liveness == Liveness::Dead {
+            self.start_watching(now, host, place);
+            self.mark_live(now, host, place);
         }
     }
 
-    fn comes_back(&mut self, now: Time, host: HostId, place: Place) {
-        self.watch(now, host, place);
+    fn start_resync(&mut self, now: Time, host: HostId, place: Place) {
+        self.start_watching(now, host, place);
         self.resyncs.insert(host, Resync { at: now, ..Resync::default() });
-        self.go_on_with_resync(now, now, host);
+        self.continue_resync(now, now, host);
     }
 
     /// From now on it is dead if it is silent.
-    fn watch(&mut self, now: Time, host: HostId, place: Place) {
-        self.agents[host.0 as usize].standing = Standing::Syncing;
+    fn start_watching(&mut self, now: Time, host: HostId, place: Place) {
+        self.agents[host.0 as usize].liveness = Liveness::Syncing;
         let timeout = self.config.timeout;
         let rack = &mut self.racks[usize::from(place.rack)];
         rack.syncing |= 1 << place.port;
@@ -57,7 +57,7 @@ impl Controller {
     }
 
     /// Tells an agent more of its rack's labels; when it has confirmed all, it lives.
-    pub(super) fn go_on_with_resync(&mut self, now: Time, at: Time, host: HostId) {
+    pub(super) fn continue_resync(&mut self, now: Time, at: Time, host: HostId) {
         let Some(mut resync) = self.resyncs.remove(&host) else { return };
         if at != resync.at && now < resync.at {
             self.resyncs.insert(host, resync);
@@ -71,7 +71,7 @@ impl Controller {
             .map(|(session, _)| *session)
             .collect();
         for session in again {
-            self.tell_label(now, host, place, session, &mut resync);
+            self.sync_label(now, host, place, session, &mut resync);
         }
         let mut scanned = 0;
         let none_here = self.racks[usize::from(place.rack)].sessions == 0;
@@ -79,20 +79,20 @@ impl Controller {
             resync.cursor = self.store.slots();
         }
         while resync.under_way.len() < WINDOW
-            && scanned < SCAN
+            && scanned < SCAN_SLOTS
             && resync.cursor < self.store.slots()
         {
             if let Some((session, _)) = self.store.at(resync.cursor)
                 && self.store.ports(session, place.rack) != 0
             {
-                self.tell_label(now, host, place, session, &mut resync);
+                self.sync_label(now, host, place, session, &mut resync);
             }
             resync.cursor += 1;
             scanned += 1;
         }
         if resync.cursor >= self.store.slots() && resync.under_way.is_empty() {
-            if self.lives(now, host, place) {
-                self.tell_senders(now, place.rack, true);
+            if self.mark_live(now, host, place) {
+                self.notify_senders(now, place.rack, true);
             }
             return;
         }
@@ -106,7 +106,7 @@ impl Controller {
         self.resyncs.insert(host, resync);
     }
 
-    fn tell_label(
+    fn sync_label(
         &mut self,
         now: Time,
         host: HostId,
@@ -114,11 +114,11 @@ impl Controller {
         session: Session,
         resync: &mut Resync,
     ) {
-        let version = self.next_number(now);
+        let version = self.next_version(now);
         let ports = self.store.ports(session, place.rack);
         resync.under_way.insert(session, (version, now.saturating_add(self.config.retry * 4)));
         self.counters.resyncs += 1;
-        self.say(host, session, Body::Sync { rack: ANY_RACK, ports, version });
+        self.send_control(host, session, Body::Sync { rack: ANY_RACK, ports, version });
     }
 
     /// An agent that comes back has confirmed a label.
@@ -134,19 +134,19 @@ impl Controller {
             resync.under_way.remove(&session);
             if resync.under_way.len() <= WINDOW / 2 {
                 resync.at = now;
-                self.go_on_with_resync(now, now, host);
+                self.continue_resync(now, now, host);
             }
         }
     }
 
     /// An agent has all labels; says whether it is the only one of its rack.
-    fn lives(&mut self, now: Time, host: HostId, place: Place) -> bool {
-        self.agents[host.0 as usize].standing = Standing::Live;
+    fn mark_live(&mut self, now: Time, host: HostId, place: Place) -> bool {
+        self.agents[host.0 as usize].liveness = Liveness::Live;
         let rack = &mut self.racks[usize::from(place.rack)];
         rack.syncing &= !(1 << place.port);
         rack.live |= 1 << place.port;
         let none = rack.active == NO_AGENT;
-        self.event(ControllerEvent::Live { host });
+        self.push_event(ControllerEvent::Live { host });
         let active = self.active(place.rack);
         let busy = active.is_some_and(|active| self.agents[active.0 as usize].sends > 0);
         // A sender's link has enough to carry.
@@ -157,49 +157,49 @@ impl Controller {
     }
 
     /// An agent is dead, or has forgotten.
-    pub(super) fn dies(&mut self, now: Time, host: HostId, place: Place) {
-        self.agents[host.0 as usize].standing = Standing::Dead;
+    pub(super) fn mark_dead(&mut self, now: Time, host: HostId, place: Place) {
+        self.agents[host.0 as usize].liveness = Liveness::Dead;
         self.resyncs.remove(&host);
         let rack = &mut self.racks[usize::from(place.rack)];
         rack.live &= !(1 << place.port);
         rack.syncing &= !(1 << place.port);
         let was_active = rack.active == place.port;
-        self.event(ControllerEvent::Silent { host });
+        self.push_event(ControllerEvent::Silent { host });
         if was_active {
             self.promote(now, place.rack);
             if self.racks[usize::from(place.rack)].active == NO_AGENT {
-                self.tell_senders(now, place.rack, false);
+                self.notify_senders(now, place.rack, false);
             }
         }
-        self.no_longer_wait_for(now, place);
+        self.stop_waiting_for(now, place);
     }
 
     /// Makes another live agent active: one that sends little itself, since a sender's link has enough to carry.
     pub(super) fn promote(&mut self, now: Time, number: u16) {
-        let epoch = self.next_number(now);
+        let epoch = self.next_version(now);
         let live = self.live(number);
         let best = live.min_by_key(|host| (self.agents[host.0 as usize].sends, host.0));
         let port = best.map_or(NO_AGENT, |host| self.config.layout.place(host).port);
         let rack = &mut self.racks[usize::from(number)];
-        (rack.active, rack.epoch, rack.sets) = (port, epoch, SETS);
-        self.event(ControllerEvent::Promoted { rack: number, agent: best });
+        (rack.active, rack.epoch, rack.set_active_left) = (port, epoch, SET_ACTIVE_BURST);
+        self.push_event(ControllerEvent::Promoted { rack: number, agent: best });
         self.set_active(now, number);
     }
 
     /// Tells a `ToR` its active agent.
     pub(super) fn set_active(&mut self, now: Time, number: u16) {
-        let Some(door) = self.door(number) else { return };
+        let Some(host) = self.rack_address(number) else { return };
         let rack = &mut self.racks[usize::from(number)];
         let Rack { active: agent, epoch, .. } = *rack;
-        rack.sets = rack.sets.saturating_sub(1);
-        let wait = if rack.sets > 0 { self.config.retry } else { self.config.refresh };
+        rack.set_active_left = rack.set_active_left.saturating_sub(1);
+        let wait = if rack.set_active_left > 0 { self.config.retry } else { self.config.refresh };
         self.timers.retain(|(_, timer)| *timer != Timer::SetActive(number));
         self.timers.insert((now.saturating_add(wait), Timer::SetActive(number)));
-        self.say(door, Session(0), Body::SetActive { rack: number, agent, epoch });
+        self.send_control(host, Session(0), Body::SetActive { rack: number, agent, epoch });
     }
 
     /// Looks whether agents of a rack have been silent for T.
-    pub(super) fn check(&mut self, now: Time, at: Time, number: u16) {
+    pub(super) fn check_agents(&mut self, now: Time, at: Time, number: u16) {
         if self.racks[usize::from(number)].check_at != at {
             return;
         }
@@ -209,9 +209,10 @@ impl Controller {
         for port in (0..64).filter(|port| ports >> port & 1 == 1) {
             let place = Place { rack: number, port };
             let Some(host) = self.config.layout.host(place) else { continue };
-            let dead_at = self.agents[host.0 as usize].heard.saturating_add(self.config.timeout);
+            let dead_at =
+                self.agents[host.0 as usize].last_heard.saturating_add(self.config.timeout);
             if dead_at <= now {
-                self.dies(now, host, place);
+                self.mark_dead(now, host, place);
             } else {
                 next = next.min(dead_at);
             }

@@ -40,10 +40,10 @@ use rackweave_wire::orca::{Body, Control, Header, Place, Reason, Session};
 use super::host::packet;
 use super::label::Layout;
 use super::store::Store;
-use super::switch::{NO_AGENT, newer};
+use super::switch::{NO_AGENT, is_newer};
 
 /// Most events that wait to be taken; of more, the oldest go.
-const MOST_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// What a controller is told.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ pub struct ControllerCounters {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Standing {
+enum Liveness {
     #[default]
     Dead,
     /// Gets its rack's labels.
@@ -154,11 +154,11 @@ enum Standing {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct AgentState {
-    heard: Time,
+    last_heard: Time,
     number: u32,
     /// Sessions that its host sends.
     sends: u32,
-    standing: Standing,
+    liveness: Liveness,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +169,7 @@ struct Rack {
     active: u8,
     epoch: u32,
     /// How often `SetActive` is still told in a row.
-    sets: u8,
+    set_active_left: u8,
     /// Sessions with members in it.
     sessions: u32,
     /// When its agents are looked at next.
@@ -188,7 +188,7 @@ struct Pending {
 
 /// A sender that has not confirmed whether a rack has an agent.
 #[derive(Clone, Copy, Debug)]
-struct Tell {
+struct Notice {
     agent: bool,
     epoch: u32,
     tries: u8,
@@ -211,7 +211,7 @@ enum Timer {
     SetActive(u16),
     Pending(u16, Session),
     Resync(HostId),
-    Tell(HostId, u16),
+    Notice(HostId, u16),
     Sweep,
 }
 
@@ -227,7 +227,7 @@ pub struct Controller {
     /// How many racks' labels of a session are not confirmed.
     unconfirmed: BTreeMap<Session, u16>,
     resyncs: BTreeMap<HostId, Resync>,
-    tells: BTreeMap<(HostId, u16), Tell>,
+    notices: BTreeMap<(HostId, u16), Notice>,
     /// The next slot of the store whose session may have to be forgotten; `None`: nobody looks.
     sweep: Option<usize>,
     timers: BTreeSet<(Time, Timer)>,
@@ -247,7 +247,7 @@ impl Controller {
             syncing: 0,
             active: NO_AGENT,
             epoch: 0,
-            sets: 0,
+            set_active_left: 0,
             sessions: 0,
             check_at: Time::MAX,
         };
@@ -259,7 +259,7 @@ impl Controller {
             pending: BTreeMap::new(),
             unconfirmed: BTreeMap::new(),
             resyncs: BTreeMap::new(),
-            tells: BTreeMap::new(),
+            notices: BTreeMap::new(),
             sweep: None,
             timers: BTreeSet::new(),
             outbox: VecDeque::new(),
@@ -334,20 +334,20 @@ impl Controller {
     }
 
     /// Takes an agent for alive and for one that holds all its rack's labels, as [`Controller::restore`] takes sessions.
-    pub fn trust(&mut self, now: Time, host: HostId) {
+    pub fn assume_live(&mut self, now: Time, host: HostId) {
         if host.0 < self.config.layout.hosts() {
-            self.trusts(now, host);
+            self.assume_live_at(now, host);
         }
     }
 
-    fn event(&mut self, event: ControllerEvent) {
-        if self.events.len() >= MOST_EVENTS {
+    fn push_event(&mut self, event: ControllerEvent) {
+        if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(event);
     }
 
-    fn say(&mut self, to: HostId, session: Session, body: Body) {
+    fn send_control(&mut self, to: HostId, session: Session, body: Body) {
         match body {
             Body::Sync { .. } => self.counters.syncs += 1,
             Body::SetActive { .. } => self.counters.set_active += 1,
@@ -358,15 +358,15 @@ impl Controller {
     }
 
     /// A version or epoch that is newer than all before.
-    fn next_number(&mut self, now: Time) -> u32 {
+    fn next_version(&mut self, now: Time) -> u32 {
         let clock = self.config.first.wrapping_add((now.0 / Span::from_ms(1).0) as u32);
         let next = self.number.wrapping_add(1);
-        self.number = if newer(clock, next) { clock } else { next };
+        self.number = if is_newer(clock, next) { clock } else { next };
         self.number
     }
 
     /// Where packets for a rack's switch or all its agents are sent: to one of its hosts, by whom they come.
-    fn door(&self, rack: u16) -> Option<HostId> {
+    fn rack_address(&self, rack: u16) -> Option<HostId> {
         let state = self.racks.get(usize::from(rack))?;
         let port = match state.active {
             NO_AGENT if state.live | state.syncing != 0 => {
@@ -394,14 +394,14 @@ impl Node for Controller {
         match *body {
             Body::Ping { place, number } => self.handle_ping(now, from, place, number),
             Body::SyncDone { place, version } if place == self.config.layout.place(from) => {
-                self.confirmed(now, from, place, session, version);
+                self.handle_sync_done(now, from, place, session, version);
             }
-            Body::Create => self.create(now, from, session),
+            Body::Create => self.handle_create(now, from, session),
             Body::Member { host, joins, change } => {
-                self.member(now, from, session, host, joins, change);
+                self.handle_member(now, from, session, host, joins, change);
             }
-            Body::Destroy => self.destroy(now, from, session),
-            Body::Renew => self.renew(now, from, session),
+            Body::Destroy => self.handle_destroy(now, from, session),
+            Body::Renew => self.handle_renew(now, from, session),
             _ => {}
         }
     }
@@ -412,11 +412,11 @@ impl Node for Controller {
         {
             self.timers.remove(&(at, timer));
             match timer {
-                Timer::Check(rack) => self.check(now, at, rack),
+                Timer::Check(rack) => self.check_agents(now, at, rack),
                 Timer::SetActive(rack) => self.set_active(now, rack),
-                Timer::Pending(rack, session) => self.repeat_pending(now, at, rack, session),
-                Timer::Resync(host) => self.go_on_with_resync(now, at, host),
-                Timer::Tell(host, rack) => self.repeat_tell(now, at, host, rack),
+                Timer::Pending(rack, session) => self.retry_pending(now, at, rack, session),
+                Timer::Resync(host) => self.continue_resync(now, at, host),
+                Timer::Notice(host, rack) => self.retry_notice(now, at, host, rack),
                 Timer::Sweep => self.sweep(now),
             }
         }

@@ -1,47 +1,47 @@
 //! Senders: which of their sessions live, and which racks have no agent for them (both ours).
 
-use super::sessions::RETRY_MOST;
+use super::sessions::RETRY_MAX;
 use super::*;
 
 /// The store is looked at so often within [`ControllerConfig::forget`].
-const LOOKS: u64 = 4;
+const SWEEPS: u64 = 4;
 /// Slots of the store that are looked at in a row, lest a large store hold up everything else.
-const SCAN: usize = 8192;
+const SCAN_SLOTS: usize = 8192;
 
 const fn ms(now: Time) -> u32 {
     (now.0 / Span::from_ms(1).0) as u32
 }
 
 impl Controller {
-    pub(super) fn renew(&mut self, now: Time, from: HostId, session: Session) {
+    pub(super) fn handle_renew(&mut self, now: Time, from: HostId, session: Session) {
         if self.store.get(session).is_some_and(|known| known.sender == from) {
-            self.hear_of(now, session);
-            return self.answer(session);
+            self.refresh_session(now, session);
+            return self.send_labels(session);
         }
-        self.say(from, session, Body::Denied { reason: Reason::Unknown, change: 0 });
+        self.send_control(from, session, Body::Denied { reason: Reason::Unknown, change: 0 });
     }
 
     /// The sender has spoken of a session.
-    pub(super) fn hear_of(&mut self, now: Time, session: Session) {
+    pub(super) fn refresh_session(&mut self, now: Time, session: Session) {
         self.store.set_heard(session, ms(now));
     }
 
     /// From now on sessions are looked at, if they were not.
-    pub(super) fn begin_sweep(&mut self, now: Time) {
+    pub(super) fn schedule_sweep(&mut self, now: Time) {
         if self.sweep.is_none() {
             self.sweep = Some(0);
-            self.timers.insert((now.saturating_add(self.pause()), Timer::Sweep));
+            self.timers.insert((now.saturating_add(self.sweep_interval()), Timer::Sweep));
         }
     }
 
-    fn pause(&self) -> Span {
-        Span(self.config.forget.0 / LOOKS).max(Span::from_ms(1))
+    fn sweep_interval(&self) -> Span {
+        Span(self.config.forget.0 / SWEEPS).max(Span::from_ms(1))
     }
 
     /// Forgets sessions whose senders say nothing of them.
     pub(super) fn sweep(&mut self, now: Time) {
         let from = self.sweep.take().unwrap_or(0);
-        let upto = self.store.slots().min(from + SCAN);
+        let upto = self.store.slots().min(from + SCAN_SLOTS);
         let most = self.config.forget.0 / Span::from_ms(1).0;
         let silent = |heard: u32| u64::from(ms(now).wrapping_sub(heard)) >= most;
         let ended: Vec<_> = (from..upto)
@@ -50,54 +50,56 @@ impl Controller {
             .map(|(session, known)| (session, known.sender))
             .collect();
         for (session, sender) in ended {
-            self.end(now, session, sender);
+            self.end_session(now, session, sender);
             self.counters.expired += 1;
-            self.event(ControllerEvent::Expired { session, sender });
+            self.push_event(ControllerEvent::Expired { session, sender });
         }
         if upto < self.store.slots() {
             self.sweep = Some(upto);
             self.timers.insert((now, Timer::Sweep));
         } else if !self.store.is_empty() {
             self.sweep = Some(0);
-            self.timers.insert((now.saturating_add(self.pause()), Timer::Sweep));
+            self.timers.insert((now.saturating_add(self.sweep_interval()), Timer::Sweep));
         }
     }
 
     /// A rack has lost its last agent, or has one again: all senders are told.
-    pub(super) fn tell_senders(&mut self, now: Time, rack: u16, agent: bool) {
+    pub(super) fn notify_senders(&mut self, now: Time, rack: u16, agent: bool) {
         let epoch = self.racks[usize::from(rack)].epoch;
         let hosts: Vec<_> = (0..self.agents.len() as u32)
             .map(HostId)
             .filter(|host| self.agents[host.0 as usize].sends > 0)
             .collect();
         for host in hosts {
-            self.tell(now, host, rack, Tell { agent, epoch, tries: 0, at: now });
+            self.send_notice(now, host, rack, Notice { agent, epoch, tries: 0, at: now });
         }
     }
 
-    fn tell(&mut self, now: Time, host: HostId, rack: u16, mut tell: Tell) {
-        let wait = Span(self.config.retry.0 << tell.tries.min(6)).min(RETRY_MOST);
-        tell.at = now.saturating_add(wait);
-        tell.tries = tell.tries.saturating_add(1);
-        self.tells.insert((host, rack), tell);
-        self.timers.insert((tell.at, Timer::Tell(host, rack)));
-        let Tell { agent, epoch, .. } = tell;
-        self.say(host, Session(0), Body::Served { rack, agent, epoch });
+    fn send_notice(&mut self, now: Time, host: HostId, rack: u16, mut notice: Notice) {
+        let wait = Span(self.config.retry.0 << notice.tries.min(6)).min(RETRY_MAX);
+        notice.at = now.saturating_add(wait);
+        notice.tries = notice.tries.saturating_add(1);
+        self.notices.insert((host, rack), notice);
+        self.timers.insert((notice.at, Timer::Notice(host, rack)));
+        let Notice { agent, epoch, .. } = notice;
+        self.send_control(host, Session(0), Body::Served { rack, agent, epoch });
     }
 
     /// Until it is confirmed, or the host sends nothing any more: it is forgotten with its sessions.
-    pub(super) fn repeat_tell(&mut self, now: Time, at: Time, host: HostId, rack: u16) {
-        if let Some(tell) = self.tells.get(&(host, rack)).copied().filter(|tell| tell.at == at) {
-            self.tell(now, host, rack, tell);
+    pub(super) fn retry_notice(&mut self, now: Time, at: Time, host: HostId, rack: u16) {
+        if let Some(notice) =
+            self.notices.get(&(host, rack)).copied().filter(|notice| notice.at == at)
+        {
+            self.send_notice(now, host, rack, notice);
         }
     }
 
     /// A sender knows it.
-    pub(super) fn confirmed_tell(&mut self, host: HostId, epoch: u32) {
+    pub(super) fn confirm_notice(&mut self, host: HostId, epoch: u32) {
         let range = (host, 0)..=(host, u16::MAX);
-        let known = self.tells.range(range).find(|(_, tell)| tell.epoch == epoch);
+        let known = self.notices.range(range).find(|(_, notice)| notice.epoch == epoch);
         if let Some(key) = known.map(|(key, _)| *key) {
-            self.tells.remove(&key);
+            self.notices.remove(&key);
         }
     }
 }

@@ -4,21 +4,25 @@ use super::*;
 use crate::orca::agent::ANY_RACK;
 
 /// An agent that has not confirmed a label after so many repetitions is taken for one that can't.
-const TRIES: u8 = 12;
+const MAX_TRIES: u8 = 12;
 /// Longest wait between repetitions.
-pub(super) const RETRY_MOST: Span = Span::from_ms(100);
+pub(super) const RETRY_MAX: Span = Span::from_ms(100);
 
 impl Controller {
-    pub(super) fn create(&mut self, now: Time, from: HostId, session: Session) {
+    pub(super) fn handle_create(&mut self, now: Time, from: HostId, session: Session) {
         let known = self.store.get(session);
         let taken = known.is_some_and(|known| known.sender != from);
         let full = known.is_none() && self.store.len() >= self.config.max_sessions as usize;
         if taken || full {
-            return self.say(from, session, Body::Denied { reason: Reason::Busy, change: 0 });
+            return self.send_control(
+                from,
+                session,
+                Body::Denied { reason: Reason::Busy, change: 0 },
+            );
         }
         if known.is_none() {
             self.store.create(session, from);
-            self.begin_sweep(now);
+            self.schedule_sweep(now);
             self.agents[from.0 as usize].sends += 1;
             // A sender's link has enough to carry.
             let place = self.config.layout.place(from);
@@ -27,11 +31,11 @@ impl Controller {
                 self.promote(now, place.rack);
             }
         }
-        self.hear_of(now, session);
-        self.answer(session);
+        self.refresh_session(now, session);
+        self.send_labels(session);
     }
 
-    pub(super) fn member(
+    pub(super) fn handle_member(
         &mut self,
         now: Time,
         from: HostId,
@@ -41,16 +45,20 @@ impl Controller {
         change: u32,
     ) {
         let Some(known) = self.store.get(session) else {
-            return self.say(from, session, Body::Denied { reason: Reason::Unknown, change });
+            return self.send_control(
+                from,
+                session,
+                Body::Denied { reason: Reason::Unknown, change },
+            );
         };
         if known.sender != from {
             return;
         }
-        self.hear_of(now, session);
+        self.refresh_session(now, session);
         match change.wrapping_sub(known.change) {
             1 => {}
             2..0x8000_0000 => return, // Those before come again.
-            _ => return self.answer(session),
+            _ => return self.send_labels(session),
         }
         let place = self.config.layout.place(host);
         let is_host = self.config.layout.host(place) == Some(host);
@@ -62,8 +70,8 @@ impl Controller {
             None
         };
         if let Some(reason) = denied.filter(|_| joins) {
-            self.event(ControllerEvent::Denied { session, host, reason });
-            return self.say(from, session, Body::Denied { reason, change });
+            self.push_event(ControllerEvent::Denied { session, host, reason });
+            return self.send_control(from, session, Body::Denied { reason, change });
         }
         self.counters.changes += 1;
         self.store.set_change(session, change);
@@ -76,34 +84,34 @@ impl Controller {
                 let rack = &mut self.racks[usize::from(place.rack)];
                 rack.sessions += u32::from(before == 0);
                 rack.sessions -= u32::from(ports == 0);
-                self.sync(now, place.rack, session, ports);
+                self.sync_rack(now, place.rack, session, ports);
             }
         }
-        self.answer(session);
+        self.send_labels(session);
     }
 
-    pub(super) fn destroy(&mut self, now: Time, from: HostId, session: Session) {
+    pub(super) fn handle_destroy(&mut self, now: Time, from: HostId, session: Session) {
         if self.store.get(session).is_some_and(|known| known.sender == from) {
-            self.end(now, session, from);
+            self.end_session(now, session, from);
         }
-        self.say(from, session, Body::Denied { reason: Reason::Left, change: 0 });
+        self.send_control(from, session, Body::Denied { reason: Reason::Left, change: 0 });
     }
 
-    pub(super) fn end(&mut self, now: Time, session: Session, sender: HostId) {
+    pub(super) fn end_session(&mut self, now: Time, session: Session, sender: HostId) {
         for rack in self.store.remove(session) {
             self.racks[usize::from(rack)].sessions -= 1;
-            self.sync(now, rack, session, 0);
+            self.sync_rack(now, rack, session, 0);
         }
         let agent = &mut self.agents[sender.0 as usize];
         agent.sends = agent.sends.saturating_sub(1);
         if agent.sends == 0 {
             // It need not know of racks any more.
-            self.tells.retain(|(host, _), _| *host != sender);
+            self.notices.retain(|(host, _), _| *host != sender);
         }
     }
 
     /// Tells the sender its labels, if all live agents know them.
-    pub(super) fn answer(&mut self, session: Session) {
+    pub(super) fn send_labels(&mut self, session: Session) {
         if self.unconfirmed.contains_key(&session) {
             return;
         }
@@ -117,19 +125,19 @@ impl Controller {
         let racks = racks.filter(|rack| abroad && (*rack != own || layout.reaches_own_rack()));
         let pilot = layout.pilot(known.sender, racks, session.0);
         let labels = Body::Labels { pilot, ports, change: known.change };
-        self.say(known.sender, session, labels);
+        self.send_control(known.sender, session, labels);
     }
 
     /// Tells all agents of a rack a label.
-    fn sync(&mut self, now: Time, rack: u16, session: Session, ports: u64) {
-        let version = self.next_number(now);
+    fn sync_rack(&mut self, now: Time, rack: u16, session: Session, ports: u64) {
+        let version = self.next_version(now);
         let state = &self.racks[usize::from(rack)];
         let waiting = state.live | state.syncing;
         let at = now.saturating_add(self.config.retry);
         let pending = Pending { ports, version, waiting, tries: 0, at };
         if let Some(old) = self.pending.remove(&(rack, session)) {
             self.timers.remove(&(old.at, Timer::Pending(rack, session)));
-            self.one_confirmed(session);
+            self.on_rack_confirmed(session);
         }
         if waiting == 0 {
             return;
@@ -137,47 +145,47 @@ impl Controller {
         self.pending.insert((rack, session), pending);
         *self.unconfirmed.entry(session).or_default() += 1;
         self.timers.insert((at, Timer::Pending(rack, session)));
-        self.tell_pending(rack, session, pending);
+        self.send_pending(rack, session, pending);
     }
 
-    fn tell_pending(&mut self, rack: u16, session: Session, pending: Pending) {
+    fn send_pending(&mut self, rack: u16, session: Session, pending: Pending) {
         let Pending { ports, version, waiting, tries, .. } = pending;
         // Few that have not heard it are told by themselves.
         if tries > 0 && waiting.count_ones() <= 2 {
             for port in (0..64).filter(|port| waiting >> port & 1 == 1) {
                 if let Some(host) = self.config.layout.host(Place { rack, port }) {
-                    self.say(host, session, Body::Sync { rack: ANY_RACK, ports, version });
+                    self.send_control(host, session, Body::Sync { rack: ANY_RACK, ports, version });
                 }
             }
-        } else if let Some(door) = self.door(rack) {
-            self.say(door, session, Body::Sync { rack, ports, version });
+        } else if let Some(host) = self.rack_address(rack) {
+            self.send_control(host, session, Body::Sync { rack, ports, version });
         }
     }
 
-    pub(super) fn repeat_pending(&mut self, now: Time, at: Time, rack: u16, session: Session) {
+    pub(super) fn retry_pending(&mut self, now: Time, at: Time, rack: u16, session: Session) {
         let Some(pending) = self.pending.get_mut(&(rack, session)).filter(|p| p.at == at) else {
             return;
         };
         pending.tries += 1;
-        let wait = Span(self.config.retry.0 << pending.tries.min(6)).min(RETRY_MOST);
+        let wait = Span(self.config.retry.0 << pending.tries.min(6)).min(RETRY_MAX);
         pending.at = now.saturating_add(wait);
         let pending = *pending;
-        if pending.tries >= TRIES {
+        if pending.tries >= MAX_TRIES {
             // They ping but don't hold the label: not until they have all labels.
             for port in (0..64).filter(|port| pending.waiting >> port & 1 == 1) {
                 let place = Place { rack, port };
                 if let Some(host) = self.config.layout.host(place) {
-                    self.dies(now, host, place);
+                    self.mark_dead(now, host, place);
                 }
             }
             return;
         }
         self.timers.insert((pending.at, Timer::Pending(rack, session)));
-        self.tell_pending(rack, session, pending);
+        self.send_pending(rack, session, pending);
     }
 
     /// An agent has confirmed a label.
-    pub(super) fn confirmed(
+    pub(super) fn handle_sync_done(
         &mut self,
         now: Time,
         host: HostId,
@@ -186,26 +194,26 @@ impl Controller {
         version: u32,
     ) {
         self.counters.confirmed += 1;
-        self.confirmed_tell(host, version);
+        self.confirm_notice(host, version);
         self.confirmed_resync(now, host, session, version);
         let key = (place.rack, session);
         if let Some(pending) = self.pending.get_mut(&key).filter(|p| p.version == version) {
             pending.waiting &= !(1 << place.port);
             if pending.waiting == 0 {
-                self.done(key);
+                self.finish_pending(key);
             }
         }
     }
 
-    fn done(&mut self, (rack, session): (u16, Session)) {
+    fn finish_pending(&mut self, (rack, session): (u16, Session)) {
         if let Some(pending) = self.pending.remove(&(rack, session)) {
             self.timers.remove(&(pending.at, Timer::Pending(rack, session)));
-            self.one_confirmed(session);
-            self.answer(session);
+            self.on_rack_confirmed(session);
+            self.send_labels(session);
         }
     }
 
-    fn one_confirmed(&mut self, session: Session) {
+    fn on_rack_confirmed(&mut self, session: Session) {
         if let Some(count) = self.unconfirmed.get_mut(&session) {
             *count -= 1;
             if *count == 0 {
@@ -215,7 +223,7 @@ impl Controller {
     }
 
     /// The dead hold up nobody.
-    pub(super) fn no_longer_wait_for(&mut self, _now: Time, place: Place) {
+    pub(super) fn stop_waiting_for(&mut self, _now: Time, place: Place) {
         let range = (place.rack, Session(0))..=(place.rack, Session(u32::MAX));
         let mut done = Vec::new();
         for (key, pending) in self.pending.range_mut(range) {
@@ -225,7 +233,7 @@ impl Controller {
             }
         }
         for key in done {
-            self.done(key);
+            self.finish_pending(key);
         }
     }
 }

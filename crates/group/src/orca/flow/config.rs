@@ -1,84 +1,85 @@
-//! What can be set of a stream.
+//! Settings of a stream.
 
 use rackweave_core::{Rate, Span};
 
 use crate::orca::parity::MAX_CELLS;
 
-/// Settings of one session, at both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
+/// Settings of one session, used by both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
-    /// Bytes of a full data packet (1400 fits into frames of 1500 with all headers and labels).
+    /// Payload bytes of a full data packet. 1400 fits into frames of 1500 bytes with all headers and labels.
     pub payload: u16,
-    /// Bytes that each data packet has besides its payload on the wire, for `max_rate`.
+    /// Bytes that each data packet has on the wire besides its payload, which count for `max_rate`.
     pub overhead: u16,
-    /// Most bytes between the lowest byte that an attached receiver lacks and the last byte sent.
+    /// Upper bound of the bytes between the lowest one that an attached receiver lacks and the last one sent.
     pub window: u64,
-    /// Bytes that may be under way before anything is known of the path.
+    /// The initial congestion window in bytes.
     pub initial_window: u64,
-    /// Queueing that the sender aims at on the slowest path, as time; as bytes it is kept between `min_queue` and
-    /// `max_queue`. Where round trips vary by scheduling, as much again as they vary, up to 5 ms, is added.
+    /// The queueing delay that the sender aims at on the slowest path. As bytes it is kept between `min_queue` and
+    /// `max_queue`. The measured jitter of round trips, which comes from scheduling, is added up to 5 ms.
     pub queue_delay: Span,
-    /// See `queue_delay`.
+    /// Lower bound of the queueing target in bytes.
     pub min_queue: u64,
-    /// See `queue_delay`.
+    /// Upper bound of the queueing target in bytes.
     pub max_queue: u64,
-    /// The longest round trip without queues: what is measured beyond counts as a queue, even if it was never shorter.
-    /// So one that comes late does not take the queue of those before it for the length of the path. On long paths it
-    /// must be set to their round trip at least.
+    /// The longest round trip of an empty path. What is measured beyond it counts as queueing, even if the receiver never had
+    /// a shorter one, so that a flow that starts late does not take the queue of earlier flows for the length of its path.
+    /// On longer paths it must be set to their round trip at least.
     pub path: Span,
-    /// The share of lost bytes of one receiver in a round above which loss counts as congestion, in percent.
+    /// The share of bytes lost by one receiver in a round above which loss counts as congestion, in percent.
     pub loss_percent: u8,
-    /// Packets sent in a row when pacing.
+    /// Packets that are sent in a burst when pacing.
     pub quantum: u16,
-    /// Never send faster (all of a session's data together).
+    /// Upper bound of the rate of all of a session's data, if there is one.
     pub max_rate: Option<Rate>,
-    /// A peer of which nothing is heard for so long is given up.
+    /// A peer from which no packet came for this long is given up.
     pub patience: Span,
-    /// How long the start waits for invited receivers while others are ready.
+    /// How long the start waits for invited receivers that have not answered while others have joined.
     pub gather: Span,
-    /// A short packet waits so long for more bytes of the application, unless nothing is under way.
+    /// How long a short packet waits for more bytes of the application, unless nothing is in flight (as Nagle's algorithm,
+    /// RFC 9293 section 3.7.4).
     pub flush_delay: Span,
     /// What becomes of receivers that hold the others up.
     pub slow: SlowPolicy,
-    /// Hosts that were not invited may join.
+    /// Whether hosts that were not invited may join.
     pub open: bool,
-    /// Most receivers.
+    /// Upper bound of the number of receivers.
     pub max_receivers: u32,
-    /// A receiver reports after so many bytes (or an eighth of the window),
+    /// A receiver reports after this many bytes, or after an eighth of the window if that is less.
     pub status_bytes: u32,
-    /// and so long after bytes that it has not reported.
+    /// A receiver reports this long after bytes that it has not reported.
     pub status_interval: Span,
-    /// A gap is reported once so many packets came after it,
+    /// A gap is reported once this many packets arrived after it (TCP's duplicate ack threshold, RFC 5681 section 3.2).
     pub reorder: u8,
-    /// or so much time has passed.
+    /// A gap is reported after this time in any case.
     pub reorder_time: Span,
-    /// Most gaps that a receiver keeps track of; what would make more is not taken, or what comes last is forgotten. The
-    /// default is more than a window of full packets can have.
+    /// Upper bound of the gaps that a receiver keeps track of. Data that would make more is not accepted, or evicts the
+    /// highest range. The default exceeds the packets of a window.
     pub max_gaps: u16,
-    /// Sender: packets of a block whose losses are repaired by parity where that is cheapest, at most 64; 0: no parity.
+    /// Cells of a block, at most 64; 0 disables parity. Only the sender uses it.
     pub fec_block: u8,
 }
 
 /// What becomes of a receiver that holds the others up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPolicy {
-    /// Everyone waits for it.
+    /// All receivers wait for it.
     Wait,
-    /// It is detached and gets its bytes alone.
+    /// It is detached and catches up by unicast.
     Detach {
-        /// After so long,
+        /// How long it must have held the others up.
         after: Span,
-        /// if it takes less than so many percent of what the median receiver could.
+        /// It is detached if it receives less than this share of what the median receiver can.
         below_percent: u8,
-        /// While the others have something to get, all receivers that are alone together get one byte for each so many
-        /// of theirs.
+        /// While the group has data to send, all detached receivers together get one byte for each so many bytes of the
+        /// group.
         share: u16,
     },
-    /// It is put out of the session: conditions as in `Detach`.
+    /// It is removed from the session.
     Drop {
-        /// After so long,
+        /// How long it must have held the others up.
         after: Span,
-        /// if it takes less than so many percent of what the median receiver could.
+        /// It is removed if it receives less than this share of what the median receiver can.
         below_percent: u8,
     },
 }
@@ -114,7 +115,18 @@ impl Default for FlowConfig {
 }
 
 impl FlowConfig {
-    /// The same, with what makes no sense brought into range: so that no setting can stop a session.
+    /// Full packets of a window, and one more at either end for packets that are cut by its edges.
+    pub(super) const fn window_packets(&self) -> usize {
+        (self.window / self.payload as u64 + 2) as usize
+    }
+
+    /// How long a report may wait before it is sent: at the receiver for an interval and what precedes it, and with
+    /// `via_agent` for another interval at the agent.
+    pub(super) fn report_delay(&self, via_agent: bool) -> Span {
+        self.status_interval * if via_agent { 3 } else { 2 }
+    }
+
+    /// The same settings with every value clamped to a range in which a session makes progress.
     #[must_use]
     pub fn sane(mut self) -> Self {
         self.payload = self.payload.max(1);
@@ -133,7 +145,7 @@ impl FlowConfig {
             self.status_interval.clamp(Span::from_us(10), Span(self.patience.0 / 8));
         self.reorder_time = self.reorder_time.min(self.status_interval * 4);
         self.max_gaps = self.max_gaps.max(4);
-        // Blocks must be whole long before the window ends: otherwise repairs would hold it up.
+        // A window holds several blocks: with fewer, the decision about one would stop the stream.
         let most = (self.window / packet / 4).min(u64::from(MAX_CELLS)) as u8;
         self.fec_block = self.fec_block.min(most);
         self.max_receivers = self.max_receivers.max(1);

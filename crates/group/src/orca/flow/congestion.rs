@@ -1,56 +1,58 @@
-//! How many bytes may be under way (ours, after Vegas, Copa and Swift).
+//! Delay-based congestion control of a channel.
 //!
-//! Each path's standing queue is taken from the least round trip of a period against the least ever: scheduling of hosts
-//! lengthens some samples, a queue lengthens all. Every flow aims at the same number of queued bytes, so that flows with
-//! one bottleneck come to equal rates. Loss counts only above a share that random loss does not reach.
+//! It is ours (the Orca paper has none), after TCP Vegas (Brakmo and Peterson, SIGCOMM '94), Copa (Arun and Balakrishnan, NSDI '18) and
+//! Swift (Kumar et al., SIGCOMM '20). The standing queue of a path is the least round trip of a period less the least ever:
+//! scheduling of hosts lengthens some samples, a queue lengthens all. Every flow aims at the same number of queued bytes, so that
+//! flows with a common bottleneck converge to equal rates. Loss counts only above a share that random loss does not reach.
 
 use rackweave_core::{Span, Time};
 
 use super::FlowConfig;
 
-/// A period is at least so long (except at the start): several reports of each receiver, so that the least of them means
-/// something.
+/// The least duration of a period, except at the start. It covers several reports of each receiver, so that their least
+/// round trip is meaningful.
 const PERIOD: Span = Span::from_ms(5);
-/// Most that is added to the queue for round trips that vary.
-const JITTER_MOST: Span = Span::from_ms(5);
-/// Loss is no congestion below so many packets in a period, whatever their share.
+/// Upper bound of what is added to the queueing target for varying round trips.
+const MAX_JITTER: Span = Span::from_ms(5);
+/// Fewer lost packets than this in a period are not taken for congestion, whatever their share.
 const LOSS_PACKETS: u64 = 10;
 
 /// The congestion window of one flow.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
     window: u64,
-    most: u64,
-    least: u64,
+    max_window: u64,
+    min_window: u64,
     payload: u64,
+    /// In slow start: the path's capacity is not known yet.
     starting: bool,
     queue_delay: Span,
     min_queue: u64,
     max_queue: u64,
     loss_percent: u64,
 
+    /// When the period began, and the progress at that time.
     began: Time,
     began_at: u64,
-    /// The period ends once what was sent until its beginning has arrived.
+    /// The period ends once the bytes below have arrived, which are those sent before it began.
     ends_at: u64,
-    most_flight: u64,
+    max_in_flight: u64,
 
     srtt: Span,
-    deviation: Span,
-    last: Span,
-    /// The least round trip.
-    shortest: Span,
+    rttvar: Span,
+    last_rtt: Span,
+    min_rtt: Span,
     jitter: Span,
-    /// Bytes per second.
+    /// Bytes per second that arrived lately.
     rate: u64,
 }
 
-/// What a period's receivers saw at worst.
+/// The worst that any receiver saw in a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Worst {
-    /// ReceiverStatus queue as time; `None`: no samples.
+    /// The longest standing queue, as time; `None` without samples.
     pub(super) queue: Option<Span>,
-    /// Bytes lost.
+    /// The most bytes that one receiver lost.
     pub(super) lost: u64,
 }
 
@@ -58,8 +60,8 @@ impl Congestion {
     pub(super) fn new(now: Time, at: u64, config: &FlowConfig) -> Self {
         Self {
             window: config.initial_window,
-            most: config.window,
-            least: (16 * u64::from(config.payload)).min(config.initial_window),
+            max_window: config.window,
+            min_window: (16 * u64::from(config.payload)).min(config.initial_window),
             payload: u64::from(config.payload),
             starting: true,
             queue_delay: config.queue_delay,
@@ -69,17 +71,17 @@ impl Congestion {
             began: now,
             began_at: at,
             ends_at: at,
-            most_flight: 0,
+            max_in_flight: 0,
             srtt: Span::ZERO,
-            deviation: Span::ZERO,
-            last: Span::ZERO,
-            shortest: Span::MAX,
+            rttvar: Span::ZERO,
+            last_rtt: Span::ZERO,
+            min_rtt: Span::MAX,
             jitter: Span::ZERO,
             rate: 0,
         }
     }
 
-    /// Still finding out what the path takes.
+    /// Whether the window still grows exponentially.
     pub(super) const fn is_starting(&self) -> bool {
         self.starting
     }
@@ -92,59 +94,59 @@ impl Congestion {
         self.srtt
     }
 
-    /// The least round trip that was measured, without queues of ours; nothing is known: `Span::MAX`.
-    pub(super) const fn shortest(&self) -> Span {
-        self.shortest
+    /// The shortest round trip sampled so far, `Span::MAX` without samples.
+    pub(super) const fn min_rtt(&self) -> Span {
+        self.min_rtt
     }
 
-    /// Bytes per second that arrived lately.
+    /// The rate at which data arrived lately, in bytes per second.
     pub(super) const fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// After this much without an answer something was lost.
-    pub(super) fn timeout(&self) -> Span {
-        Span(self.srtt.0 + 4 * self.deviation.0).min(Span::from_ms(200))
+    /// The retransmission timeout without backoff (RFC 6298, rule 2.3), without its lower bound of 1 s, which is meant for wide
+    /// area networks.
+    pub(super) fn rto(&self) -> Span {
+        Span(self.srtt.0 + 4 * self.rttvar.0).min(Span::from_ms(200))
     }
 
-    /// A receiver that held the others up has gone: what is known of the path is of the wrong one.
+    /// Starts again with the initial window, after a receiver was detached whose path had determined the window.
     pub(super) fn restart(&mut self, config: &FlowConfig) {
         self.window = self.window.max(config.initial_window);
         self.starting = true;
     }
 
-    /// Too much is lost.
-    pub(super) fn cut(&mut self) {
+    /// Reduces the window after loss that counts as congestion.
+    pub(super) fn on_loss(&mut self) {
         self.starting = false;
-        self.window = (self.window / 10 * 7).max(self.least);
+        self.window = (self.window / 10 * 7).max(self.min_window);
     }
 
-    /// A round trip was measured (one receiver's last and this one's differ by `step`).
-    pub(super) fn sample(&mut self, rtt: Span) {
-        self.shortest = self.shortest.min(rtt);
+    pub(super) fn on_rtt_sample(&mut self, rtt: Span) {
+        self.min_rtt = self.min_rtt.min(rtt);
         if self.srtt == Span::ZERO {
-            (self.srtt, self.deviation, self.last) = (rtt, Span(rtt.0 / 2), rtt);
+            (self.srtt, self.rttvar, self.last_rtt) = (rtt, Span(rtt.0 / 2), rtt);
             return;
         }
-        // RFC 6298 for repetitions; RFC 3550 for the jitter.
+        // RFC 6298 section 2 for the timeout, RFC 3550 section 6.4.1 for the jitter.
         let off = self.srtt.0.abs_diff(rtt.0);
-        self.deviation = Span((3 * self.deviation.0 + off) / 4);
+        self.rttvar = Span((3 * self.rttvar.0 + off) / 4);
         self.srtt = Span((7 * self.srtt.0 + rtt.0) / 8);
-        let step = self.last.0.abs_diff(rtt.0);
+        let step = self.last_rtt.0.abs_diff(rtt.0);
         self.jitter = Span((15 * self.jitter.0 + step) / 16);
-        self.last = rtt;
+        self.last_rtt = rtt;
     }
 
-    pub(super) fn sent(&mut self, flight: u64) {
-        self.most_flight = self.most_flight.max(flight);
+    pub(super) fn on_sent(&mut self, flight: u64) {
+        self.max_in_flight = self.max_in_flight.max(flight);
     }
 
-    /// Whether a period has ended, with all bytes below `progress` arrived.
+    /// Whether the period is over, where all bytes below `progress` have arrived.
     pub(super) fn period_over(&self, now: Time, progress: u64) -> bool {
         progress > self.ends_at && (self.starting || now.since(self.began) >= PERIOD)
     }
 
-    /// Ends a period: `head` is the next byte to be sent, `worst` what its receivers saw.
+    /// Ends a period and adapts the window. `head` is the next byte to be sent, `worst` what the receivers saw.
     pub(super) fn end_period(&mut self, now: Time, progress: u64, head: u64, worst: Worst) {
         let bytes = progress.saturating_sub(self.began_at);
         let span = now.since(self.began);
@@ -153,11 +155,11 @@ impl Congestion {
             let rate = rate.min(u128::from(u64::MAX >> 8)) as u64;
             self.rate = if self.rate == 0 { rate } else { (self.rate + rate) / 2 };
         }
-        let limited = self.most_flight * 2 >= self.window;
-        (self.began, self.began_at, self.ends_at, self.most_flight) = (now, progress, head, 0);
+        let limited = self.max_in_flight * 2 >= self.window;
+        (self.began, self.began_at, self.ends_at, self.max_in_flight) = (now, progress, head, 0);
         let lost = worst.lost;
         if lost * 100 > self.loss_percent * (bytes + lost) && lost > LOSS_PACKETS * self.payload {
-            return self.cut();
+            return self.on_loss();
         }
         let Some(queue) = worst.queue else { return };
         let target = self.target();
@@ -170,23 +172,23 @@ impl Congestion {
                 self.window *= 2;
             }
         } else if queued > target {
-            // Less than the queue that is aimed at would leave no room for late samples.
+            // Not below the smallest queueing target, which would leave no room for late samples.
             let cut = ((queued - target) / 2).min(self.window / 4);
             self.window = (self.window - cut).max(self.min_queue.min(self.window));
         } else if limited {
             self.window += ((target - queued) / 2).max(self.payload);
         }
-        self.window = self.window.clamp(self.least, self.most);
+        self.window = self.window.clamp(self.min_window, self.max_window);
     }
 
-    /// Queued bytes to aim at.
+    /// The queueing target in bytes.
     fn target(&self) -> u64 {
         let steady = self.bytes_in(self.queue_delay).clamp(self.min_queue, self.max_queue);
-        steady + self.bytes_in(Span(2 * self.jitter.0).min(JITTER_MOST)).min(4 * self.max_queue)
+        steady + self.bytes_in(Span(2 * self.jitter.0).min(MAX_JITTER)).min(4 * self.max_queue)
     }
 
     fn bytes_in(&self, span: Span) -> u64 {
         let bytes = u128::from(self.rate) * u128::from(span.0) / 1_000_000_000_000;
-        bytes.min(u128::from(self.most)) as u64
+        bytes.min(u128::from(self.max_window)) as u64
     }
 }

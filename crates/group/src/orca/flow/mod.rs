@@ -1,22 +1,30 @@
-//! The reliable one-to-many stream (ours: the paper has no recovery). A [`Sender`] and its [`Receiver`]s are state
-//! machines without payload, clock or randomness: they name bytes by their offset in the stream.
+//! The reliable one-to-many stream. It is ours: the Orca paper has no loss recovery.
+//!
+//! A [`Sender`] and its [`Receiver`]s are state machines without payload, clock or randomness. They name bytes by their offset
+//! in the stream; the driver holds the bytes.
 //!
 //! # The contract
-//! After any call that takes `&mut self` the driver drains `poll_event`, asks `poll` as often as its link has room, and
-//! arms one timer for `poll_timeout`. Times never decrease. A spurious `handle_timeout` does nothing.
+//! After any call that takes `&mut self` the driver drains `poll_event`, calls `poll` as often as its link has room, and arms
+//! one timer for `poll_timeout`. Times passed in never decrease. A spurious `handle_timeout` has no effect.
+//!
+//! # Recovery
+//! Receivers report what they have and what they lack ([`Status`](rackweave_wire::orca::Status)), each by itself or in an
+//! agent's [`Summary`]. The sender retransmits to the group or to single receivers, whichever costs less on its link. A
+//! receiver that holds the others up is *detached*: it catches up by unicast, and then rejoins the group.
 //!
 //! # Parity
-//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets' places ("cells"). What receivers miss of a block is
-//! gathered until the block is sent and all have told what they miss of it; then, where that costs less than the cells
-//! themselves, parities over the block go to everyone, since one parity fills different gaps at different receivers (as NORM's
-//! repairs do, RFC 5740; how many, and to whom, is ours): one more as long as more receivers need it than a packet to everyone
-//! costs; who needs still more gets the rest alone. Nothing is sent before it is missed. A receiver keeps parities of blocks that it lacks something of. Once they suffice it has the driver
-//! compute the missing cells ([`ReceiverEvent::Recover`], [`crate::orca::parity`]), which therefore holds a block's bytes for
-//! longer than the application needs them.
+//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets, called cells. What receivers lack of a block is collected
+//! until the block has been sent and all have reported on it. Then, where that costs less than retransmitting the cells,
+//! parities over the block go to everyone, since one parity fills different gaps at different receivers. That is NORM's
+//! repair (RFC 5740, section 5.4). How many are sent is ours: one more as long as more receivers need it than a packet to everyone
+//! costs, and the rest to the receivers that need still more. Nothing is sent before it is missed.
+//!
+//! A receiver keeps parities of blocks that it lacks a part of. Once they suffice, it has the driver compute the missing cells
+//! ([`ReceiverEvent::Recover`], [`crate::orca::parity`]). The driver therefore holds the bytes of a block for longer than the
+//! application needs them.
 
 mod config;
 mod congestion;
-mod ranges;
 mod receiver;
 mod sender;
 mod summary;
@@ -33,82 +41,82 @@ pub use summary::{Summary, merge};
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_wire::orca::{Body, Parity, Place, Reason, Session};
 
-/// Bytes of the stream to put into one data packet.
+/// The content of one data packet: bytes of the stream, or a parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First byte.
+    /// The offset of its first byte in the stream.
     pub offset: u64,
-    /// How many: at least 1, at most the session's payload.
+    /// Its length, from 1 to the session's payload size.
     pub len: u16,
-    /// Sent before.
+    /// Whether it repairs a loss, so that its bytes were sent before.
     pub repair: bool,
-    /// The stream ends with the last of them.
+    /// Whether the stream ends with its last byte.
     pub end: bool,
-    /// Not these bytes, but parity over the block that begins at `offset`: as many bytes as a full packet has.
+    /// If set, the packet carries this parity of the block that begins at `offset`, with the length of a full packet.
     pub parity: Option<Parity>,
 }
 
-/// What a sender wants to be sent.
+/// A packet that a sender has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outgoing {
-    /// To all attached receivers, by whatever way the session spreads.
+    /// Data for all attached receivers, by whatever means the session reaches them.
     Everyone(Piece),
-    /// To one receiver.
+    /// Data for one receiver.
     One(HostId, Piece),
-    /// A control packet to one receiver.
+    /// A control packet for one receiver.
     Control(HostId, Body),
 }
 
-/// What a sender's application (and its [`Host`](super)) learns.
+/// An event of a session for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// A receiver takes part, from this offset on. `Attached` follows, now or later.
+    /// A receiver has joined. [`SenderEvent::Attached`] follows, at once or once it has caught up.
     Joined {
-        /// Which.
+        /// The receiver.
         host: HostId,
         /// The first byte that it needs.
         at: u64,
     },
-    /// What goes to everyone is to reach this receiver from now on (what misses it until it does is repaired).
+    /// A receiver is to be reached by what is sent to the group from now on. What it misses until it is, is repaired.
     Attached {
-        /// Which.
+        /// The receiver.
         host: HostId,
     },
-    /// What goes to everyone need not reach it any more: it is too slow, and gets its bytes alone.
+    /// A receiver is too slow for the group and is served by unicast. What is sent to the group need not reach it.
     Detached {
-        /// Which.
+        /// The receiver.
         host: HostId,
     },
-    /// It is not in the session any more, and has not completed.
+    /// A receiver has left the session without completing.
     Lost {
-        /// Which.
+        /// The receiver.
         host: HostId,
-        /// Why.
+        /// The reason that it gave, or for which the sender removed it.
         reason: Reason,
     },
-    /// It has everything, and its application says that it is right.
+    /// A receiver has the whole stream, and its application has verified it.
     Completed {
-        /// Which.
+        /// The receiver.
         host: HostId,
     },
-    /// The stream has ended and nobody is left to serve; at least one receiver has completed (or there were none).
+    /// The stream has ended and no receiver is left to serve. At least one has completed.
     Finished,
-    /// Nobody is left, and nobody has completed; or the session was aborted.
+    /// No receiver is left and none has completed, or the session was aborted.
     Failed {
-        /// Of the last receiver that was lost, or of the abort.
+        /// The reason why the last receiver was lost, or of the abort.
         reason: Reason,
     },
 }
 
-/// What a receiver's application learns.
+/// An event of a session for one of its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// All bytes below are here, in order.
+    /// All bytes below an offset have been received.
     Readable {
-        /// Grows from event to event.
+        /// This offset, which grows from event to event.
         upto: u64,
     },
-    /// All bytes of the stream are here; told after the last `Readable`. The application answers with
+    /// The whole stream has been received; follows the last `Readable`. The application answers with
     /// [`Receiver::complete`] or [`Receiver::leave`].
     Ended {
         /// The stream's length.
@@ -118,56 +126,56 @@ pub enum ReceiverEvent {
     Detached,
     /// The receiver gets what the sender multicasts again, after [`ReceiverEvent::Detached`].
     Rejoined,
-    /// The parities that were kept of a block suffice: the driver computes what is missing of it, stores that, and answers
-    /// with [`Receiver::recovered`]. Until then these bytes are not asked for again.
+    /// The parities kept of a block suffice to compute what is missing of it. The driver does so, stores the bytes, and answers
+    /// with [`Receiver::recovered`]. Until then these bytes are not reported missing.
     Recover(Recovery),
     /// The session is over for this receiver, without success.
     Failed {
-        /// Why.
+        /// The reason that the sender gave, or [`Reason::Silent`].
         reason: Reason,
     },
-    /// The session is over: completed and acknowledged, or left.
+    /// The session is over: the sender has acknowledged that this receiver completed or left.
     Closed,
 }
 
-/// A block to be computed from its parities.
+/// A block whose missing cells are to be computed from parities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// Where it begins in the stream.
+    /// The offset at which the block begins.
     pub block: u64,
-    /// Where it ends.
+    /// The offset at which it ends.
     pub end: u64,
-    /// Bytes of its cells; only the last one may be shorter.
+    /// The length of its cells, of which only the last may be shorter.
     pub payload: u16,
-    /// The cells that are to be stored, a bit for each.
+    /// The cells that are missing, a bit for each.
     pub missing: u64,
-    /// The parities that were kept, a bit for each.
+    /// The parities that are kept, a bit for each.
     pub parities: u32,
 }
 
-/// What the driver does with a data packet's payload.
+/// What the driver has to do with the payload of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// It stores bytes of the stream.
+    /// The payload is stored as bytes of the stream.
     Store {
-        /// Whose.
+        /// The session of the stream.
         session: Session,
-        /// Where in the stream.
+        /// The offset of the first stored byte in the stream.
         offset: u64,
-        /// Bytes of the payload to pass over.
+        /// Bytes of the payload to skip before it.
         skip: u16,
         /// Bytes of the payload to store.
         len: u16,
     },
-    /// It keeps all of it as a parity, until the bytes below `end` are readable.
+    /// The payload is a parity, which is kept until the bytes below `end` are readable.
     Keep {
-        /// Whose.
+        /// The session of the stream.
         session: Session,
-        /// Where the parity's block begins in the stream.
+        /// The offset at which the parity's block begins.
         block: u64,
-        /// Where the block ends.
+        /// The offset at which the block ends.
         end: u64,
-        /// The parity's number in the block.
+        /// The index of the parity in its block.
         index: u8,
     },
 }
@@ -198,47 +206,47 @@ pub enum SlowReason {
     Rate,
 }
 
-/// A receiver, as its sender sees it.
+/// What a sender knows of one of its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverView {
-    /// Which host.
+    /// The receiver's host.
     pub host: HostId,
-    /// Where it is.
+    /// Its place in the fabric.
     pub place: Place,
-    /// It has all bytes below.
+    /// The receiver has all bytes below.
     pub have: u64,
     /// Its state in the session.
     pub status: ReceiverStatus,
-    /// What it took lately.
+    /// The rate at which it received lately.
     pub rate: Rate,
-    /// Bytes that were sent again because it lacked them (also those that others lacked too).
+    /// Bytes of repairs that were sent to it by unicast.
     pub repairs: u64,
     /// Why it was detached the last time; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
 }
 
-/// A sender's counters.
+/// The counters of a sender, and its present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderSummary {
-    /// New bytes sent to everyone, once each.
+    /// Bytes sent to the group for the first time.
     pub sent: u64,
-    /// Bytes sent again to everyone.
+    /// Bytes retransmitted to the group.
     pub repaired_all: u64,
-    /// Bytes sent again to single attached receivers.
+    /// Bytes retransmitted by unicast to attached receivers.
     pub repaired_one: u64,
-    /// Bytes of parity, to everyone and to single attached receivers.
+    /// Bytes of parity, to the group and by unicast to attached receivers.
     pub parity: u64,
     /// Bytes sent by unicast to detached receivers.
     pub catch_up: u64,
-    /// Status packets that came in.
+    /// Status reports received.
     pub statuses: u64,
-    /// At what rate the slowest attached receiver takes the stream.
+    /// The rate at which the slowest attached receiver receives the stream.
     pub rate: Rate,
-    /// Smoothed round trip.
+    /// The smoothed round trip time.
     pub srtt: Span,
-    /// Bytes that may be under way.
+    /// The congestion window, in bytes.
     pub congestion_window: u64,
-    /// Attached receivers.
+    /// Receivers that are attached at present.
     pub attached: u32,
     /// Receivers that are detached at present.
     pub detached: u32,

@@ -1,16 +1,17 @@
-//! Many receivers' reports in one: what an agent sends on for its rack.
+//! Aggregation of status reports: what an agent forwards for its rack.
 //!
-//! A summary never says that a receiver has a byte that it has not told it has: `have` and `limit` are the least of
-//! all, gaps are united. It may say less than is known; later reports say the rest.
+//! It is ours. NORM suppresses feedback by timers instead (RFC 5740, section 5.3), which needs no agents. A summary never claims that a
+//! receiver has a byte which that receiver did not report: `have` and `limit` are minima, gaps are united. It may claim less than
+//! is known; later reports add the rest.
 
 use rackweave_wire::orca::{GAPS, Gap, Status};
 
-/// Most gaps that a [`Summary`] holds.
-const HELD: usize = 8 * GAPS;
+/// Upper bound of the gaps that a [`Summary`] holds.
+const MAX_GAPS: usize = 8 * GAPS;
 
-/// Two reports of one rack in one; if the racks differ, the first.
+/// Merges two reports of one rack. If the racks differ, the first is returned.
 ///
-/// Commutative, and idempotent as long as no gap has to be left out; the result tells of no more than [`GAPS`] gaps, the lowest.
+/// Commutative, and idempotent as long as no gap has to be left out. The result has the lowest [`GAPS`] gaps at most.
 #[must_use]
 pub fn merge(a: &Status, b: &Status) -> Status {
     let mut summary = Summary::default();
@@ -19,8 +20,8 @@ pub fn merge(a: &Status, b: &Status) -> Status {
     summary.first().unwrap_or(*a)
 }
 
-/// The reports of one rack's receivers in one session, united. An agent adds what comes in and sends
-/// [`Summary::statuses`] once in an interval.
+/// The merged reports of one rack's receivers in one session. An agent adds each report that arrives, and sends
+/// [`Summary::statuses`] once per interval.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     status: Option<Status>,
@@ -28,7 +29,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds a report. One of another rack than the first is passed over (false).
+    /// Adds a report. False if it is of another rack than the first one, and ignored.
     pub fn add(&mut self, other: &Status) -> bool {
         if other.who == 0 {
             return false;
@@ -37,7 +38,7 @@ impl Summary {
             None => self.status = Some(Status { gaps: [Gap::default(); GAPS], ..*other }),
             Some(status) if status.rack != other.rack => return false,
             Some(status) => {
-                // Of equals the lower port, and the shorter time, so that the order does not matter.
+                // Ties go to the lower port and to the shorter time, so that the order does not matter.
                 if (other.have, other.slowest) < (status.have, status.slowest) {
                     (status.have, status.slowest) = (other.have, other.slowest);
                 }
@@ -62,13 +63,13 @@ impl Summary {
         self.status.is_none()
     }
 
-    /// Forgets everything.
+    /// Removes all reports.
     pub fn clear(&mut self) {
         self.status = None;
         self.gaps.clear();
     }
 
-    /// The packets that say it all: one, and more if there are more than [`GAPS`] gaps; never more than eight.
+    /// The packets that carry the summary: one for each [`GAPS`] gaps, at least one and at most eight.
     pub fn statuses(&self) -> impl Iterator<Item = Status> + '_ {
         let packets = self.gaps.len().div_ceil(GAPS).max(1);
         self.status.into_iter().flat_map(move |status| {
@@ -88,7 +89,7 @@ impl Summary {
         self.statuses().next()
     }
 
-    /// Unites a gap with those held: they are cut where they overlap, so that each piece names exactly those who miss it.
+    /// Adds a gap. Gaps are split where they overlap, so that each piece names exactly the receivers that lack it.
     fn add_gap(&mut self, gap: Gap) {
         if gap.len == 0 || gap.who == 0 {
             return;
@@ -97,16 +98,16 @@ impl Summary {
         let mut at = self.gaps.partition_point(|held| end(held) <= from);
         while from < to {
             let Some(&held) = self.gaps.get(at).filter(|held| held.offset < to) else {
-                self.put(at, from, to, gap.who);
+                self.insert(at, from, to, gap.who);
                 break;
             };
             if from < held.offset {
-                self.put(at, from, held.offset, gap.who);
+                self.insert(at, from, held.offset, gap.who);
                 at += 1;
                 from = held.offset;
                 continue;
             }
-            // `from` lies in the held one.
+            // `from` lies within the held gap.
             let held_end = end(&held);
             if held.who | gap.who != held.who {
                 self.gaps.remove(at);
@@ -118,7 +119,7 @@ impl Summary {
                 ];
                 for (start, stop, who) in parts {
                     if start < stop {
-                        self.put(at, start, stop, who);
+                        self.insert(at, start, stop, who);
                         at += 1;
                     }
                 }
@@ -130,11 +131,11 @@ impl Summary {
         self.join();
     }
 
-    fn put(&mut self, at: usize, from: u64, to: u64, who: u64) {
+    fn insert(&mut self, at: usize, from: u64, to: u64, who: u64) {
         self.gaps.insert(at, Gap { offset: from, len: (to - from) as u32, who });
     }
 
-    /// Joins neighbours missed by the same, and lets go the highest beyond the bound.
+    /// Joins neighbouring gaps of the same receivers, and drops the highest ones beyond the bound.
     fn join(&mut self) {
         self.gaps.dedup_by(|next, held| {
             let joins = held.who == next.who
@@ -145,7 +146,7 @@ impl Summary {
             }
             joins
         });
-        self.gaps.truncate(HELD);
+        self.gaps.truncate(MAX_GAPS);
     }
 }
 
@@ -217,33 +218,33 @@ mod tests {
             prop_assert_eq!(twice.gaps[0].offset, once.gaps[0].offset);
         }
 
-        /// Nobody is said to have what he has not, to miss what he has, or to have room that he has not.
+        /// No receiver is claimed to have bytes or room that it has not, or to lack bytes that it has.
         #[test]
-        fn claims_nothing_that_was_not_said(reports in prop::collection::vec(status(), 1..12)) {
+        fn claims_nothing_that_was_not_reported(reports in prop::collection::vec(status(), 1..12)) {
             let mut summary = Summary::default();
             for (report, _) in &reports {
                 prop_assert!(summary.add(report));
             }
             let packets: Vec<_> = summary.statuses().collect();
             prop_assert!((1..=8).contains(&packets.len()));
-            for said in &packets {
+            for summed in &packets {
                 for (report, here) in &reports {
                     let port = u64::from(report.slowest);
-                    prop_assert!(said.who >> port & 1 == 1);
-                    prop_assert!(said.have <= report.have && said.limit <= report.limit);
+                    prop_assert!(summed.who >> port & 1 == 1);
+                    prop_assert!(summed.have <= report.have && summed.limit <= report.limit);
                     // Two reports of one port may differ; only what all of them have must not be called missing.
                     let all_have = |at: usize| {
                         reports.iter().filter(|(r, _)| r.slowest == report.slowest).all(|(_, h)| h[at])
                     };
                     for at in 0..here.len() {
-                        prop_assert!(!(all_have(at) && missed(said, port, at as u64)));
+                        prop_assert!(!(all_have(at) && missed(summed, port, at as u64)));
                     }
                 }
-                prop_assert!(reports.iter().any(|(r, _)| r.have == said.have && r.slowest == said.slowest));
+                prop_assert!(reports.iter().any(|(r, _)| r.have == summed.have && r.slowest == summed.slowest));
             }
             let all: Vec<Gap> = packets.iter().flat_map(|p| p.gaps).filter(|gap| gap.len > 0).collect();
             prop_assert!(all.windows(2).all(|pair| end(&pair[0]) <= pair[1].offset));
-            // The lowest gap of all is told: it is what holds the window.
+            // The lowest gap of all is included, since the window waits for it.
             let lowest = reports.iter().flat_map(|(r, _)| r.gaps).filter(|g| g.len > 0).map(|g| g.offset).min();
             prop_assert_eq!(all.first().map(|gap| gap.offset), lowest);
         }
@@ -256,7 +257,7 @@ mod tests {
             for (offset, len, who, rack) in fields {
                 let gap = Gap { offset, len, who };
                 summary.add(&Status { rack, who, have: offset, limit: offset, gaps: [gap; GAPS], ..Status::default() });
-                prop_assert!(summary.gaps.len() <= HELD);
+                prop_assert!(summary.gaps.len() <= MAX_GAPS);
             }
         }
     }

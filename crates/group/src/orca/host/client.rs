@@ -1,7 +1,8 @@
 //! The sender's side of the control plane: its session and its members at the controller.
 //!
-//! Changes are numbered and go out in order, several at a time; the controller answers with the number of the last one that
-//! all live agents know of. Who is not in the labels yet gets copies of his own.
+//! The packets are ours: the evaluation inserts labels into agents by an API (section IV.B) and says nothing of how senders ask
+//! for them. Changes of members are numbered and sent in order, several at a time. The controller answers with the number of
+//! the last change that all live agents know of. Members that the labels do not include yet get copies of their own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,17 +11,17 @@ use rackweave_wire::orca::{Body, Label, Reason};
 
 use crate::orca::label::Layout;
 
-/// Changes under way at a time.
+/// Changes in flight at a time.
 const WINDOW: u32 = 32;
-/// First repetition; each later one waits twice as long, up to the longest.
-const REPEAT: Span = Span::from_ms(5);
-const REPEAT_MOST: Span = Span::from_ms(200);
-/// A member that was denied is asked for again so much later, and later each time.
-const DENIED: Span = Span::from_ms(20);
-/// A session is renewed so often: many times before the controller forgets it.
-const RENEW: Span = Span::from_secs(2);
-/// `Destroy` is told so often at most.
-const FAREWELLS: u8 = 6;
+/// The first repetition; the interval doubles up to the maximum.
+const RETRY: Span = Span::from_ms(5);
+const RETRY_MAX: Span = Span::from_ms(200);
+/// The first wait before a denied member is asked for again, which doubles each time.
+const DENIED_RETRY: Span = Span::from_ms(20);
+/// The interval of renewals: many fit into the time after which the controller forgets a session.
+const RENEW_INTERVAL: Span = Span::from_secs(2);
+/// How often `Destroy` is sent at most.
+const MAX_DESTROYS: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -37,22 +38,22 @@ struct Change {
     joins: bool,
 }
 
-/// A session's standing at the controller.
+/// The state of a session at the controller, as its sender knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     stage: Stage,
-    /// Number of the last change that was made, of the last that was sent, and of the last that holds.
-    made: u32,
-    sent: u32,
-    acked: u32,
+    /// Numbers of the last change that was made, of the last one sent, and of the last one that is in effect.
+    last_made: u32,
+    last_sent: u32,
+    last_acked: u32,
     queue: VecDeque<Change>,
-    repeat_at: Time,
-    repeats: u8,
+    retry_at: Time,
+    attempts: u8,
     wanted: BTreeSet<HostId>,
     covered: BTreeSet<HostId>,
     denied: BTreeMap<HostId, (Time, u8)>,
-    /// Racks that have no agent at present.
-    dark: BTreeSet<u16>,
+    /// Racks without a live agent.
+    unserved: BTreeSet<u16>,
     renew_at: Time,
     pilot: Label,
     ports: u64,
@@ -62,64 +63,70 @@ impl Client {
     pub(super) const fn new(now: Time) -> Self {
         Self {
             stage: Stage::Creating,
-            made: 0,
-            sent: 0,
-            acked: 0,
+            last_made: 0,
+            last_sent: 0,
+            last_acked: 0,
             queue: VecDeque::new(),
-            repeat_at: now,
-            repeats: 0,
+            retry_at: now,
+            attempts: 0,
             wanted: BTreeSet::new(),
             covered: BTreeSet::new(),
             denied: BTreeMap::new(),
-            dark: BTreeSet::new(),
+            unserved: BTreeSet::new(),
             renew_at: Time::MAX,
             pilot: Label(0),
             ports: 0,
         }
     }
 
-    /// What goes to everyone is to reach this host, or need not any more.
-    pub(super) fn want(&mut self, now: Time, host: HostId, wants: bool) {
+    /// Data for the group is to reach this host from now on, or need not any more.
+    pub(super) fn set_member(&mut self, now: Time, host: HostId, wants: bool) {
         let changed = if wants { self.wanted.insert(host) } else { self.wanted.remove(&host) };
         if changed {
             self.denied.remove(&host);
-            self.change(now, host, wants);
+            self.queue_change(now, host, wants);
         }
     }
 
-    fn change(&mut self, now: Time, host: HostId, joins: bool) {
-        if self.sent == self.acked {
-            (self.repeat_at, self.repeats) = (now, 0);
+    fn queue_change(&mut self, now: Time, host: HostId, joins: bool) {
+        if self.last_sent == self.last_acked {
+            (self.retry_at, self.attempts) = (now, 0);
         }
-        self.made = self.made.wrapping_add(1);
-        self.queue.push_back(Change { number: self.made, host, joins });
+        self.last_made = self.last_made.wrapping_add(1);
+        self.queue.push_back(Change { number: self.last_made, host, joins });
     }
 
-    /// A rack has lost its last agent, or has one again; says whether that changes anything.
-    pub(super) fn served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) -> bool {
+    /// A rack has lost its last agent, or has one again; whether that is new.
+    pub(super) fn set_rack_served(
+        &mut self,
+        now: Time,
+        rack: u16,
+        agent: bool,
+        layout: &Layout,
+    ) -> bool {
         if !agent {
-            return self.dark.insert(rack);
+            return self.unserved.insert(rack);
         }
-        // Whoever was denied for want of it need not wait.
+        // Members that were denied because the rack had no agent are asked for again at once.
         for (host, (at, times)) in &mut self.denied {
             if layout.place(*host).rack == rack && *at < Time::MAX {
                 (*at, *times) = (now, 0);
             }
         }
-        self.dark.remove(&rack)
+        self.unserved.remove(&rack)
     }
 
-    /// Whether a rack has no agent that could label what comes for it.
-    pub(super) fn is_dark(&self, rack: u16) -> bool {
-        self.dark.contains(&rack)
+    /// Whether a rack has no agent that could label data for it.
+    pub(super) fn is_unserved(&self, rack: u16) -> bool {
+        self.unserved.contains(&rack)
     }
 
-    /// Hosts that the labels reach, if their racks are not dark.
+    /// Hosts that the labels include. They are reached if their racks have agents.
     pub(super) const fn covered(&self) -> &BTreeSet<HostId> {
         &self.covered
     }
 
-    /// The label to other racks (0: none), and the ports in the sender's own.
+    /// The pilot label, 0 without other racks, and the ports of members in the sender's own rack.
     pub(super) const fn labels(&self) -> (Label, u64) {
         (self.pilot, self.ports)
     }
@@ -127,7 +134,7 @@ impl Client {
     /// The session is over.
     pub(super) fn close(&mut self, now: Time) {
         if !matches!(self.stage, Stage::Closing | Stage::Closed) {
-            (self.stage, self.repeat_at, self.repeats) = (Stage::Closing, now, 0);
+            (self.stage, self.retry_at, self.attempts) = (Stage::Closing, now, 0);
         }
     }
 
@@ -148,20 +155,21 @@ impl Client {
         match self.stage {
             Stage::Creating => {
                 self.stage = Stage::Ready;
-                self.renew_at = now.saturating_add(RENEW);
+                self.renew_at = now.saturating_add(RENEW_INTERVAL);
                 self.number_from(change);
             }
             Stage::Ready
-                if change.wrapping_sub(self.acked) > self.made.wrapping_sub(self.acked) =>
+                if change.wrapping_sub(self.last_acked)
+                    > self.last_made.wrapping_sub(self.last_acked) =>
             {
                 return false; // Late, or of changes that we have not made.
             }
             Stage::Ready => {}
             Stage::Closing | Stage::Closed => return false,
         }
-        if change != self.acked {
+        if change != self.last_acked {
             // What is still under way is not repeated at once.
-            (self.repeat_at, self.repeats) = (now.saturating_add(REPEAT), 0);
+            (self.retry_at, self.attempts) = (now.saturating_add(RETRY), 0);
         }
         while self.queue.front().is_some_and(|first| change.wrapping_sub(first.number) < 1 << 31) {
             let Some(Change { host, joins, .. }) = self.queue.pop_front() else { break };
@@ -172,9 +180,9 @@ impl Client {
                 self.covered.remove(&host);
             }
         }
-        self.acked = change;
-        if change.wrapping_sub(self.sent) < 1 << 31 {
-            self.sent = change;
+        self.last_acked = change;
+        if change.wrapping_sub(self.last_sent) < 1 << 31 {
+            self.last_sent = change;
         }
         (self.pilot, self.ports) = (pilot, ports);
         true
@@ -188,78 +196,78 @@ impl Client {
             }
             (Stage::Closed, _) => false,
             (_, Reason::Unknown) if self.stage == Stage::Ready => {
-                // The controller has lost its memory: everything from the beginning.
-                (self.stage, self.repeat_at, self.repeats) = (Stage::Creating, now, 0);
+                // The controller has restarted: the session is created again, with all members.
+                (self.stage, self.retry_at, self.attempts) = (Stage::Creating, now, 0);
                 self.covered.clear();
-                self.dark.clear();
+                self.unserved.clear();
                 self.denied.clear();
                 self.queue.clear();
                 (self.pilot, self.ports) = (Label(0), 0);
                 self.number_from(0);
                 for host in self.wanted.clone() {
-                    self.change(now, host, true);
+                    self.queue_change(now, host, true);
                 }
                 true
             }
             (Stage::Creating, _) => {
-                (self.repeat_at, self.repeats) = (now.saturating_add(REPEAT_MOST), 6);
+                (self.retry_at, self.attempts) = (now.saturating_add(RETRY_MAX), 6);
                 false
             }
             (Stage::Ready, _) => {
                 let Some(at) = self.queue.iter().position(|c| c.number == change && c.joins) else {
                     return false;
                 };
-                // The number is used for a change that nobody denies: out of the session, where it is not.
+                // The number is used up by a change that is never denied: removing a host that is not a member.
                 self.queue[at].joins = false;
                 let host = self.queue[at].host;
-                self.sent = self.acked;
-                self.repeat_at = now;
+                self.last_sent = self.last_acked;
+                self.retry_at = now;
                 let times = self.denied.get(&host).map_or(0, |(_, times)| *times);
-                let wait = Span(DENIED.0 << times.min(6));
+                let wait = Span(DENIED_RETRY.0 << times.min(6));
                 self.denied.insert(host, (now.saturating_add(wait), times.saturating_add(1)));
                 false
             }
         }
     }
 
-    /// The changes that are not known to the controller get numbers after this one.
+    /// Renumbers the changes that the controller does not know, from the number after this one on.
     fn number_from(&mut self, number: u32) {
-        (self.made, self.sent, self.acked) = (number, number, number);
+        (self.last_made, self.last_sent, self.last_acked) = (number, number, number);
         for change in &mut self.queue {
-            self.made = self.made.wrapping_add(1);
-            change.number = self.made;
+            self.last_made = self.last_made.wrapping_add(1);
+            change.number = self.last_made;
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let denied = self.denied.values().map(|(at, _)| *at).min();
         match self.stage {
-            Stage::Creating | Stage::Closing => Some(self.repeat_at),
+            Stage::Creating | Stage::Closing => Some(self.retry_at),
             Stage::Ready => {
-                let repeat = (!self.queue.is_empty()).then_some(self.repeat_at);
+                let repeat = (!self.queue.is_empty()).then_some(self.retry_at);
                 [Some(self.renew_at), repeat, denied].into_iter().flatten().min()
             }
             Stage::Closed => None,
         }
     }
 
-    /// The next thing to tell the controller.
+    /// The next control packet for the controller.
     pub(super) fn poll(&mut self, now: Time) -> Option<Body> {
         match self.stage {
             Stage::Closed => None,
-            Stage::Closing if self.repeats >= FAREWELLS && now >= self.repeat_at => {
+            Stage::Closing if self.attempts >= MAX_DESTROYS && now >= self.retry_at => {
                 self.stage = Stage::Closed;
                 None
             }
             Stage::Creating | Stage::Closing => {
-                if now < self.repeat_at {
+                if now < self.retry_at {
                     return None;
                 }
-                self.repeat(now);
+                self.schedule_retry(now);
                 Some(if self.stage == Stage::Creating { Body::Create } else { Body::Destroy })
             }
             Stage::Ready if now >= self.renew_at => {
-                self.renew_at = now.saturating_add(RENEW);
+                self.renew_at = now.saturating_add(RENEW_INTERVAL);
                 Some(Body::Renew)
             }
             Stage::Ready => self.poll_changes(now),
@@ -268,32 +276,32 @@ impl Client {
 
     fn poll_changes(&mut self, now: Time) -> Option<Body> {
         while let Some((&host, _)) = self.denied.iter().find(|(_, (at, _))| *at <= now) {
-            // Kept, so that the next time is later; not due again until it is denied again.
+            // The entry stays for the length of the next wait, and is not due until the member is denied again.
             if let Some((at, _)) = self.denied.get_mut(&host) {
                 *at = Time::MAX;
             }
             if self.wanted.contains(&host) && !self.covered.contains(&host) {
-                self.change(now, host, true);
+                self.queue_change(now, host, true);
             }
         }
-        if self.sent != self.acked && now >= self.repeat_at {
-            self.sent = self.acked;
+        if self.last_sent != self.last_acked && now >= self.retry_at {
+            self.last_sent = self.last_acked;
         }
-        let under_way = self.sent.wrapping_sub(self.acked);
+        let under_way = self.last_sent.wrapping_sub(self.last_acked);
         let Change { number, host, joins } = *self.queue.get(under_way as usize)?;
         if under_way >= WINDOW {
             return None;
         }
         if under_way == 0 {
-            self.repeat(now);
+            self.schedule_retry(now);
         }
-        self.sent = number;
+        self.last_sent = number;
         Some(Body::Member { host, joins, change: number })
     }
 
-    fn repeat(&mut self, now: Time) {
-        let wait = Span(REPEAT.0 << self.repeats.min(10)).min(REPEAT_MOST);
-        self.repeat_at = now.saturating_add(wait);
-        self.repeats = self.repeats.saturating_add(1);
+    fn schedule_retry(&mut self, now: Time) {
+        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        self.retry_at = now.saturating_add(wait);
+        self.attempts = self.attempts.saturating_add(1);
     }
 }

@@ -3,18 +3,19 @@
 //! ```text
 //!   open / offer / finish ──> Sending: flow::Sender ── pieces ──> copies (labelled, to relays, to hosts) ──> ports
 //!                                      client of the controller │ tree of relays
-//!   Handled, Event <── Receiving: flow::Receiver <── data ── handle ── pilot-labelled data ──> Agent ──> outbox ──> ports
+//!   Handled, Event <── Receiving: flow::Receiver <── data ── data with pilot labels ──> Agent ──> outbox ──> ports
 //! ```
 //!
-//! With two ports, what goes to everyone leaves by both and answers come by either (Section III.C, Replicate and Merge). Where
-//! the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label names only the racks next to it (ours).
+//! A host with two ports sends data for the group by both and takes answers from either (evaluation, section IV.C: the Replicate
+//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label
+//! names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
 //!
 //! # What the driver does
-//! It is a [`Node`]'s driver, and holds the bytes: [`Handled::store`] says which bytes of a packet to keep, and
-//! [`ReceiverEvent::Recover`] which are to be computed from parities. An agent's
-//! relayed packets ([`Handled::relays`]) are polled in the order in which they were announced, as [`Data`] of a session that the
-//! host does not send; the driver keeps the payload (with its check) until then. The outbox is bounded: a driver that
-//! reads no more while [`Host::relay_room`] is 0 loses nothing.
+//! It drives a [`Node`] and holds the bytes. [`Handled::store`] says which bytes of a packet to keep, and
+//! [`ReceiverEvent::Recover`] which are to be computed from parities. The packets that an agent forwards ([`Handled::relays`])
+//! are polled in the order in which they were announced, as [`Data`] of a session that the host does not send. The driver keeps
+//! their payload, with its check, until then. The outbox is bounded: a driver that stops reading while [`Host::relay_room`] is 0
+//! loses nothing.
 
 mod client;
 mod sending;
@@ -40,77 +41,77 @@ use super::label::Layout;
 use sending::Sending;
 pub(super) use work::packet;
 
-/// Packets that an agent holds for sending on.
+/// Packets that an agent holds to forward them.
 pub const OUTBOX: usize = 1024;
-/// Control packets that wait for a link; of more, the new ones are dropped (all are repeated).
-const MOST_CONTROLS: usize = 8192;
-/// Invitations that the application has not answered.
-const MOST_INVITATIONS: usize = 1024;
-/// Sessions whose end is remembered, so that late invitations are not new ones.
-const REMEMBERED: usize = 256;
-/// Pieces sent to one host in a row when each needs several copies.
-const RUN: usize = 16;
-/// A port that is so many packets behind the other stops the sender.
-const BEHIND: usize = 64;
-/// After so long without data by labels reports go to the sender itself: the agent may not know it.
-const DIRECT_AFTER: Span = Span::from_ms(10);
-/// Control packets overtake data where switches have priorities.
-const PRIORITY: u8 = 7;
-/// Most receivers whose reports need no agent.
-const FEW: usize = 16;
+/// Control packets that wait for a link. Further ones are dropped, which is safe since all are repeated.
+const MAX_CONTROLS: usize = 8192;
+/// Invitations that wait for the application's answer.
+const MAX_INVITATIONS: usize = 1024;
+/// Sessions whose end is remembered, so that late invitations are not taken for new ones.
+const MAX_ENDED: usize = 256;
+/// Pieces sent to one host in a row when each needs several copies, so that UDP GSO can combine them.
+const BURST: usize = 16;
+/// The sender stops while a port has this many data packets waiting.
+const MAX_PORT_LAG: usize = 64;
+/// Without labelled data for this long, reports go to the sender itself, since the agent may not know the sender.
+const AGENT_TIMEOUT: Span = Span::from_ms(10);
+/// The priority of control packets, which overtake data where switches have priorities.
+const CONTROL_PRIORITY: u8 = 7;
+/// Up to this number of receivers reports go to the sender directly, since agents save too little.
+const DIRECT_RECEIVERS: usize = 16;
 
-/// Whether the rack's switch follows labels.
+/// Whether the rack's switch forwards by labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tor {
-    /// It does.
+    /// The switch forwards by labels.
     #[default]
     Switch,
-    /// It doesn't: agents send copies themselves.
+    /// The switch is a plain one, and agents send the copies themselves.
     None,
 }
 
-/// How what goes to everyone reaches everyone.
+/// How data for the group reaches all receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// By labels, agents and label switches.
     Labels,
-    /// From host to host, without label switches.
+    /// From host to host in a tree of relays, without label switches.
     Relay,
-    /// By plain IP multicast.
+    /// By IP multicast.
     Multicast,
-    /// A copy to each.
+    /// By a copy to each receiver.
     Unicast,
 }
 
-/// What a host is told.
+/// Settings of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Its number.
+    /// The host's number.
     pub me: HostId,
-    /// Where hosts are, the same for all.
+    /// The places of all hosts, which must be the same everywhere.
     pub layout: Arc<Layout>,
-    /// Its links: 1, or 2 that lead to different switches.
+    /// The number of its ports: 1, or 2 that lead to different switches.
     pub ports: u8,
-    /// Where the controller is, for labels.
+    /// The controller's host, if there is one. Labels need it.
     pub controller: Option<HostId>,
-    /// Whether the rack's switch follows labels.
+    /// Whether the rack's switch forwards by labels.
     pub tor: Tor,
-    /// The host is an agent, and pings so often.
+    /// The interval of the host's pings, if it is an agent.
     pub heartbeat: Option<Span>,
-    /// Settings of sessions that it receives.
+    /// The settings of sessions that it receives.
     pub flow: FlowConfig,
-    /// Most sessions that it receives, that it sends, and that it has labels of (each for itself).
+    /// Upper bound of the sessions that it receives, of those that it sends, and of those that its agent has labels of.
     pub max_sessions: u32,
-    /// An agent tells its rack's reports so often.
+    /// The interval at which an agent forwards its rack's reports.
     pub status_interval: Span,
 }
 
-/// What became of a packet.
+/// What the driver has to do with a received packet's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handled {
-    /// What to do with its payload; `None`: nothing.
+    /// Where to store it, if it is to be stored.
     pub store: Option<Placement>,
-    /// So often its payload will be polled again.
+    /// How many packets with this payload the agent will forward.
     pub relays: u16,
 }
 
@@ -138,32 +139,32 @@ pub enum Event {
 /// Why a session can't be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The number is taken.
+    /// The host sends or receives a session with this number already.
     #[error("session {:08x} exists already", .0.0)]
     Exists(Session),
-    /// There are as many as the host was told.
+    /// The host sends as many sessions as its settings allow.
     #[error("this host sends {0} sessions already, as many as it may")]
     TooMany(u32),
-    /// Labels need a controller and label switches.
+    /// The session is to use labels, which need a controller and label switches.
     #[error(
         "sending by labels needs a controller and label switches; without them, send by relays"
     )]
     NoLabels,
-    /// Packets of nothing, or longer than an IP packet.
+    /// The payload size is zero, or longer than fits an IP packet.
     #[error("a packet can't carry {0} bytes of payload")]
     Payload(u16),
 }
 
-/// What hosts count, beside their sessions' summaries.
+/// The counters of a host, beside those of its sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
-    /// Packets that the agent has sent on.
+    /// Packets that the agent has forwarded.
     pub relayed: u64,
-    /// Packets that it should have sent on, but the outbox was full.
+    /// Packets that the agent dropped because the outbox was full.
     pub relays_dropped: u64,
     /// Control packets that were dropped because too many waited.
     pub controls_dropped: u64,
-    /// Data of sessions that are not this host's, and control packets that nobody here expects.
+    /// Data of sessions that this host does not receive, and unexpected control packets.
     pub ignored: u64,
 }
 
@@ -171,7 +172,7 @@ pub struct HostCounters {
 #[derive(Debug)]
 struct Receiving {
     flow: flow::Receiver,
-    /// When data last came by a label: agents know the session then.
+    /// When labelled data last arrived. Agents know the sender of such a session.
     data_at: Time,
 }
 
@@ -184,21 +185,21 @@ struct Invitation {
     via_agent: bool,
 }
 
-/// A session of which something may be to do; senders before receivers.
+/// A session in the queue of those that may have something to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Send(Session),
     Receive(Session),
 }
 
-/// What waits for a link.
+/// Packets that wait for the link of a port.
 #[derive(Debug, Default)]
 struct Link {
     controls: VecDeque<Packet<Header>>,
     data: VecDeque<Packet<Header>>,
 }
 
-/// A host. See the [module](self) for what its driver does.
+/// A host of a group. See the [module](self) for what its driver does.
 #[derive(Debug)]
 pub struct Host {
     config: HostConfig,
@@ -208,23 +209,23 @@ pub struct Host {
     sending: BTreeMap<Session, Sending>,
     receiving: BTreeMap<Session, Receiving>,
     invitations: BTreeMap<Session, Invitation>,
-    /// Sessions received to their end.
+    /// Sessions that were received to their end.
     ended: VecDeque<Session>,
-    /// Sessions that may have something to send, in turn.
+    /// Sessions that may have something to send, served round robin.
     ready: VecDeque<Key>,
     is_ready: BTreeSet<Key>,
     timers: BTreeSet<(Time, Key)>,
     armed: BTreeMap<Key, Time>,
     links: Vec<Link>,
     outbox: VecDeque<(u8, Packet<Header>)>,
-    /// The host that each port is in the layout, if racks are to be split between them.
+    /// The host that each port is in the layout, if racks are to be divided among the ports.
     places: Vec<HostId>,
-    /// The pilot label that was split last, and what it is at each port.
+    /// The pilot label that was divided last, and the label for each port.
     split: Option<(Session, Label, Vec<Label>)>,
-    /// By which port a host was last heard, if there are several.
-    heard_at: BTreeMap<HostId, u8>,
+    /// The port at which each host's last control packet arrived, if there are several ports.
+    last_port: BTreeMap<HostId, u8>,
     events: VecDeque<Event>,
-    /// What the controller last said of each rack's agents.
+    /// The epoch of the last [`Body::Served`] for each rack.
     served: BTreeMap<u16, u32>,
     counters: HostCounters,
 }
@@ -254,7 +255,7 @@ impl Host {
             outbox: VecDeque::new(),
             places: Vec::new(),
             split: None,
-            heard_at: BTreeMap::new(),
+            last_port: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeMap::new(),
             counters: HostCounters::default(),
@@ -262,9 +263,9 @@ impl Host {
         }
     }
 
-    /// With several ports that lead to racks which are joined: each port is this host of the layout, and a pilot label names
-    /// at each port only the racks that no other port is nearer to, lest they get everything twice. Without it, what goes to
-    /// everyone leaves by all ports alike.
+    /// For several ports that lead to joined racks: `places` names each port as a host of the layout. At each port pilot labels
+    /// then name only the racks to which no other port is nearer, so that none gets two copies. Without it, data for the group
+    /// leaves by all ports alike.
     #[must_use]
     pub fn with_places(mut self, places: Vec<HostId>) -> Self {
         if places.len() == self.links.len() {
@@ -273,25 +274,25 @@ impl Host {
         self
     }
 
-    /// Its settings.
+    /// The host's settings.
     #[must_use]
     pub const fn config(&self) -> &HostConfig {
         &self.config
     }
 
-    /// Its agent.
+    /// The agent of this host.
     #[must_use]
     pub const fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// What it has counted.
+    /// The host's counters.
     #[must_use]
     pub const fn counters(&self) -> HostCounters {
         self.counters
     }
 
-    /// How many more packets the agent can hold for sending on. A driver that goes on reading at 0 makes it drop.
+    /// How many more packets the agent can hold to forward them. At 0 it drops those that a driver goes on to read.
     #[must_use]
     pub fn relay_room(&self) -> usize {
         OUTBOX.saturating_sub(self.outbox.len())
@@ -299,10 +300,10 @@ impl Host {
 
     // --- as a sender
 
-    /// Opens a session and invites its receivers. `stream` names the content, the same again after a restart.
+    /// Opens a session and invites its receivers. `stream` identifies the content, and is the same again after a restart.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] if the session cannot be opened.
     pub fn open(
         &mut self,
         now: Time,
@@ -325,11 +326,12 @@ impl Host {
         if flow.payload == 0 || flow.payload > 65_000 {
             return Err(OpenError::Payload(flow.payload));
         }
-        // The agent of a rack knows a session's sender from data that came by it.
+        // An agent learns the sender of a session from labelled data. Data that does not pass an agent, as in the sender's own
+        // rack where pilot labels do not lead back to it, teaches it nothing.
         let layout = &self.config.layout;
         let elsewhere = |host: &HostId| layout.place(*host).rack != self.place.rack;
         let via_agent = spread == Spread::Labels
-            && receivers.len() > FEW
+            && receivers.len() > DIRECT_RECEIVERS
             && receivers.iter().any(elsewhere)
             && (layout.reaches_own_rack() || receivers.iter().all(elsewhere));
         let sender = flow::Sender::new(now, session, stream, via_agent, flow);
@@ -338,7 +340,7 @@ impl Host {
             sending.flow.invite(now, host, layout.place(host));
         }
         self.sending.insert(session, sending);
-        self.touch(now, Key::Send(session));
+        self.mark_ready(now, Key::Send(session));
         Ok(())
     }
 
@@ -347,31 +349,31 @@ impl Host {
         self.with_sending(now, session, |sending, _| sending.offer(now, upto));
     }
 
-    /// The stream ends with what has been offered.
+    /// The stream ends with the bytes that have been offered.
     pub fn finish(&mut self, now: Time, session: Session) {
         self.with_sending(now, session, |sending, _| sending.flow.finish(now));
     }
 
-    /// Ends the session for all that have not completed.
+    /// Ends the session for all receivers that have not completed.
     pub fn abort(&mut self, now: Time, session: Session, reason: Reason) {
         self.with_sending(now, session, |sending, _| sending.flow.abort(now, reason));
     }
 
-    /// Invites one more host.
+    /// Invites another host to a session.
     pub fn add(&mut self, now: Time, session: Session, host: HostId) {
         self.with_sending(now, session, |sending, layout| {
             sending.flow.invite(now, host, layout.place(host));
         });
     }
 
-    /// Puts a host out of the session.
+    /// Removes a host from a session.
     pub fn remove(&mut self, now: Time, session: Session, host: HostId) {
         self.with_sending(now, session, |sending, _| {
             sending.flow.remove(now, host, Reason::Left);
         });
     }
 
-    /// The session's bytes below are needed by nobody; `u64::MAX` if there is no such session (any more).
+    /// No receiver needs the session's bytes below this offset. `u64::MAX` for an unknown session.
     #[must_use]
     pub fn released(&self, session: Session) -> u64 {
         self.sending.get(&session).map_or(u64::MAX, |sending| sending.flow.released())
@@ -388,7 +390,7 @@ impl Host {
         self.sending.get(&session).map(|sending| sending.flow.summary())
     }
 
-    /// Copies of each packet that the sender's link carries at present.
+    /// How many copies of each packet the sender's link carries at present.
     #[must_use]
     pub fn copies(&mut self, now: Time, session: Session) -> usize {
         let Self { sending, config, .. } = self;
@@ -405,14 +407,13 @@ impl Host {
     ) {
         if let Some(sending) = self.sending.get_mut(&session) {
             work(sending, &self.config.layout);
-            self.touch(now, Key::Send(session));
+            self.mark_ready(now, Key::Send(session));
         }
     }
 
     // --- as a receiver
 
-    /// Takes part in a session to which this host is invited: from byte `at` on, with room for `room` bytes that are not
-    /// consumed.
+    /// Joins a session to which this host is invited, from byte `at` on and with a receive window of `room` bytes.
     pub fn join(&mut self, now: Time, session: Session, at: u64, room: u64) {
         let Some(invitation) = self.invitations.remove(&session) else { return };
         let Invitation { from, stream, place, payload, via_agent } = invitation;
@@ -421,7 +422,7 @@ impl Host {
         self.receive(now, session, stream, from, at, room, me, config);
     }
 
-    /// Takes part in a session without being invited: late, or again.
+    /// Joins a session without an invitation: late, or again.
     pub fn join_late(
         &mut self,
         now: Time,
@@ -436,7 +437,7 @@ impl Host {
         self.receive(now, session, stream, sender, at, room, me, self.config.flow);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of them name what is joined")]
+    #[expect(clippy::too_many_arguments, reason = "they identify the session and its settings")]
     fn receive(
         &mut self,
         now: Time,
@@ -452,7 +453,7 @@ impl Host {
             return;
         }
         if self.receiving.len() >= self.config.max_sessions as usize {
-            self.say(Some(sender), session, Body::Bye { reason: Reason::Busy });
+            self.send_control(Some(sender), session, Body::Bye { reason: Reason::Busy });
             let event = ReceiverEvent::Failed { reason: Reason::Busy };
             self.events.push_back(Event::Receiver(session, event));
             return;
@@ -461,33 +462,32 @@ impl Host {
         let flow =
             flow::Receiver::new(now, session, stream, sender, place, at, room, via_agent, config);
         self.receiving.insert(session, Receiving { flow, data_at: now });
-        self.touch(now, Key::Receive(session));
+        self.mark_ready(now, Key::Receive(session));
     }
 
-    /// Does not take part in a session to which this host is invited.
-    pub fn refuse(&mut self, now: Time, session: Session, reason: Reason) {
-        let _ = now;
+    /// Refuses the invitation to a session.
+    pub fn refuse(&mut self, _now: Time, session: Session, reason: Reason) {
         if let Some(invitation) = self.invitations.remove(&session) {
-            self.say(Some(invitation.from), session, Body::Bye { reason });
+            self.send_control(Some(invitation.from), session, Body::Bye { reason });
         }
     }
 
-    /// The application has taken all bytes below `upto`.
+    /// The application has consumed all bytes below `upto`.
     pub fn consume(&mut self, now: Time, session: Session, upto: u64) {
         self.with_receiving(now, session, |flow| flow.consume(now, upto));
     }
 
-    /// What [`ReceiverEvent::Recover`] asked for has been computed and stored; or that was not possible.
+    /// [`ReceiverEvent::Recover`] has been handled: the missing bytes are `stored`, or could not be computed.
     pub fn recovered(&mut self, now: Time, session: Session, block: u64, stored: bool) {
         self.with_receiving(now, session, |flow| flow.recovered(now, block, stored));
     }
 
-    /// The application has everything, and it is right.
+    /// The application has the whole stream and has verified it.
     pub fn complete(&mut self, now: Time, session: Session) {
         self.with_receiving(now, session, |flow| flow.complete(now));
     }
 
-    /// The application wants no more.
+    /// The application leaves the session.
     pub fn leave(&mut self, now: Time, session: Session, reason: Reason) {
         self.with_receiving(now, session, |flow| flow.leave(now, reason));
     }
@@ -500,11 +500,11 @@ impl Host {
     ) {
         if let Some(receiving) = self.receiving.get_mut(&session) {
             work(&mut receiving.flow);
-            self.touch(now, Key::Receive(session));
+            self.mark_ready(now, Key::Receive(session));
         }
     }
 
-    /// Sessions that this host sends or receives.
+    /// The number of sessions that this host sends or receives.
     #[must_use]
     pub fn open_sessions(&self) -> usize {
         let sending = self.sending.values().filter(|sending| sending.over_at.is_none());
@@ -530,7 +530,17 @@ impl Node for Host {
     type Placement = Handled;
 
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
-        self.handle(now, port, packet)
+        match &packet.header {
+            Header::Data(data) => self.handle_data(now, port, packet.src, data),
+            Header::Control(control) => {
+                if control.from == packet.src {
+                    self.handle_control(now, port, control);
+                } else {
+                    self.counters.ignored += 1;
+                }
+                Handled::default()
+            }
+        }
     }
 
     fn handle_timeout(&mut self, now: Time) {
@@ -552,7 +562,7 @@ impl Node for Host {
                     }
                 }
             }
-            self.touch(now, key);
+            self.mark_ready(now, key);
         }
     }
 

@@ -1,4 +1,4 @@
-//! One session that this host sends: the stream's machine, and the ways by which its packets reach everyone.
+//! One session that this host sends: its flow, and the copies by which its packets reach all receivers.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use super::tree::Tree;
 use crate::orca::flow;
 use crate::orca::label::Layout;
 
-/// Longest wait of a stream's start for labels.
-const HOLD: Span = Span::from_ms(10);
+/// How long the start of a stream waits for labels.
+const LABEL_WAIT: Span = Span::from_ms(10);
 
-/// A sender that was its rack's active agent, and got none of so many packets back, is it no longer.
-const ELSEWHERE: u32 = 1 << 14;
+/// A sender that was its rack's active agent no longer counts as such after this many packets of which none came back.
+const ACTIVE_TIMEOUT_PACKETS: u32 = 1 << 14;
 
-/// Where a copy of what is for everyone goes.
+/// The destination of one copy of data for the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
-    /// `None`: to all members.
+    /// A host, or `None` for the group.
     pub(super) to: Option<HostId>,
     pub(super) labelled: Labelled,
     pub(super) label: Label,
@@ -34,20 +34,20 @@ pub(super) struct Sending {
     attached: BTreeSet<HostId>,
     pub(super) client: Option<Client>,
     tree: Tree,
-    /// Copies of each piece; computed anew when it is not up to date.
+    /// The copies of each piece, recomputed when `dirty`.
     copies: Vec<Copy>,
-    stale: bool,
-    /// This host is the active agent of its rack: what is to come back to the rack comes to the one host that has it.
+    dirty: bool,
+    /// This host is the active agent of its rack, so that data for the rack comes back to the host that sent it.
     is_active: bool,
-    /// Packets with a pilot label since one has come back.
-    gone: u32,
-    /// Since when data has been under way.
-    busy: Option<Time>,
+    /// Packets sent with a pilot label since one came back.
+    pilots_sent: u32,
+    /// Since when data has been in flight without interruption.
+    busy_since: Option<Time>,
     offered: u64,
-    /// Until then the stream waits for labels, lest it begin with a copy for each.
-    hold_until: Option<Time>,
-    is_holding: bool,
-    /// Kept for late questions until then.
+    /// The start of the stream waits for labels until then at most, so that it does not begin with a copy for each receiver.
+    paused_until: Option<Time>,
+    is_paused: bool,
+    /// The session is over, and kept to answer late packets until then.
     pub(super) over_at: Option<Time>,
 }
 
@@ -66,13 +66,13 @@ impl Sending {
             client: (spread == Spread::Labels).then(|| Client::new(now)),
             tree: Tree::default(),
             copies: Vec::new(),
-            stale: true,
+            dirty: true,
             is_active: false,
-            gone: 0,
-            busy: None,
+            pilots_sent: 0,
+            busy_since: None,
             offered: 0,
-            hold_until: None,
-            is_holding: false,
+            paused_until: None,
+            is_paused: false,
             over_at: None,
         }
     }
@@ -82,17 +82,17 @@ impl Sending {
         self.flow.offer(now, upto);
     }
 
-    /// What goes to everyone is to reach this host, or need not any more.
+    /// Data for the group is to reach this host from now on, or need not any more.
     pub(super) fn attach(&mut self, now: Time, host: HostId, layout: &Layout, attached: bool) {
         let changed =
             if attached { self.attached.insert(host) } else { self.attached.remove(&host) };
         if !changed {
             return;
         }
-        self.stale = true;
+        self.dirty = true;
         if let Some(client) = &mut self.client {
-            client.want(now, host, attached);
-            self.hold_until.get_or_insert(now.saturating_add(HOLD));
+            client.set_member(now, host, attached);
+            self.paused_until.get_or_insert(now.saturating_add(LABEL_WAIT));
         }
         if self.spread == Spread::Relay {
             self.tree.set(now, host, layout.place(host), attached);
@@ -101,76 +101,77 @@ impl Sending {
 
     pub(super) fn handle_control(&mut self, now: Time, from: HostId, body: &Body) {
         if self.spread == Spread::Relay {
-            self.stale |= self.tree.hear(now, from);
+            self.dirty |= self.tree.mark_alive(now, from);
         }
         match body {
-            Body::SyncDone { version, .. } => self.stale |= self.tree.confirm(from, *version),
+            Body::SyncDone { version, .. } => self.dirty |= self.tree.confirm(from, *version),
             _ => self.flow.handle_control(now, from, body),
         }
     }
 
     pub(super) fn handle_controller(&mut self, now: Time, body: &Body) {
         if let Some(client) = &mut self.client {
-            self.stale |= client.handle(now, body);
+            self.dirty |= client.handle(now, body);
         }
     }
 
-    /// The sender's own data has come to it as to its rack's active agent. Ours: it labels for its rack by its own table then, lest the driver have
-    /// to relay what it sends.
-    pub(super) fn comes_back(&mut self) {
-        self.stale |= !self.is_active;
-        (self.is_active, self.gone) = (true, 0);
+    /// The sender's own data has come back to it as the active agent of its rack. From now on it labels the copy for its rack
+    /// by its own table, so that the driver need not forward what it sends. That is ours: an agent of the paper would send the
+    /// packet to its switch once more.
+    pub(super) fn on_own_data(&mut self) {
+        self.dirty |= !self.is_active;
+        (self.is_active, self.pilots_sent) = (true, 0);
     }
 
-    /// So many packets go with a pilot label.
-    pub(super) fn goes(&mut self, packets: u32) {
-        self.gone = self.gone.saturating_add(packets);
-        if self.is_active && self.gone >= ELSEWHERE {
-            (self.is_active, self.stale) = (false, true);
+    /// Packets are sent with a pilot label.
+    pub(super) fn on_pilot_sent(&mut self, packets: u32) {
+        self.pilots_sent = self.pilots_sent.saturating_add(packets);
+        if self.is_active && self.pilots_sent >= ACTIVE_TIMEOUT_PACKETS {
+            (self.is_active, self.dirty) = (false, true);
         }
     }
 
     /// A rack has lost its last agent, or has one again.
-    pub(super) fn served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) {
+    pub(super) fn set_rack_served(&mut self, now: Time, rack: u16, agent: bool, layout: &Layout) {
         if let Some(client) = &mut self.client {
-            self.stale |= client.served(now, rack, agent, layout);
+            self.dirty |= client.set_rack_served(now, rack, agent, layout);
         }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
         self.flow.handle_timeout(now);
-        if let Some(busy) = self.busy {
-            self.stale |= self.tree.check(now, busy);
+        if let Some(busy) = self.busy_since {
+            self.dirty |= self.tree.suspect_silent(now, busy);
         }
     }
 
-    /// Nothing is left to do for it but to answer late questions.
+    /// The session is over: leaves the control plane.
     pub(super) fn close(&mut self, now: Time) {
         if let Some(client) = &mut self.client {
             client.close(now);
         }
         for host in std::mem::take(&mut self.attached) {
-            // Relays need not be told: nothing comes that they could send on.
+            // Relays need no new labels, since no more data comes that they could forward.
             self.tree.set(now, host, Default::default(), false);
         }
         self.tree = Tree::default();
-        self.stale = true;
+        self.dirty = true;
     }
 
-    /// Whether the controller still has to be told.
+    /// Whether the controller has not yet confirmed that the session is over.
     pub(super) fn is_closing(&self) -> bool {
         self.client.as_ref().is_some_and(|client| !client.is_closed())
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let check = self.busy.and_then(|busy| self.tree.check_at(busy));
+        let check = self.busy_since.and_then(|busy| self.tree.next_suspicion(busy));
         [
             self.flow.poll_timeout(),
             self.client.as_ref().and_then(Client::poll_timeout),
             self.tree.poll_timeout(),
             check,
-            self.hold_until.filter(|_| self.is_holding),
-            // It is not forgotten before the controller knows.
+            self.paused_until.filter(|_| self.is_paused),
+            // The session is kept until the controller knows that it is over.
             self.over_at.filter(|_| !self.is_closing()),
         ]
         .into_iter()
@@ -178,29 +179,29 @@ impl Sending {
         .min()
     }
 
-    /// What is to be told to the controller or to relays.
-    pub(super) fn poll_plane(&mut self, now: Time) -> Option<(Option<HostId>, Body)> {
+    /// The next control packet for the controller (`None`) or for a relay.
+    pub(super) fn poll_control_plane(&mut self, now: Time) -> Option<(Option<HostId>, Body)> {
         if let Some(body) = self.client.as_mut().and_then(|client| client.poll(now)) {
             return Some((None, body));
         }
         self.tree.poll(now).map(|(host, body)| (Some(host), body))
     }
 
-    /// Notes whether data is under way: relays are expected to speak only then.
-    pub(super) fn note_progress(&mut self, now: Time) {
+    /// Updates whether data is in flight, since only then relays are expected to send reports.
+    pub(super) fn update_progress(&mut self, now: Time) {
         if self.spread == Spread::Relay {
             let under_way = self.flow.released() < self.offered;
-            self.busy = under_way.then(|| self.busy.unwrap_or(now));
+            self.busy_since = under_way.then(|| self.busy_since.unwrap_or(now));
         }
     }
 
-    /// The copies of what goes to everyone, from a host that sees `ports` links.
+    /// The copies of data for the group, from a host with this number of ports.
     pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
-        if self.stale || self.is_holding {
-            self.hold(now, layout);
+        if self.dirty || self.is_paused {
+            self.update_pause(now, layout);
         }
-        if self.stale {
-            self.stale = false;
+        if self.dirty {
+            self.dirty = false;
             self.copies.clear();
             self.fill_copies(me, layout, ports);
             self.flow.set_copies(self.copies.len() as u32);
@@ -208,15 +209,15 @@ impl Sending {
         &self.copies
     }
 
-    /// At its start the stream waits until at most one receiver needs a copy of its own, but not for long.
-    fn hold(&mut self, now: Time, layout: &Layout) {
-        let (Some(client), Some(until)) = (&self.client, self.hold_until) else { return };
+    /// At its start the stream waits, up to [`LABEL_WAIT`], until at most one receiver needs a copy of its own.
+    fn update_pause(&mut self, now: Time, layout: &Layout) {
+        let (Some(client), Some(until)) = (&self.client, self.paused_until) else { return };
         let is_reached = |host: &HostId| {
-            client.covered().contains(host) && !client.is_dark(layout.place(*host).rack)
+            client.covered().contains(host) && !client.is_unserved(layout.place(*host).rack)
         };
         let unreached = self.attached.iter().filter(|host| !is_reached(host));
-        self.is_holding = now < until && unreached.take(2).count() == 2;
-        self.flow.hold(now, self.is_holding);
+        self.is_paused = now < until && unreached.take(2).count() == 2;
+        self.flow.pause(now, self.is_paused);
     }
 
     fn fill_copies(&mut self, me: HostId, layout: &Layout, ports: u8) {
@@ -239,26 +240,30 @@ impl Sending {
                 let Some(client) = &self.client else { return };
                 let (pilot, own) = client.labels();
                 let (covered, own_rack) = (client.covered(), layout.place(me).rack);
-                let at_home = |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
-                // Where the pilot label can't lead back, or only to this host, or doesn't lead anywhere, the sender's rack gets a copy labelled
-                // by the sender's own table ("application flow"), for which it needs no agent.
-                let any_home = self.attached.iter().any(|it| covered.contains(it) && at_home(it));
-                let label_home =
-                    any_home && (pilot.0 == 0 || !layout.reaches_own_rack() || self.is_active);
-                let by_table = |it: &HostId| covered.contains(it) && label_home && at_home(it);
+                let in_own_rack =
+                    |host: &HostId| ports == 1 && layout.place(*host).rack == own_rack;
+                // Where the pilot label cannot lead back to the sender's rack, leads nowhere, or leads back to this host, the
+                // rack gets a copy labelled by the sender's own table, which needs no agent (the "application flow" of the
+                // evaluation, section IV.B).
+                let any_in_own_rack =
+                    self.attached.iter().any(|it| covered.contains(it) && in_own_rack(it));
+                let label_own_rack = any_in_own_rack
+                    && (pilot.0 == 0 || !layout.reaches_own_rack() || self.is_active);
+                let by_table =
+                    |it: &HostId| covered.contains(it) && label_own_rack && in_own_rack(it);
                 let by_agent = |it: &HostId| {
-                    let is_dark = || client.is_dark(layout.place(*it).rack);
-                    covered.contains(it) && !by_table(it) && !is_dark()
+                    let is_unserved = || client.is_unserved(layout.place(*it).rack);
+                    covered.contains(it) && !by_table(it) && !is_unserved()
                 };
                 if self.attached.iter().any(by_agent) {
                     copies.push(Copy { to: None, labelled: Labelled::Pilot, label: pilot });
                 }
-                if label_home {
+                if label_own_rack {
                     let label = layout.rack_label(own);
                     copies.push(Copy { to: None, labelled: Labelled::Rack, label });
                 }
-                let alone = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
-                copies.extend(alone.copied().map(Copy::one));
+                let unreached = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
+                copies.extend(unreached.copied().map(Copy::one));
             }
         }
     }

@@ -86,7 +86,7 @@ fn two_ports_carry_the_same() {
         let body = Body::Join { stream: 7, place, at: 0, limit: 1 << 20 };
         let control = Control { from: HostId(from), to: HostId(0), session, body };
         let said = packet(HostId(from), HostId(0), 1, Header::Control(control));
-        let _ = host.handle(now, port, &said);
+        let _ = host.handle_packet(now, port, &said);
     }
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for _ in 0..40 {
@@ -170,7 +170,7 @@ fn the_outbox_is_bounded() {
     };
     // Also downwards: where the label says so, but it is not followed.
     let sync = Body::Sync { rack: ANY_RACK, ports: 0b1111, version: 1 };
-    let _ = host.handle(now, 0, &said(sync));
+    let _ = host.handle_packet(now, 0, &said(sync));
     let mut announced = 0;
     for n in 0..OUTBOX as u64 {
         let data = Data {
@@ -183,7 +183,8 @@ fn the_outbox_is_bounded() {
             end: false,
             parity: None,
         };
-        let handled = host.handle(now, 0, &packet(HostId(0), HostId(1), 1, Header::Data(data)));
+        let handled =
+            host.handle_packet(now, 0, &packet(HostId(0), HostId(1), 1, Header::Data(data)));
         assert!(handled.store.is_some(), "its own copy is taken in any case");
         announced += usize::from(handled.relays);
         assert_eq!(host.relay_room(), OUTBOX - announced);

@@ -1,9 +1,9 @@
-//! Without label switches: who relays to whom. The sender sends one copy to each rack, whose receivers pass it on in a tree.
+//! The tree of relays, for networks without label switches. The sender sends one copy to each rack, whose receivers forward it.
 //!
-//! Ours: the paper has label switches. A rack's receivers in the order of their ports make a tree of [`FANOUT`] children each;
-//! a relay's label (told by `Sync`, as the controller tells it to agents) is the ports of its children. Since children have
-//! higher ports than their relay and nobody relays to lower ones, old labels make copies twice at worst, never circles.
-//! Whoever can't be reached by relays that have confirmed their labels gets a copy from the sender.
+//! It is ours, since Orca needs label switches. A rack's receivers in the order of their ports form a tree with [`FANOUT`] children
+//! each. A relay's label is the ports of its children, and it gets it by `Sync`, as agents get labels from the controller.
+//! Children have higher ports than their relay and no relay sends to lower ones, so that outdated labels may duplicate packets
+//! but never make them circulate. Receivers that no relay with a confirmed label reaches get a copy from the sender.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use rackweave_wire::orca::{Body, Place};
 
 use crate::orca::agent::ANY_RACK;
 
-/// Copies that a relay sends. One makes a chain: each link carries the stream once.
+/// Copies that a relay sends. One makes a chain, in which each link carries the stream once.
 const FANOUT: usize = 1;
-/// First repetition of a `Sync`; each later one waits twice as long.
-const REPEAT: Span = Span::from_ms(5);
-const REPEAT_MOST: Span = Span::from_ms(500);
-/// A relay of which nothing is heard for so long while data is under way does not relay until it is heard again.
-const SUSPECT: Span = Span::from_ms(250);
+/// The first repetition of a `Sync`; the interval doubles up to the maximum.
+const RETRY: Span = Span::from_ms(5);
+const RETRY_MAX: Span = Span::from_ms(500);
+/// A relay that is silent for this long while data is in flight is passed over until a packet comes from it.
+const SUSPECT_AFTER: Span = Span::from_ms(250);
 
 #[derive(Clone, Debug)]
 struct Node {
     place: Place,
-    heard: Time,
+    last_heard: Time,
     suspect: bool,
-    /// What its label is to be, and the number of the message that says so.
+    /// The label that it should have, and the version of the `Sync` that carries it.
     ports: u64,
     version: u32,
     acked: bool,
-    repeat_at: Time,
-    repeats: u8,
-    /// Out of the tree; forgotten once it knows.
+    retry_at: Time,
+    attempts: u8,
+    /// It has left the tree, and is forgotten once it has confirmed an empty label.
     leaving: bool,
 }
 
@@ -43,60 +43,60 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A host is in the session, or out of it.
+    /// A host has joined the group, or left it.
     pub(super) fn set(&mut self, now: Time, host: HostId, place: Place, takes_part: bool) {
         if takes_part {
             let node = self.nodes.entry(host).or_insert(Node {
                 place,
-                heard: now,
+                last_heard: now,
                 suspect: false,
                 ports: 0,
                 version: 0,
-                // A host that was never told anything relays nothing.
+                // A host without a label relays nothing, as it should.
                 acked: true,
-                repeat_at: now,
-                repeats: 0,
+                retry_at: now,
+                attempts: 0,
                 leaving: false,
             });
-            (node.leaving, node.heard) = (false, now);
+            (node.leaving, node.last_heard) = (false, now);
         } else if let Some(node) = self.nodes.get_mut(&host) {
             node.leaving = true;
         }
-        self.plan(now);
+        self.assign_labels(now);
     }
 
-    /// The host lives; says whether that changes anything.
-    pub(super) fn hear(&mut self, now: Time, host: HostId) -> bool {
+    /// A packet has come from this host; whether that changes the tree.
+    pub(super) fn mark_alive(&mut self, now: Time, host: HostId) -> bool {
         let Some(node) = self.nodes.get_mut(&host) else { return false };
-        node.heard = now;
+        node.last_heard = now;
         if !node.suspect {
             return false;
         }
         node.suspect = false;
-        self.plan(now);
+        self.assign_labels(now);
         true
     }
 
-    /// Data has been under way since `busy`: relays that say nothing are passed over. Says whether that changes anything.
-    pub(super) fn check(&mut self, now: Time, busy: Time) -> bool {
+    /// Passes over relays that have been silent while data was in flight, since `busy`. Returns whether the tree changed.
+    pub(super) fn suspect_silent(&mut self, now: Time, busy: Time) -> bool {
         let mut changed = false;
         for node in self.nodes.values_mut().filter(|node| !node.suspect && node.ports != 0) {
-            node.suspect = now.since(node.heard.max(busy)) >= SUSPECT;
+            node.suspect = now.since(node.last_heard.max(busy)) >= SUSPECT_AFTER;
             changed |= node.suspect;
         }
         if changed {
-            self.plan(now);
+            self.assign_labels(now);
         }
         changed
     }
 
-    /// When [`Tree::check`] could find something.
-    pub(super) fn check_at(&self, busy: Time) -> Option<Time> {
+    /// When [`Tree::suspect_silent`] may find something.
+    pub(super) fn next_suspicion(&self, busy: Time) -> Option<Time> {
         let relays = self.nodes.values().filter(|node| !node.suspect && node.ports != 0);
-        relays.map(|node| node.heard.max(busy).saturating_add(SUSPECT)).min()
+        relays.map(|node| node.last_heard.max(busy).saturating_add(SUSPECT_AFTER)).min()
     }
 
-    /// A relay has confirmed its label.
+    /// A relay has confirmed its label; whether it is the current one.
     pub(super) fn confirm(&mut self, host: HostId, version: u32) -> bool {
         let Some(node) = self.nodes.get_mut(&host).filter(|node| node.version == version) else {
             return false;
@@ -108,8 +108,8 @@ impl Tree {
         true
     }
 
-    /// Sets everyone's label.
-    fn plan(&mut self, now: Time) {
+    /// Assigns all labels.
+    fn assign_labels(&mut self, now: Time) {
         let mut racks: BTreeMap<u16, Vec<(u8, HostId)>> = BTreeMap::new();
         for (host, node) in self.nodes.iter().filter(|(_, node)| !node.leaving) {
             racks.entry(node.place.rack).or_default().push((node.place.port, *host));
@@ -117,7 +117,7 @@ impl Tree {
         let mut labels: BTreeMap<HostId, u64> = BTreeMap::new();
         for members in racks.values_mut() {
             members.sort_unstable();
-            // Suspects relay nothing, and get a copy of their own.
+            // Suspects do not relay and get a copy of their own.
             members.retain(|(_, host)| !self.nodes[host].suspect);
             for (n, (_, host)) in members.iter().enumerate() {
                 let children = members.iter().skip(FANOUT * n + 1).take(FANOUT);
@@ -130,13 +130,13 @@ impl Tree {
             if ports != node.ports {
                 self.version += 1;
                 (node.ports, node.version, node.acked) = (ports, self.version, false);
-                (node.repeat_at, node.repeats) = (now, 0);
+                (node.retry_at, node.attempts) = (now, 0);
             }
         }
-        self.nodes.retain(|_, node| !node.leaving || !node.acked && node.repeats < 6);
+        self.nodes.retain(|_, node| !node.leaving || !node.acked && node.attempts < 6);
     }
 
-    /// Who needs a copy from the sender.
+    /// The hosts that need a copy from the sender.
     pub(super) fn roots(&self) -> Vec<HostId> {
         let mut reached: BTreeMap<u16, u64> = BTreeMap::new();
         let mut roots = Vec::new();
@@ -157,17 +157,17 @@ impl Tree {
 
     /// The next `Sync` to send.
     pub(super) fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
-        self.nodes.retain(|_, node| !(node.leaving && node.repeats >= 6));
-        let due = |node: &Node| !node.acked && node.repeat_at <= now;
+        self.nodes.retain(|_, node| !(node.leaving && node.attempts >= 6));
+        let due = |node: &Node| !node.acked && node.retry_at <= now;
         let (host, node) = self.nodes.iter_mut().map(|(h, n)| (*h, n)).find(|(_, n)| due(n))?;
-        let wait = Span(REPEAT.0 << node.repeats.min(10)).min(REPEAT_MOST);
-        node.repeat_at = now.saturating_add(wait);
-        node.repeats = node.repeats.saturating_add(1);
+        let wait = Span(RETRY.0 << node.attempts.min(10)).min(RETRY_MAX);
+        node.retry_at = now.saturating_add(wait);
+        node.attempts = node.attempts.saturating_add(1);
         Some((host, Body::Sync { rack: ANY_RACK, ports: node.ports, version: node.version }))
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.nodes.values().filter(|node| !node.acked).map(|node| node.repeat_at).min()
+        self.nodes.values().filter(|node| !node.acked).map(|node| node.retry_at).min()
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         Place { rack: (host / 64) as u16, port: (host % 64) as u8 }
     }
 
-    fn settle(tree: &mut Tree, now: Time) -> usize {
+    fn confirm_all(tree: &mut Tree, now: Time) -> usize {
         let mut syncs = 0;
         while let Some((host, Body::Sync { version, .. })) = tree.poll(now) {
             tree.confirm(host, version);
@@ -197,12 +197,12 @@ mod tests {
         }
         let all: Vec<_> = [1, 2, 3, 66, 70, 200].map(HostId).into();
         assert_eq!(tree.roots(), all, "nobody has confirmed");
-        assert_eq!(settle(&mut tree, Time::ZERO), 3);
+        assert_eq!(confirm_all(&mut tree, Time::ZERO), 3);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
         // A relay leaves: who was behind it gets copies until the new relay has confirmed.
         tree.set(Time::ZERO, HostId(2), place(2), false);
         assert_eq!(tree.roots(), [1, 3, 66, 200].map(HostId));
-        assert_eq!(settle(&mut tree, Time::ZERO), 2);
+        assert_eq!(confirm_all(&mut tree, Time::ZERO), 2);
         assert_eq!(tree.roots(), [1, 66, 200].map(HostId));
     }
 
@@ -212,16 +212,16 @@ mod tests {
         for host in 1..4 {
             tree.set(Time::ZERO, HostId(host), place(host), true);
         }
-        settle(&mut tree, Time::ZERO);
-        assert_eq!(tree.check_at(Time::ZERO), Some(Time::ZERO + SUSPECT));
-        let late = Time::ZERO + SUSPECT;
-        tree.hear(late, HostId(2));
-        assert!(tree.check(late, Time::ZERO));
-        settle(&mut tree, late);
+        confirm_all(&mut tree, Time::ZERO);
+        assert_eq!(tree.next_suspicion(Time::ZERO), Some(Time::ZERO + SUSPECT_AFTER));
+        let late = Time::ZERO + SUSPECT_AFTER;
+        tree.mark_alive(late, HostId(2));
+        assert!(tree.suspect_silent(late, Time::ZERO));
+        confirm_all(&mut tree, late);
         assert_eq!(tree.roots(), [1, 2].map(HostId), "3 is behind 2");
-        assert!(tree.hear(late, HostId(1)));
-        settle(&mut tree, late);
+        assert!(tree.mark_alive(late, HostId(1)));
+        confirm_all(&mut tree, late);
         assert_eq!(tree.roots(), [1].map(HostId));
-        assert!(!tree.check(late, late));
+        assert!(!tree.suspect_silent(late, late));
     }
 }

@@ -1,26 +1,11 @@
-//! What a host does with packets, time and links.
+//! A host's packets: received ones are dispatched to sessions and agent, and sessions are polled for those to send.
 
 use super::sending::Copy;
 use super::*;
-use crate::orca::switch::newer;
+use crate::orca::switch::is_newer;
 
 impl Host {
-    /// Takes a packet that has come in at a port.
-    pub fn handle(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Handled {
-        match &packet.header {
-            Header::Data(data) => self.handle_data(now, port, packet.src, data),
-            Header::Control(control) => {
-                if control.from == packet.src {
-                    self.handle_control(now, port, control);
-                } else {
-                    self.counters.ignored += 1;
-                }
-                Handled::default()
-            }
-        }
-    }
-
-    fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
+    pub(super) fn handle_data(&mut self, now: Time, port: u8, src: HostId, data: &Data) -> Handled {
         let session = data.session;
         let store = match self.receiving.get_mut(&session) {
             Some(receiving) => {
@@ -28,7 +13,7 @@ impl Host {
                     receiving.data_at = now;
                 }
                 let store = receiving.flow.handle_data(now, data);
-                self.touch(now, Key::Receive(session));
+                self.mark_ready(now, Key::Receive(session));
                 store
             }
             None => None,
@@ -37,9 +22,9 @@ impl Host {
         if data.labelled == Labelled::Pilot
             && let Some(sending) = self.sending.get_mut(&session)
         {
-            sending.comes_back();
+            sending.on_own_data();
         } else if data.labelled == Labelled::Pilot {
-            let relay = self.agent.external(now, session, src);
+            let relay = self.agent.handle_unlabelled(now, session, src);
             if relay.ports != 0 {
                 relays = self.relay(port, data, relay.ports);
             }
@@ -49,7 +34,7 @@ impl Host {
         Handled { store, relays }
     }
 
-    /// Puts copies into the outbox: one for the ToR, or one for each of these ports.
+    /// Puts copies into the outbox: one for the ToR to replicate, or one for each of these ports. Returns how many.
     fn relay(&mut self, port: u8, data: &Data, ports: u64) -> u16 {
         let layout = &self.config.layout;
         let copy = |labelled, label, dst| {
@@ -59,7 +44,7 @@ impl Host {
         match self.config.tor {
             Tor::Switch => copies.push(copy(Labelled::Rack, layout.rack_label(ports), TO_GROUP)),
             Tor::None => {
-                // Only to higher ports: whatever labels say, no packet goes around in circles.
+                // Only to higher ports, so that no label can make a packet circulate.
                 let above = self.agent.bit().wrapping_sub(1) | self.agent.bit();
                 let ports = ports & !above;
                 for other in (0..64).filter(|other| ports >> other & 1 == 1) {
@@ -83,22 +68,22 @@ impl Host {
         relays
     }
 
-    fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
+    pub(super) fn handle_control(&mut self, now: Time, port: u8, control: &Control) {
         let Control { from, to, session, ref body } = *control;
-        if self.links.len() > 1 && self.heard_at.len() < 1 << 16 {
-            self.heard_at.insert(from, port);
+        if self.links.len() > 1 && self.last_port.len() < 1 << 16 {
+            self.last_port.insert(from, port);
         }
         let from_controller = self.config.controller == Some(from);
         if from_controller {
-            self.agent.wake(now);
+            self.agent.on_controller(now);
         }
         match *body {
             Body::Status(ref status) if to == TO_AGENT => {
-                if !self.agent.report(now, session, status) {
+                if !self.agent.handle_status(now, session, status) {
                     self.counters.ignored += 1;
                 }
             }
-            Body::Pong { number } if from_controller => self.agent.pong(number),
+            Body::Pong { number } if from_controller => self.agent.handle_pong(number),
             Body::Sync { rack, ports, version } => {
                 self.handle_sync(from, session, rack, ports, version);
             }
@@ -106,24 +91,24 @@ impl Host {
                 self.with_sending(now, session, |sending, _| sending.handle_controller(now, body));
             }
             Body::Served { rack, agent, epoch } if from_controller => {
-                self.handle_served(now, rack, agent, epoch);
+                self.handle_rack_status(now, rack, agent, epoch);
             }
             Body::Invite { stream, place, payload, via_agent } => {
                 let invitation = Invitation { from, stream, place, payload, via_agent };
                 self.handle_invitation(now, session, invitation, body);
             }
             Body::End { .. } | Body::Mode { .. } => {
-                let known = self.give_receiver(now, session, from, body);
-                // We were in it before we lost our memory.
+                let known = self.deliver_to_receiver(now, session, from, body);
+                // This host was in the session before it restarted.
                 if !known
                     && !self.ended.contains(&session)
                     && !self.invitations.contains_key(&session)
                 {
-                    self.say(Some(from), session, Body::Bye { reason: Reason::Unknown });
+                    self.send_control(Some(from), session, Body::Bye { reason: Reason::Unknown });
                 }
             }
             Body::Bye { .. } => {
-                if !self.give_receiver(now, session, from, body) {
+                if !self.deliver_to_receiver(now, session, from, body) {
                     self.invitations
                         .retain(|s, invitation| *s != session || invitation.from != from);
                     self.with_sending(now, session, |sending, _| {
@@ -132,14 +117,14 @@ impl Host {
                 }
             }
             Body::Join { .. } | Body::Status(_) | Body::Complete { .. } | Body::SyncDone { .. } => {
-                self.handle_answer(now, from, session, body);
+                self.handle_receiver_packet(now, from, session, body);
             }
             _ => self.counters.ignored += 1,
         }
     }
 
-    /// From a receiver of a session that this host sends, or once sent.
-    fn handle_answer(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
+    /// Handles a packet from a receiver of a session that this host sends, or has sent.
+    fn handle_receiver_packet(&mut self, now: Time, from: HostId, session: Session, body: &Body) {
         if self.sending.contains_key(&session) {
             self.with_sending(now, session, |sending, _| sending.handle_control(now, from, body));
             return;
@@ -149,46 +134,46 @@ impl Host {
             Body::SyncDone { .. } => return,
             _ => Reason::Unknown,
         };
-        self.say(Some(from), session, Body::Bye { reason });
+        self.send_control(Some(from), session, Body::Bye { reason });
     }
 
     fn handle_sync(&mut self, from: HostId, session: Session, rack: u16, ports: u64, version: u32) {
-        // Labels come from the controller; without label switches, from the session's sender.
-        let believed = match self.config.tor {
+        // Labels come from the controller, or without label switches from the session's sender.
+        let trusted = match self.config.tor {
             Tor::Switch => self.config.controller == Some(from),
             Tor::None => {
                 let receiving = self.receiving.get(&session);
                 receiving.is_some_and(|receiving| receiving.flow.sender() == from)
             }
         };
-        if !believed || rack != self.place.rack && rack != ANY_RACK {
+        if !trusted || rack != self.place.rack && rack != ANY_RACK {
             self.counters.ignored += 1;
             return;
         }
-        if let Some(done) = self.agent.sync(session, ports, version) {
-            self.say(Some(from), session, done);
+        if let Some(done) = self.agent.handle_sync(session, ports, version) {
+            self.send_control(Some(from), session, done);
         }
     }
 
-    /// A rack has lost its last agent, or has one again.
-    fn handle_served(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
+    /// The controller reports that a rack has lost its last agent, or has one again.
+    fn handle_rack_status(&mut self, now: Time, rack: u16, agent: bool, epoch: u32) {
         if rack >= self.config.layout.racks() {
             self.counters.ignored += 1;
             return;
         }
         let known = self.served.get(&rack);
-        if known.is_none_or(|known| newer(epoch, *known)) {
+        if known.is_none_or(|known| is_newer(epoch, *known)) {
             self.served.insert(rack, epoch);
             for sending in self.sending.values_mut() {
-                sending.served(now, rack, agent, &self.config.layout);
+                sending.set_rack_served(now, rack, agent, &self.config.layout);
             }
             let sessions: Vec<_> = self.sending.keys().copied().collect();
             for session in sessions {
-                self.touch(now, Key::Send(session));
+                self.mark_ready(now, Key::Send(session));
             }
         }
-        // Also to what is old: it must not be repeated for ever.
-        self.say(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
+        // Old messages are answered too, so that they are not repeated for ever.
+        self.send_control(None, Session(0), Body::SyncDone { place: self.place, version: epoch });
     }
 
     fn handle_invitation(
@@ -199,38 +184,44 @@ impl Host {
         body: &Body,
     ) {
         let Invitation { from, stream, payload, .. } = invitation;
-        if self.give_receiver(now, session, from, body) || self.ended.contains(&session) {
+        if self.deliver_to_receiver(now, session, from, body) || self.ended.contains(&session) {
             return;
         }
         if self.receiving.contains_key(&session) || self.sending.contains_key(&session) {
-            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+            self.send_control(Some(from), session, Body::Bye { reason: Reason::Busy });
             return;
         }
         if self.invitations.contains_key(&session) {
             return;
         }
-        if self.invitations.len() >= MOST_INVITATIONS {
-            self.say(Some(from), session, Body::Bye { reason: Reason::Busy });
+        if self.invitations.len() >= MAX_INVITATIONS {
+            self.send_control(Some(from), session, Body::Bye { reason: Reason::Busy });
             return;
         }
         self.invitations.insert(session, invitation);
         self.events.push_back(Event::Invited { session, from, stream, payload });
     }
 
-    /// Gives a control packet to the session's receiver, if it comes from its sender.
-    fn give_receiver(&mut self, now: Time, session: Session, from: HostId, body: &Body) -> bool {
+    /// Passes a control packet to the session's receiver if it comes from the session's sender; whether it did.
+    fn deliver_to_receiver(
+        &mut self,
+        now: Time,
+        session: Session,
+        from: HostId,
+        body: &Body,
+    ) -> bool {
         match self.receiving.get_mut(&session) {
             Some(receiving) if receiving.flow.sender() == from => {
                 receiving.flow.handle_control(now, body);
-                self.touch(now, Key::Receive(session));
+                self.mark_ready(now, Key::Receive(session));
                 true
             }
             _ => false,
         }
     }
 
-    /// Something has happened to a session: takes its events, and lets it be asked for packets.
-    pub(super) fn touch(&mut self, now: Time, key: Key) {
+    /// To be called after any change of a session: takes its events, and queues it to be polled for packets.
+    pub(super) fn mark_ready(&mut self, now: Time, key: Key) {
         match key {
             Key::Send(session) => self.take_sender_events(now, session),
             Key::Receive(session) => self.take_receiver_events(session),
@@ -259,7 +250,7 @@ impl Host {
             sending.close(now);
             sending.over_at = Some(now.saturating_add(self.config.flow.patience));
         }
-        sending.note_progress(now);
+        sending.update_progress(now);
     }
 
     fn take_receiver_events(&mut self, session: Session) {
@@ -274,7 +265,7 @@ impl Host {
                 continue;
             }
             if event == ReceiverEvent::Closed {
-                if self.ended.len() >= REMEMBERED {
+                if self.ended.len() >= MAX_ENDED {
                     self.ended.pop_front();
                 }
                 self.ended.push_back(session);
@@ -283,7 +274,7 @@ impl Host {
         }
     }
 
-    /// The next packet for a port: control, then what the agent sends on, then this host's own data.
+    /// The next packet for a port: control packets first, then what the agent forwards, then the host's own data.
     pub(super) fn poll_port(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
         self.poll_agent(now);
         let at = usize::from(port);
@@ -298,43 +289,44 @@ impl Host {
             if let Some(packet) = link.data.pop_front() {
                 return Some(packet);
             }
-            if self.links.iter().any(|link| link.data.len() >= BEHIND) {
-                return None; // The other port is behind.
+            if self.links.iter().any(|link| link.data.len() >= MAX_PORT_LAG) {
+                return None; // Another port lags too far behind.
             }
             let key = *self.ready.front()?;
             if !self.poll_session(now, key) {
                 self.ready.pop_front();
                 self.is_ready.remove(&key);
-                self.rest(now, key);
+                self.park(now, key);
             } else if self.ready.len() > 1 {
-                // In turn.
+                // Round robin.
                 self.ready.rotate_left(1);
             }
         }
     }
 
-    /// Also while no link has room: a time that has come must not be named again.
+    /// Sends what the agent has to send. It is called while no link has room too, since `poll_timeout` must not return a time
+    /// that has passed.
     pub(super) fn poll_agent(&mut self, now: Time) {
         if self.agent.poll_timeout().is_none_or(|at| at > now) {
             return;
         }
-        let mut said = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
-        self.agent.poll(now, |to, session, body| said.push((to, session, body)));
-        for (to, session, body) in said {
-            self.say(to, session, body);
+        let mut packets = smallvec::SmallVec::<[(Option<HostId>, Session, Body); 4]>::new();
+        self.agent.poll(now, |to, session, body| packets.push((to, session, body)));
+        for (to, session, body) in packets {
+            self.send_control(to, session, body);
         }
     }
 
-    /// Lets a session put packets into the links' queues; false: it has none now.
+    /// Lets a session put packets into the queues of the links; false if it has none now.
     fn poll_session(&mut self, now: Time, key: Key) -> bool {
         match key {
             Key::Send(session) => self.poll_sending(now, session),
             Key::Receive(session) => {
                 let Some(receiving) = self.receiving.get_mut(&session) else { return false };
                 let Some((to, body)) = receiving.flow.poll(now) else { return false };
-                let stuck = now.since(receiving.data_at) > DIRECT_AFTER;
+                let stuck = now.since(receiving.data_at) > AGENT_TIMEOUT;
                 let to = if to == TO_AGENT && stuck { receiving.flow.sender() } else { to };
-                self.say(Some(to), session, body);
+                self.send_control(Some(to), session, body);
                 true
             }
         }
@@ -342,16 +334,16 @@ impl Host {
 
     fn poll_sending(&mut self, now: Time, session: Session) -> bool {
         let Some(sending) = self.sending.get_mut(&session) else { return false };
-        if let Some((to, body)) = sending.poll_plane(now) {
-            self.say(to, session, body);
+        if let Some((to, body)) = sending.poll_control_plane(now) {
+            self.send_control(to, session, body);
             return true;
         }
-        // Copies are computed before the flow is asked: it decides by their number.
+        // Copies are computed before the flow is polled, since it decides by their number.
         let me = self.config.me;
         let copies = sending.copies(now, me, &self.config.layout, self.config.ports).len();
-        let mut run = smallvec::SmallVec::<[flow::Piece; RUN]>::new();
+        let mut run = smallvec::SmallVec::<[flow::Piece; BURST]>::new();
         let mut other = None;
-        while run.len() < if copies > 1 { RUN } else { 1 } {
+        while run.len() < if copies > 1 { BURST } else { 1 } {
             match sending.flow.poll(now) {
                 Some(flow::Outgoing::Everyone(piece)) => run.push(piece),
                 outgoing => {
@@ -368,7 +360,7 @@ impl Host {
         if copies.iter().any(is_pilot)
             && let Some(sending) = self.sending.get_mut(&session)
         {
-            sending.goes(run.len() as u32);
+            sending.on_pilot_sent(run.len() as u32);
         }
         for copy in copies {
             for piece in &run {
@@ -381,18 +373,20 @@ impl Host {
             Some(flow::Outgoing::One(host, piece)) => {
                 self.send_data(Some(host), data_of(session, piece));
             }
-            Some(flow::Outgoing::Control(host, body)) => self.say(Some(host), session, body),
+            Some(flow::Outgoing::Control(host, body)) => {
+                self.send_control(Some(host), session, body)
+            }
             _ => {}
         }
         true
     }
 
-    /// A session has nothing to send now: arms its timer, or forgets it.
-    fn rest(&mut self, now: Time, key: Key) {
+    /// A session has nothing to send now: arms its timer, or removes it if it is over.
+    fn park(&mut self, now: Time, key: Key) {
         let next = match key {
             Key::Send(session) => match self.sending.get_mut(&session) {
                 Some(sending) => {
-                    sending.note_progress(now);
+                    sending.update_progress(now);
                     let over = sending.over_at.is_some_and(|at| at <= now);
                     if over && !sending.is_closing() {
                         self.sending.remove(&session);
@@ -421,16 +415,16 @@ impl Host {
         }
     }
 
-    /// A control packet to a host; `None`: to the controller.
-    pub(super) fn say(&mut self, to: Option<HostId>, session: Session, body: Body) {
+    /// Queues a control packet to a host, or to the controller if `to` is `None`.
+    pub(super) fn send_control(&mut self, to: Option<HostId>, session: Session, body: Body) {
         let Some(to) = to.or(self.config.controller) else { return };
         let control = Control { from: self.config.me, to, session, body };
-        let packet = self.packet(to, Header::Control(control)).with_priority(PRIORITY);
-        let by = self.heard_at.get(&to).copied();
+        let packet = self.packet(to, Header::Control(control)).with_priority(CONTROL_PRIORITY);
+        let by = self.last_port.get(&to).copied();
         let mut dropped = 0;
         for (port, link) in self.links.iter_mut().enumerate() {
             if by.is_none_or(|by| usize::from(by) == port) {
-                if link.controls.len() < MOST_CONTROLS {
+                if link.controls.len() < MAX_CONTROLS {
                     link.controls.push_back(packet);
                 } else {
                     dropped += 1;
@@ -440,14 +434,14 @@ impl Host {
         self.counters.controls_dropped += dropped;
     }
 
-    /// Data to a host, or to everyone: then by all ports.
+    /// Queues data to a host, or to the group by all ports.
     pub(super) fn send_data(&mut self, to: Option<HostId>, data: Data) {
         if to.is_none() && data.labelled == Labelled::Pilot && self.places.len() > 1 {
-            self.send_split(data);
+            self.send_per_port(data);
             return;
         }
         let packet = self.packet_of(to.unwrap_or(TO_GROUP), data);
-        let by = to.and_then(|to| self.heard_at.get(&to).copied());
+        let by = to.and_then(|to| self.last_port.get(&to).copied());
         for (port, link) in self.links.iter_mut().enumerate() {
             if by.is_none_or(|by| usize::from(by) == port) {
                 link.data.push_back(packet);
@@ -455,8 +449,8 @@ impl Host {
         }
     }
 
-    /// Data by pilot label, by each port to the racks next to it.
-    fn send_split(&mut self, data: Data) {
+    /// Queues data with a pilot label, at each port with the label for the racks next to that port.
+    fn send_per_port(&mut self, data: Data) {
         let known = |(session, label, _): &(Session, Label, Vec<Label>)| {
             (*session, *label) == (data.session, data.label)
         };
@@ -480,7 +474,7 @@ impl Host {
     }
 }
 
-/// A packet with the size that it has on the wire, behind IPv4 and UDP.
+/// A packet with its size on the wire, including IPv4 and UDP headers.
 pub(in crate::orca) fn packet(
     me: HostId,
     dst: HostId,
@@ -495,7 +489,7 @@ pub(in crate::orca) fn packet(
     Packet::new(me, dst, l3_bytes, header).with_ports(session.0 as u16, PORT)
 }
 
-/// A piece as the data packet to one host.
+/// The data packet of a piece for a single host.
 const fn data_of(session: Session, piece: flow::Piece) -> Data {
     let flow::Piece { offset, len, repair, end, parity } = piece;
     let label = Label(0);

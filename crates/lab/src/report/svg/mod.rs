@@ -1,12 +1,12 @@
 //! Line charts as SVG text.
 //!
-//! A small kit of our own rather than a plotting crate: `plotters`, the best kept one, rounds
+//! Written here rather than with a plotting crate: `plotters`, the best maintained one, rounds
 //! coordinates to whole pixels, writes colours and fonts into every element, so that a page's
-//! light and dark styles cannot reach them, draws a dashed line as one element a dash, and has
-//! neither gaps in a line nor ticks by unit. What is needed here is one kind of chart.
+//! light and dark styles cannot reach them, draws a dashed line as one element per dash, and has
+//! neither gaps in a line nor ticks by unit. Only one kind of chart is needed here.
 //!
-//! A chart is dressed in one of two ways: for a page, whose style sheet colours the classes, or to
-//! stand alone, with a style of its own that looks right on white (an image in a README).
+//! A chart has one of two themes: inside a page the style sheet colours the classes; as a file it
+//! has a style of its own that looks right on white (an image in a README).
 
 mod look;
 
@@ -16,9 +16,9 @@ pub use look::{DARK, DASHES, LIGHT, Look, MARKERS, swatch};
 
 use super::ticks::{self, Quantity, Scale};
 
-/// Where a chart will stand.
+/// Where a chart is embedded, which decides where its colours come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dress {
+pub enum Theme {
     /// Inside a page that has a legend and a style for the classes.
     Page,
     /// As a file of its own, with title and legend inside and its own colours.
@@ -159,11 +159,11 @@ struct Laid {
 impl Chart {
     /// The chart as one `<svg>` element.
     #[must_use]
-    pub fn render(&self, dress: Dress) -> String {
+    pub fn render(&self, theme: Theme) -> String {
         let (width, height) = self.size;
-        let head = match dress {
-            Dress::Page => 0.0,
-            Dress::Standalone => 24.0 + self.legend_rows() * LEGEND_ROW,
+        let head = match theme {
+            Theme::Page => 0.0,
+            Theme::Standalone => 24.0 + self.legend_rows() * LEGEND_ROW,
         };
         let height = height + head;
         let mut svg = String::new();
@@ -171,7 +171,7 @@ impl Chart {
             svg,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\"{} \
              role=\"img\" aria-label=\"{}\" font-size=\"12\">",
-            if dress == Dress::Page {
+            if theme == Theme::Page {
                 " class=\"chart\"".to_owned()
             } else {
                 format!(
@@ -181,7 +181,7 @@ impl Chart {
             },
             escape(&self.title)
         );
-        if dress == Dress::Standalone {
+        if theme == Theme::Standalone {
             svg.push_str(&look::standalone_style());
             let _ = write!(svg, "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>");
             let _ = write!(

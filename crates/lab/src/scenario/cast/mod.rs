@@ -10,7 +10,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::scheme::{Name, read};
-use super::Problem;
+use super::problem::Problem;
 use super::values::Unit;
 use crate::cast::{CastConfig, PAPER_FILES, racks};
 

@@ -5,12 +5,15 @@ use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
+use serde::de::Error;
 
-use super::super::de::{self, DeError, one_of};
-use super::super::transport::{self, read_label};
+use super::super::de::{self, DeError};
+use super::super::keys::{self, Choice, Place, keys, read_label};
+use super::super::problem::{Problem, SweptKeys};
+use super::super::tcp::TcpKeys;
+use super::super::transport;
 use super::super::tree::{Entry, Node, Origin, Table, Value};
-use super::super::values::Unit;
-use super::super::{Problem, SweptKeys};
+use super::super::values::{AboveZero, Unit};
 use crate::cast::{OrcaScheme, Scheme, SpreadBy};
 use crate::error::nearest;
 
@@ -23,23 +26,6 @@ pub(crate) enum Name {
     Chain,
 }
 
-const UNICAST_KEYS: &[&str] = &["socket"];
-/// Ours, beside those of TCP.
-const STREAM_KEYS: &[&str] = &["socket", "chunk"];
-const ORCA_KEYS: &[&str] = &[
-    "spread",
-    "payload",
-    "window",
-    "heartbeat",
-    "timeout",
-    "controller",
-    "patience",
-    "max_rate",
-    "status_interval",
-    "fec_block",
-];
-const KEYS_OF_ALL: [&str; 2] = ["name", "label"];
-
 impl Name {
     pub(crate) const ALL: [Self; 4] = [Self::Orca, Self::Unicast, Self::Tcp, Self::Chain];
 
@@ -51,18 +37,59 @@ impl Name {
             Self::Chain => "cast-chain",
         }
     }
+}
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scheme| scheme.as_str() == name)
+impl Choice for Name {
+    type Keys = Keys;
+    const ALL: &'static [Self] = &Self::ALL;
+    const COMMON: &'static [&'static str] = &["name", "label"];
+
+    fn as_str(self) -> &'static str {
+        self.as_str()
     }
 
     fn keys(self) -> Vec<&'static str> {
         match self {
-            Self::Orca => ORCA_KEYS.to_vec(),
-            Self::Unicast => UNICAST_KEYS.to_vec(),
-            Self::Tcp => [&STREAM_KEYS[..1], transport::TCP_KEYS].concat(),
-            Self::Chain => [STREAM_KEYS, transport::TCP_KEYS].concat(),
+            Self::Orca => OrcaKeys::NAMES.to_vec(),
+            Self::Unicast => UnicastKeys::NAMES.to_vec(),
+            Self::Tcp => [UnicastKeys::NAMES, TcpKeys::NAMES].concat(),
+            Self::Chain => [StreamKeys::NAMES, TcpKeys::NAMES].concat(),
         }
+    }
+
+    fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
+        Ok(match self {
+            Self::Orca => Keys::Orca(de::from_table(table, origin)?),
+            Self::Unicast => Keys::Unicast(de::from_table(table, origin)?),
+            Self::Tcp | Self::Chain => {
+                let known = self.keys();
+                let is_known = |entry: &&Entry| known.contains(&entry.key.as_str());
+                if let Some(entry) = table.0.iter().find(|entry| !is_known(entry)) {
+                    return Err(DeError::unknown_key(&entry.key, &known).at(entry.key_origin));
+                }
+                let is_own = |entry: &Entry| StreamKeys::NAMES.contains(&entry.key.as_str());
+                let (own, mut tcp): (Vec<_>, Vec<_>) = table.0.iter().cloned().partition(is_own);
+                let value = Value::String("tcp".to_owned());
+                let (key, node) = ("name".to_owned(), Node { value, origin });
+                tcp.push(Entry { key, key_origin: origin, node });
+                let tcp = Node { value: Value::Table(Table(tcp)), origin };
+                let tcp = transport::read(&tcp, PATH, &SweptKeys::new())?;
+                Keys::Streams(de::from_table(&Table(own), origin)?, tcp)
+            }
+        })
+    }
+
+    fn unknown(text: &str) -> DeError {
+        let message = if transport::Name::named(text).is_some() {
+            format!("`{text}` carries messages between two hosts, and no [workload.cast]")
+        } else {
+            format!("unknown scheme `{text}`")
+        };
+        let help = match nearest(text, Self::names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("for [workload.cast] there are {}", Self::names().join(", ")),
+        };
+        DeError::new(message, "no scheme for one to many").with_help(help)
     }
 }
 
@@ -76,36 +103,59 @@ enum SpreadName {
     Unicast,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct OrcaKeys {
-    spread: SpreadName,
-    payload: Option<Unit<Bytes>>,
-    window: Option<Unit<Bytes>>,
-    heartbeat: Option<Unit<Span>>,
-    timeout: Option<Unit<Span>>,
-    controller: Option<u32>,
-    patience: Option<Unit<Span>>,
-    max_rate: Option<Unit<Rate>>,
-    status_interval: Option<Unit<Span>>,
-    fec_block: Option<u8>,
+keys! {
+    /// Orca's keys.
+    struct OrcaKeys for OrcaScheme {
+        spread: SpreadName,
+        payload: Unit<Bytes>,
+        window: Unit<Bytes> => window,
+        heartbeat: Unit<Span>,
+        timeout: Unit<Span>,
+        controller: u32,
+        patience: Unit<Span> => patience,
+        max_rate: AboveZero<Rate> => max_rate,
+        status_interval: AboveZero<Span> => status_interval,
+        fec_block: ParityBlock => fec_block,
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct UnicastKeys {
-    socket: Option<Unit<Bytes>>,
+keys! {
+    /// The keys of a socket for each receiver.
+    struct UnicastKeys {
+        socket: AboveZero<Bytes>,
+    }
 }
 
-/// Beside TCP's.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct StreamKeys {
-    socket: Option<Unit<Bytes>>,
-    chunk: Option<Unit<Bytes>>,
+keys! {
+    /// The keys of connections, beside TCP's.
+    struct StreamKeys {
+        socket: AboveZero<Bytes>,
+        chunk: AboveZero<Bytes>,
+    }
 }
 
-enum Keys {
+/// Packets of a block that have parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ParityBlock(u8);
+
+impl<'de> Deserialize<'de> for ParityBlock {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match u8::deserialize(from)? {
+            block if block > MAX_CELLS => {
+                Err(D::Error::custom(format_args!("is at most {MAX_CELLS}; 0: no parity")))
+            }
+            block => Ok(Self(block)),
+        }
+    }
+}
+
+impl From<ParityBlock> for Option<u8> {
+    fn from(block: ParityBlock) -> Self {
+        Some(block.0)
+    }
+}
+
+pub(crate) enum Keys {
     Orca(OrcaKeys),
     Unicast(UnicastKeys),
     Streams(StreamKeys, transport::Chosen),
@@ -122,125 +172,16 @@ const PATH: &str = "transport";
 
 /// Reads the transport table of a scenario with `[workload.cast]`.
 pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Chosen, DeError> {
-    let Value::Table(table) = &node.value else {
-        let message = format!("`transport` must be a table, not {}", node.describe());
-        return Err(DeError::new(message, "such as { name = \"orca\" }").at(node.origin));
-    };
-    let name = read_name(node, table)?;
-    let any_name = swept.contains("transport.name");
-    let mut merged = Table::default();
-    let mut own = None;
-    for entry in &table.0 {
-        let key = entry.key.as_str();
-        if KEYS_OF_ALL.contains(&key) {
-            continue;
-        }
-        if let Some(other) = Name::named(key) {
-            let Value::Table(inner) = &entry.node.value else {
-                let message = format!("`{key}` must be a table, not {}", entry.node.describe());
-                return Err(DeError::new(message, "not a table").at(entry.node.origin));
-            };
-            read_keys(other, inner, entry.node.origin, swept)?;
-            if other == name {
-                own = Some(inner);
-            }
-            continue;
-        }
-        let others: Vec<&str> = Name::ALL
-            .into_iter()
-            .filter(|other| other.keys().contains(&key))
-            .map(Name::as_str)
-            .collect();
-        if name.keys().contains(&key) {
-            merged.0.push(entry.clone());
-        } else if let Some(first) = others.first() {
-            if !any_name {
-                let message = format!(
-                    "`{key}` is not a key of {}, but of {}",
-                    name.as_str(),
-                    others.join(", ")
-                );
-                return Err(DeError::new(message, format!("{} has no such key", name.as_str()))
-                    .with_help(format!("what is for {first} alone goes into [{PATH}.{first}]"))
-                    .at(entry.key_origin));
-            }
-        } else {
-            let own = name.keys();
-            let known: Vec<&str> = KEYS_OF_ALL
-                .into_iter()
-                .chain(Name::ALL.map(Name::as_str))
-                .chain(own.iter().copied())
-                .collect();
-            return Err(DeError::new(format!("unknown key `{key}`"), "unknown key")
-                .with_help(de::suggest(key, &known))
-                .at(entry.key_origin));
-        }
-    }
-    for entry in own.iter().flat_map(|table| &table.0) {
-        merged.insert(entry.clone());
-    }
-    let keys = read_keys(name, &merged, node.origin, swept)?;
+    let (name, keys, table) = keys::read::<Name>(node, PATH, swept)?;
     Ok(Chosen { name, label: read_label(table)?, keys })
-}
-
-fn read_name(node: &Node, table: &Table) -> Result<Name, DeError> {
-    let names = Name::ALL.map(Name::as_str);
-    let Some(entry) = table.get("name") else {
-        return Err(DeError::new("the transport has no `name`", "`name` is missing here")
-            .with_help(format!("it is {}", one_of(&names)))
-            .at(node.origin));
-    };
-    let Some(text) = entry.node.as_str() else {
-        let message = format!("a transport's name is a string, not {}", entry.node.describe());
-        return Err(DeError::new(message, "not a name").at(entry.node.origin));
-    };
-    Name::named(text).ok_or_else(|| {
-        let wrong = |message: String| DeError::new(message, "no scheme for one to many");
-        let error = if transport::Name::named(text).is_some() {
-            wrong(format!("`{text}` carries messages between two hosts, and no [workload.cast]"))
-        } else {
-            wrong(format!("unknown scheme `{text}`"))
-        };
-        let help = match nearest(text, names) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("for [workload.cast] there are {}", names.join(", ")),
-        };
-        error.with_help(help).at(entry.node.origin)
-    })
-}
-
-fn read_keys(
-    name: Name,
-    table: &Table,
-    origin: Origin,
-    swept: &SweptKeys,
-) -> Result<Keys, DeError> {
-    Ok(match name {
-        Name::Orca => Keys::Orca(de::from_table(table, origin)?),
-        Name::Unicast => Keys::Unicast(de::from_table(table, origin)?),
-        Name::Tcp | Name::Chain => {
-            let known = name.keys();
-            if let Some(entry) = table.0.iter().find(|entry| !known.contains(&entry.key.as_str())) {
-                return Err(DeError::new(format!("unknown key `{}`", entry.key), "unknown key")
-                    .with_help(de::suggest(&entry.key, &known))
-                    .at(entry.key_origin));
-            }
-            let is_ours = |entry: &&Entry| STREAM_KEYS.contains(&entry.key.as_str());
-            let ours = Table(table.0.iter().filter(is_ours).cloned().collect());
-            let mut tcp = Table(table.0.iter().filter(|e| !is_ours(e)).cloned().collect());
-            let value = Value::String("tcp".to_owned());
-            let (key, node) = ("name".to_owned(), Node { value, origin });
-            tcp.insert(Entry { key, key_origin: origin, node });
-            let node = Node { value: Value::Table(tcp), origin };
-            Keys::Streams(de::from_table(&ours, origin)?, transport::read(&node, PATH, swept)?)
-        }
-    })
 }
 
 /// What Linux gives a UDP socket (`net.core.wmem_default`).
 const UDP_SOCKET: u64 = 212_992;
 /// What Linux lets a TCP socket grow to (`net.ipv4.tcp_wmem`).
 const TCP_SOCKET: u64 = 4 << 20;
+/// Bytes that a receiver of a chain has before it forwards them.
+const DEFAULT_CHUNK: u64 = 1 << 16;
 /// Payload that fits a frame behind the longest label.
 const MOST_PAYLOAD: u64 = 1440;
 
@@ -259,8 +200,7 @@ impl Chosen {
     }
 
     fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
-        Problem::new(format!("{PATH}.{}.{key}", self.name.as_str()), message)
-            .or_at(format!("{PATH}.{key}"))
+        Place { path: PATH, name: self.name.as_str() }.bad(key, message)
     }
 
     /// Fills in what is not given.
@@ -269,26 +209,18 @@ impl Chosen {
         fabric: &FabricConfig,
         senders: &[HostId],
     ) -> Result<Scheme, Problem> {
-        let socket = |given: Option<Unit<Bytes>>, default: u64| match given {
-            Some(Unit(Bytes(0))) => Err(self.bad("socket", "`socket` must be above 0")),
-            given => Ok(given.map_or(default, |bytes| bytes.0.0)),
-        };
+        let socket =
+            |given: Option<AboveZero<Bytes>>, default| given.map_or(default, |bytes| bytes.0.0);
         match &self.keys {
             Keys::Orca(keys) => self.orca(keys, fabric, senders).map(Scheme::Orca),
             Keys::Unicast(keys) => {
-                Ok(Scheme::Unicast { socket_bytes: socket(keys.socket, UDP_SOCKET)? })
+                Ok(Scheme::Unicast { socket_bytes: socket(keys.socket, UDP_SOCKET) })
             }
-            Keys::Streams(keys, tcp) => {
-                let chunk = keys.chunk.map_or(1 << 16, |chunk| chunk.0.0);
-                if chunk == 0 {
-                    return Err(self.bad("chunk", "`chunk` must be above 0"));
-                }
-                Ok(Scheme::Streams {
-                    transport: tcp.tcp()?,
-                    chunk: (self.name == Name::Chain).then_some(chunk),
-                    socket_bytes: socket(keys.socket, TCP_SOCKET)?,
-                })
-            }
+            Keys::Streams(keys, tcp) => Ok(Scheme::Streams {
+                transport: tcp.tcp()?,
+                chunk: (self.name == Name::Chain).then(|| socket(keys.chunk, DEFAULT_CHUNK)),
+                socket_bytes: socket(keys.socket, TCP_SOCKET),
+            }),
         }
     }
 
@@ -298,7 +230,7 @@ impl Chosen {
         fabric: &FabricConfig,
         senders: &[HostId],
     ) -> Result<OrcaScheme, Problem> {
-        let spread = match keys.spread {
+        let spread = match keys.spread.unwrap_or_default() {
             SpreadName::Labels => SpreadBy::Labels,
             SpreadName::Relay => SpreadBy::Relay,
             SpreadName::Multicast => SpreadBy::Multicast,
@@ -340,28 +272,20 @@ impl Chosen {
             let message = "`heartbeat` must be above 0, and at most half of `timeout`";
             return Err(self.bad("heartbeat", message));
         }
-        if keys.max_rate == Some(Unit(Rate(0))) {
-            return Err(self.bad("max_rate", "`max_rate` must be above 0"));
-        }
-        if keys.status_interval == Some(Unit(Span::ZERO)) {
-            return Err(self.bad("status_interval", "`status_interval` must be above 0"));
-        }
-        if keys.fec_block.is_some_and(|block| block > MAX_CELLS) {
-            let message = format!("`fec_block` is at most {MAX_CELLS}; 0: no parity");
-            return Err(self.bad("fec_block", message));
-        }
-        Ok(OrcaScheme {
+        let mut scheme = OrcaScheme {
             spread,
             controller,
             payload: payload as u16,
-            window: keys.window.map(|window| window.0.0),
+            window: None,
             heartbeat,
             timeout,
-            patience: keys.patience.map(|patience| patience.0),
-            max_rate: keys.max_rate.map(|rate| rate.0),
-            status_interval: keys.status_interval.map(|interval| interval.0),
-            fec_block: keys.fec_block,
-        })
+            patience: None,
+            max_rate: None,
+            status_interval: None,
+            fec_block: None,
+        };
+        keys.apply(&mut scheme);
+        Ok(scheme)
     }
 }
 

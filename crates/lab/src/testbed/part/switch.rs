@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use rackweave_core::{Span, Time};
+use rackweave_group::orca::system::Orca;
 use rackweave_linux::Clock;
-use rackweave_linux::switch::{Control, Edge, ProgramConfig, Report, Switch, SwitchConfig};
+use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_sim::config::FabricConfig;
 
 use crate::cast::Scheme;
 use crate::scenario::PointSpec;
+use crate::systems::Systems;
 use crate::testbed::protocol::{Bind, LinkEnd, Order, Said, Setup, SwitchEnd};
 
 /// Looks at queues that the switch is asked for at most: each is kept.
@@ -38,10 +40,12 @@ pub(super) fn run(
         host_receive_delay: Span::ZERO,
         ..config.fabric.clone()
     };
-    let mut wanted = SwitchConfig::new(fabric, (0..hosts).map(edge).collect());
-    if let Some(Scheme::Orca(orca)) = point.cast.as_ref().map(|cast| &cast.scheme) {
-        wanted.program = ProgramConfig::Orca { controller: orca.controller, key: None };
-    }
+    let systems: Systems = match point.cast.as_ref().map(|cast| &cast.scheme) {
+        Some(Scheme::Orca(orca)) => Some(Orca { controller: orca.controller, key: None }),
+        _ => None,
+    };
+    let edges = (0..hosts).map(edge).collect();
+    let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems);
     wanted.seed = config.seed;
     wanted.run = config.run;
     wanted.clock = Clock::with_origin(bind.origin_ns);

@@ -108,11 +108,11 @@ fn a_marked_copy_that_comes_late_pauses_no_later_flow() {
     for n in 2..=5 {
         arrive(&mut host, n, 100_000, false);
     }
-    assert!(host.inactive.is_empty());
+    assert!(host.scheme.inactive.is_empty());
     // While there are flows, a mark pauses the next ones, whose ever it is.
     arrive(&mut host, 1, 100, true);
     arrive(&mut host, 6, 100_000, false);
-    assert!(!host.inactive.is_empty());
+    assert!(!host.scheme.inactive.is_empty());
 }
 
 fn forge(network: &mut super::Network<Host>, body: Body) {
@@ -163,7 +163,7 @@ fn forged_adjoint_packets_are_bounded() {
     }
     assert_eq!(network.hosts[0].exchanges_under_way(), 1);
     network.hosts[0].check_bounds();
-    assert!(network.hosts[0].drives.d() <= 48);
+    assert!(network.hosts[0].scheme.drives.d() <= 48);
     // And of acknowledgements, an adjoint packet each.
     submit(&mut network, 0, 1, 2, 1_460, Kind::OneWay);
     for n in 0..10_000 {

@@ -1,36 +1,38 @@
-//! The receiving end: what has come, what is missing, and when to say so.
+//! The receiving end: which bytes are here, and control packets to the sender.
+//!
+//! - `report`: when to send a status report, and what it contains; `parity`: parities that are kept.
 
 mod parity;
 mod report;
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
+use rackweave_core::ranges::Assembler;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Place, Reason, Session, TO_AGENT};
 
-use super::ranges::Ranges;
 use super::{FlowConfig, Placement, ReceiverEvent};
 use parity::Parities;
 use report::Report;
 
-/// First repetition of what is told until it is answered; each later one waits twice as long.
-const REPEAT: Span = Span::from_ms(5);
-/// Longest wait between repetitions.
-const REPEAT_MOST: Span = Span::from_ms(500);
-/// A leaving receiver says so at most so often.
-const FAREWELLS: u8 = 6;
+/// The first repetition of a control packet that is not answered; the interval doubles up to [`RETRY_MAX`].
+const RETRY: Span = Span::from_ms(5);
+const RETRY_MAX: Span = Span::from_ms(500);
+/// How often a leaving receiver says so at most, if it gets no answer.
+const MAX_BYES: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Tells `Join` until the sender shows that it knows.
+    /// Repeats `Join` until a packet of the sender shows that it has arrived.
     Joining,
-    /// Takes bytes.
-    Taking,
-    /// Tells `Complete` until it is acknowledged.
+    /// Receives data and reports.
+    Receiving,
+    /// Repeats `Complete` until it is acknowledged.
     Completing,
-    /// Tells `Bye` until it is acknowledged.
+    /// Repeats `Bye` until it is acknowledged.
     Leaving(Reason),
-    /// Nothing more is told.
+    /// Sends nothing more.
     Over,
 }
 
@@ -46,26 +48,26 @@ pub struct Receiver {
 
     stage: Stage,
     detached: bool,
-    ranges: Ranges,
+    ranges: Assembler,
     consumed: u64,
     room: u64,
     length: Option<u64>,
-    ended_told: bool,
+    end_reported: bool,
     report: Report,
     parities: Parities,
 
-    heard: Time,
-    /// When `Join`, `Complete` or `Bye` is told next, and how often it has been.
-    repeat_at: Time,
-    repeats: u8,
+    last_heard: Time,
+    /// When `Join`, `Complete` or `Bye` is sent next, and how often it has been sent.
+    retry_at: Time,
+    attempts: u8,
     events: VecDeque<ReceiverEvent>,
 }
 
 impl Receiver {
-    /// Takes part in a session: in answer to an invitation, late, or resumed. `at`: the first byte that it needs; `room`:
-    /// bytes that it can hold beyond those consumed, at least one packet; `via_agent`: reports go to the rack's agent.
+    /// A receiver that joins a session, after an invitation or by itself. `at` is the first byte that it needs; `room` the
+    /// bytes that it can hold beyond those consumed, at least one packet; with `via_agent` its reports go to the rack's agent.
     #[must_use]
-    #[expect(clippy::too_many_arguments, reason = "all of them name what is joined")]
+    #[expect(clippy::too_many_arguments, reason = "they identify the session and its settings")]
     pub fn new(
         now: Time,
         session: Session,
@@ -88,40 +90,40 @@ impl Receiver {
             via_agent,
             stage: Stage::Joining,
             detached: false,
-            ranges: Ranges::starting(at),
+            ranges: Assembler::starting_at(at),
             consumed: at,
             room,
             length: None,
-            ended_told: false,
+            end_reported: false,
             report: Report::new(at, at.saturating_add(room), &config),
             parities: Parities::new(at, config.payload),
-            heard: now,
-            repeat_at: now,
-            repeats: 0,
+            last_heard: now,
+            retry_at: now,
+            attempts: 0,
             events: VecDeque::new(),
             config,
         }
     }
 
-    /// The first byte that it does not have.
+    /// The first byte that is missing.
     #[must_use]
     pub const fn have(&self) -> u64 {
         self.ranges.prefix()
     }
 
-    /// The sender.
+    /// The sender of the session.
     #[must_use]
     pub const fn sender(&self) -> HostId {
         self.sender
     }
 
-    /// Nothing more will come of it: it may be forgotten once its events are taken.
+    /// Whether the session is over, so that the receiver may be dropped once its events are taken.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
-    /// Takes a data packet of the session; says what to do with its payload. Any field may be wrong.
+    /// Handles a data packet of the session and returns what to do with its payload. No field is trusted.
     pub fn handle_data(&mut self, now: Time, data: &Data) -> Option<Placement> {
         if data.session != self.session {
             return None;
@@ -129,20 +131,20 @@ impl Receiver {
         if let Some(parity) = data.parity {
             return self.handle_parity(now, data, parity);
         }
-        if !matches!(self.stage, Stage::Joining | Stage::Taking) {
-            self.hear(now);
+        if !matches!(self.stage, Stage::Joining | Stage::Receiving) {
+            self.on_heard(now);
             return None;
         }
         let end = data.offset.checked_add(u64::from(data.len)).filter(|end| *end < 1 << 48)?;
         if self.length.is_some_and(|length| end > length || data.end && end != length) {
-            return None; // A sender never contradicts itself.
+            return None; // A correct sender never changes the length.
         }
         if data.end && end < self.report.seen() {
             return None;
         }
-        self.hear(now);
+        self.on_heard(now);
         if self.stage == Stage::Joining {
-            self.stage = Stage::Taking;
+            self.stage = Stage::Receiving;
         }
         if data.end {
             self.length = Some(end);
@@ -150,41 +152,41 @@ impl Receiver {
         let limit = self.limit();
         let before = self.ranges.prefix();
         let max_gaps = usize::from(self.config.max_gaps);
-        let new = self.ranges.insert(data.offset, end.min(limit), max_gaps);
         let taken = end.min(limit);
+        let new = self.ranges.insert_evicting(data.offset..taken, max_gaps);
         let known = new.is_some() || taken <= before || data.offset < taken;
         if known && data.offset < limit {
             let (bytes, new) = ((taken, u64::from(data.len)), new.is_some());
-            self.report.arrived(now, bytes, new, data.repair, &self.ranges);
+            self.report.on_data(now, bytes, new, data.repair, &self.ranges);
         }
         let prefix = self.ranges.prefix();
         if prefix > before {
-            self.readable(prefix);
+            self.on_readable(prefix);
         }
         if data.end {
-            self.ended(now);
+            self.on_end(now);
         }
-        let (from, to) = new?;
-        self.look_for_recovery(from);
+        let Range { start: from, end: to } = new?;
+        self.check_recovery(from);
         let skip = (from - data.offset) as u16;
         let len = (to - from) as u16;
         Some(Placement::Store { session: self.session, offset: from, skip, len })
     }
 
-    /// Takes a control packet of the session from its sender.
+    /// Handles a control packet of the session from its sender.
     pub fn handle_control(&mut self, now: Time, body: &Body) {
         if self.stage == Stage::Over {
             return;
         }
         match *body {
             Body::Invite { stream, .. } if stream == self.stream => {
-                self.hear(now);
-                // Our `Join` was lost, or the sender has begun anew.
-                if matches!(self.stage, Stage::Joining | Stage::Taking) {
+                self.on_heard(now);
+                // The `Join` was lost, or the sender has restarted.
+                if matches!(self.stage, Stage::Joining | Stage::Receiving) {
                     self.stage = Stage::Joining;
-                    self.repeat_at = self.repeat_at.min(now);
-                    if self.repeats == 0 {
-                        self.repeat_at = now;
+                    self.retry_at = self.retry_at.min(now);
+                    if self.attempts == 0 {
+                        self.retry_at = now;
                     }
                 }
             }
@@ -193,18 +195,18 @@ impl Receiver {
                 if known != length || length < self.ranges.prefix() || length < self.report.seen() {
                     return;
                 }
-                self.hear(now);
-                if matches!(self.stage, Stage::Joining | Stage::Taking) {
-                    self.stage = Stage::Taking;
+                self.on_heard(now);
+                if matches!(self.stage, Stage::Joining | Stage::Receiving) {
+                    self.stage = Stage::Receiving;
                     self.length = Some(length);
-                    self.report.ends(now, length);
-                    self.ended(now);
+                    self.report.on_end(now, length);
+                    self.on_end(now);
                 }
             }
             Body::Mode { detached } => {
-                self.hear(now);
+                self.on_heard(now);
                 if self.stage == Stage::Joining {
-                    self.stage = Stage::Taking;
+                    self.stage = Stage::Receiving;
                 }
                 if self.detached != detached {
                     self.detached = detached;
@@ -216,7 +218,7 @@ impl Receiver {
                         ReceiverEvent::Rejoined
                     });
                 }
-                self.report.soon(now);
+                self.report.request_now(now);
             }
             Body::Bye { reason } => match self.stage {
                 Stage::Completing | Stage::Leaving(_) => self.close(),
@@ -226,69 +228,69 @@ impl Receiver {
         }
     }
 
-    /// The application has taken all bytes below `upto`: there is room again.
+    /// The application has consumed all bytes below `upto`, which opens the receive window.
     pub fn consume(&mut self, now: Time, upto: u64) {
         self.consumed = self.consumed.max(upto.min(self.ranges.prefix()));
         let limit = self.limit();
-        self.report.room(now, limit, self.room, &self.ranges);
+        self.report.on_window(now, limit, self.room, &self.ranges);
     }
 
-    /// The application has everything, and it is right. Before the end this does nothing.
+    /// The application has the whole stream and has verified it. No effect before [`ReceiverEvent::Ended`].
     pub fn complete(&mut self, now: Time) {
-        if self.stage == Stage::Taking && self.ended_told {
+        if self.stage == Stage::Receiving && self.end_reported {
             self.stage = Stage::Completing;
-            (self.repeat_at, self.repeats) = (now, 0);
+            (self.retry_at, self.attempts) = (now, 0);
         }
     }
 
-    /// The application wants no more.
+    /// The application leaves the session.
     pub fn leave(&mut self, now: Time, reason: Reason) {
-        if matches!(self.stage, Stage::Joining | Stage::Taking) {
+        if matches!(self.stage, Stage::Joining | Stage::Receiving) {
             self.stage = Stage::Leaving(reason);
-            (self.repeat_at, self.repeats) = (now, 0);
+            (self.retry_at, self.attempts) = (now, 0);
         }
     }
 
-    /// The time that [`Self::poll_timeout`] named has come.
+    /// To be called at the time of [`Self::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         match self.stage {
             Stage::Over => {}
             Stage::Leaving(_) => {
-                if now >= self.repeat_at && self.repeats >= FAREWELLS {
+                if now >= self.retry_at && self.attempts >= MAX_BYES {
                     self.close();
                 }
             }
             Stage::Completing => {
                 if now >= self.silent_at() {
-                    self.close(); // Everything is here: that the sender has gone does no harm.
+                    self.close(); // The stream is complete, so a sender that is gone does no harm.
                 }
             }
-            Stage::Joining | Stage::Taking => {
+            Stage::Joining | Stage::Receiving => {
                 if now >= self.silent_at() {
                     self.fail(Reason::Silent);
                 } else {
-                    self.report.tick(now, &self.ranges);
+                    self.report.handle_timeout(now, &self.ranges);
                 }
             }
         }
     }
 
-    /// When [`Self::handle_timeout`], or [`Self::poll`], has something to do.
+    /// When [`Self::handle_timeout`] or [`Self::poll`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.stage {
             Stage::Over => None,
-            Stage::Leaving(_) => Some(self.repeat_at),
-            Stage::Joining | Stage::Completing => Some(self.repeat_at.min(self.silent_at())),
-            Stage::Taking => Some(self.report.next().min(self.silent_at())),
+            Stage::Leaving(_) => Some(self.retry_at),
+            Stage::Joining | Stage::Completing => Some(self.retry_at.min(self.silent_at())),
+            Stage::Receiving => Some(self.report.poll_timeout().min(self.silent_at())),
         }
     }
 
-    /// The next packet to send: to the sender, or to [`TO_AGENT`].
+    /// The next packet to send, and its destination: the sender or [`TO_AGENT`].
     pub fn poll(&mut self, now: Time) -> Option<(HostId, Body)> {
         let body = match self.stage {
             Stage::Over => return None,
-            Stage::Taking => {
+            Stage::Receiving => {
                 let limit = self.limit();
                 let (ranges, parities) = (&self.ranges, &self.parities);
                 let status = self.report.poll(now, ranges, parities, limit, self.place)?;
@@ -300,19 +302,19 @@ impl Receiver {
                 Body::Join { stream: self.stream, place: self.place, at, limit }
             }
             Stage::Completing => Body::Complete { place: self.place },
-            Stage::Leaving(_) if self.repeats >= FAREWELLS => return None,
+            Stage::Leaving(_) if self.attempts >= MAX_BYES => return None,
             Stage::Leaving(reason) => Body::Bye { reason },
         };
-        if now < self.repeat_at {
+        if now < self.retry_at {
             return None;
         }
-        let wait = Span(REPEAT.0 << self.repeats.min(10)).min(REPEAT_MOST);
-        self.repeat_at = now.saturating_add(wait);
-        self.repeats = self.repeats.saturating_add(1);
+        let wait = Span(RETRY.0 << self.attempts.min(10)).min(RETRY_MAX);
+        self.retry_at = now.saturating_add(wait);
+        self.attempts = self.attempts.saturating_add(1);
         Some((self.sender, body))
     }
 
-    /// The next thing for the application to know.
+    /// The next event for the application.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
         self.events.pop_front()
     }
@@ -321,34 +323,34 @@ impl Receiver {
         self.consumed.saturating_add(self.room)
     }
 
-    fn hear(&mut self, now: Time) {
-        self.heard = now;
+    fn on_heard(&mut self, now: Time) {
+        self.last_heard = now;
     }
 
     fn silent_at(&self) -> Time {
-        self.heard.saturating_add(self.config.patience)
+        self.last_heard.saturating_add(self.config.patience)
     }
 
-    /// The last `Readable` grows instead of a new one being told: the queue is bounded by the kinds of events.
-    fn readable(&mut self, upto: u64) {
+    /// Updates a `Readable` event that waits instead of adding another one, so that the queue is bounded by the number of kinds.
+    fn on_readable(&mut self, upto: u64) {
         match self.events.back_mut() {
-            Some(ReceiverEvent::Readable { upto: told }) => *told = upto,
+            Some(ReceiverEvent::Readable { upto: waiting }) => *waiting = upto,
             _ => self.events.push_back(ReceiverEvent::Readable { upto }),
         }
-        self.finish_if_whole();
+        self.check_end();
     }
 
-    fn ended(&mut self, now: Time) {
-        self.report.soon(now);
-        self.finish_if_whole();
+    fn on_end(&mut self, now: Time) {
+        self.report.request_now(now);
+        self.check_end();
     }
 
-    fn finish_if_whole(&mut self) {
+    fn check_end(&mut self) {
         if let Some(length) = self.length
             && self.ranges.prefix() >= length
-            && !self.ended_told
+            && !self.end_reported
         {
-            self.ended_told = true;
+            self.end_reported = true;
             self.events.push_back(ReceiverEvent::Ended { length });
         }
     }
@@ -363,10 +365,10 @@ impl Receiver {
         self.events.push_back(ReceiverEvent::Failed { reason });
     }
 
-    /// Everything that could grow is within what the settings allow.
+    /// All state that can grow is within the bounds that the configuration sets.
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
-        assert!(self.ranges.len() <= usize::from(self.config.max_gaps));
+        assert!(self.ranges.above().len() <= usize::from(self.config.max_gaps));
         self.parities.check_bounds();
         assert!(self.events.is_empty(), "events are taken after each call");
     }

@@ -1,48 +1,48 @@
-//! Parities that a receiver keeps, of blocks that it lacks something of.
+//! Parities that a receiver keeps until they suffice to recover the missing cells of their block.
 
 use std::collections::BTreeMap;
 
 use rackweave_core::Time;
+use rackweave_core::ranges::Assembler;
 use rackweave_wire::orca::{Data, Parity};
 use smallvec::SmallVec;
 
-use super::super::ranges::Ranges;
 use super::super::{Placement, ReceiverEvent, Recovery};
 use super::{Receiver, Stage};
 use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
-/// Most blocks of which parities are kept, and most parities of all of them.
-const BLOCKS: usize = 128;
-const KEPT: u32 = 1024;
+/// Bounds of the blocks of which parities are kept, and of the parities of all blocks together.
+const MAX_BLOCKS: usize = 128;
+const MAX_PARITIES_KEPT: u32 = 1024;
 
-/// What is kept of a block.
+/// The parities of one block that are kept.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    /// What all parities of the block say of it; of those that say something else, none is right.
-    says: Parity,
+    /// The block's shape as its first parity described it. Parities that contradict it are ignored.
+    shape: Parity,
     end: u64,
-    /// A bit for each parity.
+    /// The parities that are kept, a bit for each.
     held: u32,
-    /// The driver is computing what is missing.
-    asked: bool,
+    /// The driver is computing the missing cells.
+    recovering: bool,
 }
 
-/// All that is kept, by where the blocks begin.
+/// All parities that are kept, by the offset of their block.
 #[derive(Clone, Debug)]
 pub(super) struct Parities {
     blocks: BTreeMap<u64, Kept>,
     payload: u64,
-    /// Where the receiver began: what is before may not be in its driver's memory.
-    began: u64,
+    /// The receiver joined here: the driver may not hold earlier bytes.
+    start: u64,
 }
 
 impl Parities {
-    pub(super) const fn new(began: u64, payload: u16) -> Self {
-        Self { blocks: BTreeMap::new(), payload: payload as u64, began }
+    pub(super) const fn new(start: u64, payload: u16) -> Self {
+        Self { blocks: BTreeMap::new(), payload: payload as u64, start }
     }
 
-    /// The block that a parity is of: its end, if the parity can be right.
-    fn end_of(&self, data: &Data, parity: Parity) -> Option<u64> {
+    /// The end of the block that a parity belongs to; `None` if its fields are inconsistent.
+    fn block_end(&self, data: &Data, parity: Parity) -> Option<u64> {
         let Parity { index, data: cells, parity: count, last } = parity;
         let right = (1..=MAX_CELLS).contains(&cells)
             && count <= MAX_PARITIES
@@ -50,53 +50,54 @@ impl Parities {
             && (1..=self.payload).contains(&u64::from(last))
             && u64::from(data.len) == self.payload
             && data.offset.is_multiple_of(self.payload)
-            && data.offset >= self.began
+            && data.offset >= self.start
             && !data.end;
         let full = u64::from(cells) - u64::from(right);
         let end = data.offset.checked_add(full * self.payload + u64::from(last))?;
         (right && end < 1 << 48).then_some(end)
     }
 
-    /// The cells of a block that are not wholly here, a bit for each.
-    fn missing(&self, ranges: &Ranges, block: u64, end: u64) -> u64 {
+    /// The cells of a block of which any byte is missing, a bit for each.
+    fn missing(&self, ranges: &Assembler, block: u64, end: u64) -> u64 {
         let mut missing = 0;
         for cell in 0..u64::from(MAX_CELLS) {
             let from = block + cell * self.payload;
-            if from < end && ranges.lacks(from, (from + self.payload).min(end)) {
+            if from < end && !ranges.contains_range(from..(from + self.payload).min(end)) {
                 missing |= 1 << cell;
             }
         }
         missing
     }
 
-    /// Keeps a parity of a block that lacks these cells; whether it is of use.
+    /// Keeps a parity of a block that lacks these cells. False if it is of no use.
     fn keep(&mut self, block: u64, end: u64, parity: Parity, missing: u64) -> bool {
-        let says = Parity { index: 0, ..parity };
+        let shape = Parity { index: 0, ..parity };
         let all: u32 = self.blocks.values().map(|kept| kept.held.count_ones()).sum();
-        let full = self.blocks.len() >= BLOCKS && !self.blocks.contains_key(&block);
-        if missing == 0 || full || all >= KEPT {
+        let full = self.blocks.len() >= MAX_BLOCKS && !self.blocks.contains_key(&block);
+        if missing == 0 || full || all >= MAX_PARITIES_KEPT {
             return false;
         }
-        let new = Kept { says, end, held: 0, asked: false };
+        let new = Kept { shape, end, held: 0, recovering: false };
         let kept = self.blocks.entry(block).or_insert(new);
         let bit = 1 << parity.index;
-        if kept.says != says || kept.asked || kept.held & bit != 0 {
+        if kept.shape != shape || kept.recovering || kept.held & bit != 0 {
             return false;
         }
         kept.held |= bit;
         true
     }
 
-    /// Everything below is here: what is kept of it is of no use.
+    /// Forgets the parities of blocks that are complete.
     pub(super) fn forget_below(&mut self, prefix: u64) {
         while self.blocks.first_entry().is_some_and(|block| block.get().end <= prefix) {
             self.blocks.pop_first();
         }
     }
 
-    /// What need not be sent again, since parities stand for it: of each block its last missing cells. Sorted.
-    pub(super) fn hidden(&self, ranges: &Ranges) -> SmallVec<[(u64, u64); 4]> {
-        let hide = |(block, kept): (&u64, &Kept)| {
+    /// Ranges that need not be reported as missing, since kept parities will recover them: the last missing cells of each
+    /// block. Sorted.
+    pub(super) fn recoverable(&self, ranges: &Assembler) -> SmallVec<[(u64, u64); 4]> {
+        let range = |(block, kept): (&u64, &Kept)| {
             let mut missing = self.missing(ranges, *block, kept.end);
             let needed = missing.count_ones().saturating_sub(kept.held.count_ones());
             for _ in 0..needed {
@@ -105,13 +106,16 @@ impl Parities {
             (missing != 0)
                 .then(|| (block + u64::from(missing.trailing_zeros()) * self.payload, kept.end))
         };
-        self.blocks.iter().filter_map(hide).collect()
+        self.blocks.iter().filter_map(range).collect()
     }
 
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
-        assert!(self.blocks.len() <= BLOCKS);
-        assert!(self.blocks.values().map(|kept| kept.held.count_ones()).sum::<u32>() <= KEPT);
+        assert!(self.blocks.len() <= MAX_BLOCKS);
+        assert!(
+            self.blocks.values().map(|kept| kept.held.count_ones()).sum::<u32>()
+                <= MAX_PARITIES_KEPT
+        );
     }
 }
 
@@ -122,37 +126,37 @@ impl Receiver {
         data: &Data,
         parity: Parity,
     ) -> Option<Placement> {
-        let end = self.parities.end_of(data, parity)?;
+        let end = self.parities.block_end(data, parity)?;
         let block = data.offset;
         if self.length.is_some_and(|length| end > length) {
             return None;
         }
-        self.hear(now);
+        self.on_heard(now);
         if self.stage == Stage::Joining {
-            self.stage = Stage::Taking;
+            self.stage = Stage::Receiving;
         }
-        // A sender never goes beyond the limit.
-        if self.stage != Stage::Taking || end > self.limit() {
+        // A correct sender never exceeds the receive window.
+        if self.stage != Stage::Receiving || end > self.limit() {
             return None;
         }
-        self.report.parity(now, end, &self.ranges);
+        self.report.on_parity(now, end, &self.ranges);
         let missing = self.parities.missing(&self.ranges, block, end);
         if !self.parities.keep(block, end, parity, missing) {
             return None;
         }
-        self.look_for_recovery(block);
+        self.check_recovery(block);
         let (session, index) = (self.session, parity.index);
         Some(Placement::Keep { session, block, end, index })
     }
 
-    /// After something of the block that this byte is in has come: whether its parities suffice now.
-    pub(super) fn look_for_recovery(&mut self, at: u64) {
+    /// Asks the driver to recover the block that contains the byte at `at`, if its parities suffice now.
+    pub(super) fn check_recovery(&mut self, at: u64) {
         if self.parities.blocks.is_empty() {
             return;
         }
         self.parities.forget_below(self.ranges.prefix());
         let Some((&block, &kept)) = self.parities.blocks.range(..=at).next_back() else { return };
-        if kept.asked || at >= kept.end {
+        if kept.recovering || at >= kept.end {
             return;
         }
         let missing = self.parities.missing(&self.ranges, block, kept.end);
@@ -164,7 +168,7 @@ impl Receiver {
             return;
         }
         if let Some(kept) = self.parities.blocks.get_mut(&block) {
-            kept.asked = true;
+            kept.recovering = true;
         }
         self.events.push_back(ReceiverEvent::Recover(Recovery {
             block,
@@ -175,25 +179,26 @@ impl Receiver {
         }));
     }
 
-    /// The driver has done what [`ReceiverEvent::Recover`] asked for: what was missing of the block is stored now. If not
-    /// (`stored` is false), the bytes are asked for again, and the block's parities are forgotten here and there.
+    /// The driver has handled [`ReceiverEvent::Recover`]. If `stored`, the missing bytes of the block are stored; otherwise they
+    /// are reported missing again, and both the receiver and the driver forget the block's parities.
     pub fn recovered(&mut self, now: Time, block: u64, stored: bool) {
-        let Some(kept) = self.parities.blocks.get(&block).copied().filter(|kept| kept.asked) else {
+        let Some(kept) = self.parities.blocks.get(&block).copied().filter(|kept| kept.recovering)
+        else {
             return;
         };
         self.parities.blocks.remove(&block);
-        if !stored || self.stage != Stage::Taking {
-            self.report.soon(now);
+        if !stored || self.stage != Stage::Receiving {
+            self.report.request_now(now);
             return;
         }
         let before = self.ranges.prefix();
         let max_gaps = usize::from(self.config.max_gaps);
-        if let Some((from, to)) = self.ranges.insert(block, kept.end, max_gaps) {
-            self.report.recovered(now, to - from);
+        if let Some(new) = self.ranges.insert_evicting(block..kept.end, max_gaps) {
+            self.report.on_recovered(now, new.end - new.start);
         }
         let prefix = self.ranges.prefix();
         if prefix > before {
-            self.readable(prefix);
+            self.on_readable(prefix);
         }
     }
 }

@@ -1,4 +1,8 @@
-//! What is missed of each block, until it is decided how it goes again: as cells (`cells`), or as parity.
+//! Which cells of each block receivers lack, until it is decided whether the block is repaired by retransmitting cells
+//! (`retransmit`) or by parity.
+//!
+//! Parity on request is NORM's idea (RFC 5740, section 5.4): one parity packet fills different gaps at different receivers. When to
+//! send it and how much of it is ours: as much as costs less on the sender's link than the cells themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,29 +14,29 @@ use super::Sender;
 use super::peers::{Peer, State};
 use crate::orca::parity::{MAX_CELLS, MAX_PARITIES};
 
-/// Receivers of which it is noted what they miss of a block. What more of them miss is told again, and then decided.
-const NAMES: usize = 1024;
-/// After so many times of parity for a block its cells go again as themselves: somebody may be unable to use it.
+/// Receivers of a block whose missing cells are noted. Others report theirs again, after the decision about these.
+const MAX_RECEIVERS: usize = 1024;
+/// After this many rounds of parity for a block its cells are retransmitted, in case a receiver cannot use parity.
 const ROUNDS: u8 = 3;
-/// A block that is missed in part waits so long for the rest of it to be sent.
+/// How long the decision about a block waits for the rest of the block to be sent.
 const GATHER: Span = Span::from_ms(10);
 
-/// What one receiver misses of a block.
+/// What one receiver lacks of a block.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     peer: u32,
-    /// Cells to be decided on, a bit for each.
+    /// Cells about which nothing is decided yet, a bit for each.
     open: u64,
-    /// Cells that were decided on, and what has been sent is under way.
+    /// Cells for which a repair was decided, which may still be in flight.
     answered: u64,
-    /// Cells for which parity was sent the last time: who misses them still has lost some of it.
+    /// Cells that the last round of parity was for. If they are still missing, some of that parity was lost.
     before: u64,
-    /// Packets for it alone that are under way, or cells.
+    /// Unicast repairs to it, parities or cells, that may be in flight.
     given: u8,
 }
 
 impl Miss {
-    /// Packets that it needs beside those that are under way, of which `all` go to everyone.
+    /// Repair packets that it needs beside those in flight, of which `all` were sent to everyone.
     fn needs(&self, all: u8) -> u8 {
         let misses = (self.open | self.answered).count_ones() as u8;
         let more = misses.saturating_sub(all.saturating_add(self.given));
@@ -42,45 +46,45 @@ impl Miss {
 
 #[derive(Clone, Debug, Default)]
 struct Block {
-    /// By number.
+    /// Sorted by the receivers' numbers.
     misses: Vec<Miss>,
-    /// It waits for a decision: since when, and at least until when.
+    /// Since when it waits for a decision, if it does, and the earliest time of that decision.
     since: Option<Time>,
     due: Time,
-    /// When all of it was known to be sent.
+    /// When it was first seen that all of the block had been sent.
     whole_at: Option<Time>,
-    /// The next parity's number, and how often parity was decided on.
+    /// The index of the next parity, and how many rounds of parity there were.
     next: u8,
     rounds: u8,
-    /// Parities for everyone that are under way, or about to be sent.
+    /// Parities for everyone that are in flight or queued.
     all: u8,
     /// The last decision was for parity.
     by_parity: bool,
-    /// Parities that are about to be sent.
-    owed: u32,
-    /// Then what is under way has come, or is told to be missed again.
+    /// Parities that are queued.
+    queued: u32,
+    /// By this time the repairs in flight have arrived, or are reported missing again.
     until: Option<Time>,
 }
 
-/// Parities that are to be sent: so many of a block, from one of these numbers on.
+/// Consecutive parities of a block that are queued.
 #[derive(Clone, Copy, Debug)]
-struct Owed {
+struct ParityRun {
     block: u64,
     next: u8,
     left: u8,
-    /// `None`: everyone.
+    /// One receiver's number; `None` for everyone.
     to: Option<u32>,
 }
 
-/// The blocks of what goes to everyone that somebody misses something of.
+/// The blocks of the group's stream of which a receiver lacks something.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
-    /// Cells of a block; 0: no parity.
+    /// Cells per block; 0 disables parity.
     cells: u64,
     map: BTreeMap<u64, Block>,
-    /// Blocks that wait for a decision.
+    /// The blocks that wait for a decision.
     pending: Vec<u64>,
-    owed: VecDeque<Owed>,
+    parity_queue: VecDeque<ParityRun>,
 }
 
 impl Blocks {
@@ -88,21 +92,27 @@ impl Blocks {
         Self { cells: u64::from(cells), ..Self::default() }
     }
 
-    /// Where in a stream the block of this byte begins.
+    /// The offset at which the block of a byte begins.
     pub(super) const fn start_of(&self, at: u64, payload: u64) -> u64 {
         if self.cells == 0 { at } else { at - at % (self.cells * payload) }
     }
 
-    /// A receiver misses a cell; `due`: no decision before. True if it was sent what fills it, and that was lost. `None`: it
-    /// is not for a decision here.
-    pub(super) fn missing(&mut self, now: Time, due: Time, cell: u64, peer: u32) -> Option<bool> {
+    /// A receiver lacks a cell, and no decision is made before `due`. Returns whether a repair of the cell had been sent to it
+    /// and was lost; `None` if the cell must be repaired without parity.
+    pub(super) fn report_missing(
+        &mut self,
+        now: Time,
+        due: Time,
+        cell: u64,
+        peer: u32,
+    ) -> Option<bool> {
         let number = cell / self.cells;
         let bit = 1 << (cell % self.cells);
         let block = self.map.entry(number).or_default();
-        if block.owed == 0 && block.until.is_some_and(|until| now >= until) {
+        if block.queued == 0 && block.until.is_some_and(|until| now >= until) {
             (block.until, block.all) = (None, 0);
             block.misses.retain_mut(|miss| {
-                // Cells may not have left yet: those that were lost are counted where they are.
+                // Lost retransmissions of cells are counted by the retransmission queue.
                 miss.before = if block.by_parity { miss.answered } else { 0 };
                 (miss.answered, miss.given) = (0, 0);
                 miss.open | miss.before != 0
@@ -112,7 +122,7 @@ impl Blocks {
         if known.is_ok_and(|at| block.misses[at].answered & bit != 0) {
             return Some(false);
         }
-        let again = known.is_ok_and(|at| block.misses[at].before & bit != 0);
+        let lost_again = known.is_ok_and(|at| block.misses[at].before & bit != 0);
         if block.rounds >= ROUNDS || block.next >= MAX_PARITIES {
             return None;
         }
@@ -121,7 +131,7 @@ impl Blocks {
                 block.misses[at].open |= bit;
                 block.misses[at].before &= !bit;
             }
-            Err(_) if block.misses.len() >= NAMES => return Some(false),
+            Err(_) if block.misses.len() >= MAX_RECEIVERS => return Some(false),
             Err(at) => {
                 let miss = Miss { peer, open: bit, answered: 0, before: 0, given: 0 };
                 block.misses.insert(at, miss);
@@ -131,10 +141,10 @@ impl Blocks {
             (block.since, block.due) = (Some(now), due);
             self.pending.push(number);
         }
-        Some(again)
+        Some(lost_again)
     }
 
-    /// Everyone has the cells below.
+    /// Forgets blocks below a cell, which all receivers have.
     pub(super) fn forget_below(&mut self, cell: u64) {
         if self.map.is_empty() {
             return;
@@ -146,7 +156,7 @@ impl Blocks {
         }
         if self.map.len() < before {
             self.pending.retain(|block| *block >= first);
-            self.owed.retain(|owed| owed.block >= first);
+            self.parity_queue.retain(|run| run.block >= first);
         }
     }
 
@@ -154,25 +164,26 @@ impl Blocks {
     pub(super) fn sizes(&self) -> [usize; 3] {
         assert!(self.pending.len() <= self.map.len());
         let misses = self.map.values().map(|block| block.misses.len()).max();
-        [self.map.len(), misses.unwrap_or(0), self.owed.len()]
+        [self.map.len(), misses.unwrap_or(0), self.parity_queue.len()]
     }
 }
 
 impl Block {
-    /// How many parities are to go to everyone, where a packet to everyone costs as much as `copies` to one; who needs more
-    /// gets more alone. 0: cells are as cheap.
+    /// How many parities to send to everyone, where a packet to everyone costs as much as `copies` packets to one receiver.
+    /// Receivers that need more get the rest by unicast. 0 if retransmitting the cells costs no more.
     fn common(&self, copies: u32) -> u8 {
         let mut needs: Vec<u8> = self.misses.iter().map(|miss| miss.needs(self.all)).collect();
         needs.sort_unstable_by(|a, b| b.cmp(a));
-        // One more is worth it while more receivers need it than it costs.
+        // Another parity for everyone pays as long as more receivers need it than it costs in packets to one.
         let copies = copies as usize;
         let common = needs.get(copies).copied().unwrap_or(0);
         let most = needs.first().copied().unwrap_or(0);
         if common == 0 || self.next.saturating_add(most) > MAX_PARITIES {
             return 0;
         }
-        let alone: usize = needs.iter().map(|need| usize::from(need.saturating_sub(common))).sum();
-        let parity = usize::from(common) * copies + alone;
+        let unicast: usize =
+            needs.iter().map(|need| usize::from(need.saturating_sub(common))).sum();
+        let parity = usize::from(common) * copies + unicast;
         let mut missed = [0_usize; MAX_CELLS as usize];
         for miss in self.misses.iter().filter(|miss| miss.needs(self.all) > 0) {
             for (cell, missed) in missed.iter_mut().enumerate() {
@@ -185,68 +196,72 @@ impl Block {
 }
 
 impl Sender {
-    /// A receiver of what goes to everyone misses a cell. True if it was sent to it again, and that was lost too.
-    pub(super) fn miss(
+    /// An attached receiver lacks a cell. True if a repair of the cell had been sent to it and was lost.
+    pub(super) fn report_missing(
         &mut self,
         now: Time,
         due: Time,
         cell: u64,
         number: u32,
-        most: usize,
+        max_cells: usize,
     ) -> bool {
-        // Parity pays only if one packet is cheaper than one for each.
+        // Parity pays only if a packet to everyone is cheaper than one to each receiver.
         if self.blocks.cells > 0
-            && self.lows.attached > self.copies
-            && let Some(again) = self.blocks.missing(now, due, cell, number)
+            && self.peers.watermarks.attached > self.copies
+            && let Some(lost_again) = self.blocks.report_missing(now, due, cell, number)
         {
-            return again;
+            return lost_again;
         }
-        self.group.cells.missing(now, due, cell, number, most)
+        self.group.retransmit.report_missing(now, due, cell, number, max_cells)
     }
 
-    /// The next parity, if any is to be sent. Decides on what is missed first.
+    /// Makes the decisions that are due, and returns the next parity to send.
     pub(super) fn poll_parity(&mut self, now: Time) -> Option<Outgoing> {
         if self.blocks.map.is_empty() {
             return None;
         }
-        let hold = self.group.hold_off(Self::reports(&self.config, self.via_agent));
+        let rto = self.group_rto();
         let mut at = 0;
         while let Some(&number) = self.blocks.pending.get(at) {
-            match self.decision_at(now, number, hold) {
+            match self.decision_at(now, number, rto) {
                 Some(wait) => {
-                    self.wait = self.wait.min(wait);
+                    self.timers.next_poll = self.timers.next_poll.min(wait);
                     at += 1;
                 }
                 None => {
                     self.blocks.pending.swap_remove(at);
-                    self.decide(now, number, hold);
+                    self.decide(now, number, rto);
                 }
             }
         }
-        self.next_parity(now, hold)
+        self.next_parity(now, rto)
     }
 
-    /// Where a block begins and ends, and how many cells it has, as far as is known.
+    /// Begin and end of a block, and its number of cells. The end of the stream is respected once it is known.
     fn extent(&self, number: u64) -> (u64, u64, u64) {
         let payload = u64::from(self.config.payload);
         let start = number * self.blocks.cells * payload;
         let full = start + self.blocks.cells * payload;
-        let end = self.length.map_or(full, |length| length.min(full));
+        let end = self.source.length.map_or(full, |length| length.min(full));
         (start, end, end.saturating_sub(start).div_ceil(payload))
     }
 
-    /// When it is to be decided how a block goes again; `None`: now.
-    fn decision_at(&mut self, now: Time, number: u64, hold: Span) -> Option<Time> {
+    /// When the repair of a block can be decided; `None` if now.
+    fn decision_at(&mut self, now: Time, number: u64, rto: Span) -> Option<Time> {
         let (_, end, _) = self.extent(number);
-        let (whole, progress) = (self.group.head >= end, self.lows.progress);
-        let most = self.lows.limit.min(self.lows.have.saturating_add(self.config.window));
-        let goes_on = !self.held && end <= self.offered.min(most);
+        let (whole, progress) = (self.group.head >= end, self.peers.watermarks.min_progress);
+        let sendable = self
+            .peers
+            .watermarks
+            .min_limit
+            .min(self.peers.watermarks.min_have.saturating_add(self.config.window));
+        let goes_on = !self.paused && end <= self.source.offered.min(sendable);
         let block = self.blocks.map.get_mut(&number)?;
         let since = block.since?;
         let last = if whole {
-            // Until all have told what they miss of it, or should have.
+            // Until all receivers have reported what they lack of it, or should have.
             let whole_at = *block.whole_at.get_or_insert(now);
-            if progress >= end { block.due } else { block.due.max(whole_at.saturating_add(hold)) }
+            if progress >= end { block.due } else { block.due.max(whole_at.saturating_add(rto)) }
         } else if goes_on {
             block.due.max(since.saturating_add(GATHER))
         } else {
@@ -255,50 +270,61 @@ impl Sender {
         (now < last).then_some(last)
     }
 
-    fn decide(&mut self, now: Time, number: u64, hold: Span) {
+    fn decide(&mut self, now: Time, number: u64, rto: Span) {
         let payload = u64::from(self.config.payload);
         let (start, end, _) = self.extent(number);
         let first = number * self.blocks.cells;
-        let most = (self.config.window / payload + 2) as usize;
+        let max_cells = self.config.window_packets();
         let Self { blocks, peers, group, .. } = self;
         let Some(block) = blocks.map.get_mut(&number) else { return };
-        (block.since, block.until) = (None, Some(now.saturating_add(hold)));
-        let mut usable = group.head >= end && start >= self.released;
+        (block.since, block.until) = (None, Some(now.saturating_add(rto)));
+        let mut usable = group.head >= end && start >= self.source.released;
         for miss in &mut block.misses {
             let peer = peers.get(miss.peer).filter(|peer| peer.state == State::Attached);
             let here = peer.map_or(64, |peer| (peer.have / payload).saturating_sub(first).min(64));
             miss.open &= u64::MAX.checked_shl(here as u32).unwrap_or(0);
-            // Who has begun in its middle can't compute anything of it.
-            usable &= miss.open == 0 || peer.is_none_or(|peer| peer.begins <= start);
+            // A receiver that joined in the middle of the block cannot use its parity.
+            usable &= miss.open == 0 || peer.is_none_or(|peer| peer.start <= start);
         }
         let common = if usable { block.common(self.copies) } else { 0 };
         let (all, next) = (block.all, block.next);
         block.by_parity = common > 0;
         if common > 0 {
-            block.owed += u32::from(common);
-            blocks.owed.push_back(Owed { block: number, next, left: common, to: None });
+            block.queued += u32::from(common);
+            blocks.parity_queue.push_back(ParityRun {
+                block: number,
+                next,
+                left: common,
+                to: None,
+            });
         }
         let mut used = common;
         for miss in &mut block.misses {
-            let alone = miss.needs(all).saturating_sub(common);
+            let unicast = miss.needs(all).saturating_sub(common);
             let mut open = miss.open;
             (miss.answered, miss.open) = (miss.answered | open, 0);
-            miss.given = miss.given.saturating_add(alone);
+            miss.given = miss.given.saturating_add(unicast);
             if common > 0 {
-                used = used.max(common + alone);
-                if alone > 0 {
+                used = used.max(common + unicast);
+                if unicast > 0 {
                     let to = Some(miss.peer);
-                    block.owed += u32::from(alone);
+                    block.queued += u32::from(unicast);
                     let next = next + common;
-                    blocks.owed.push_back(Owed { block: number, next, left: alone, to });
+                    blocks.parity_queue.push_back(ParityRun {
+                        block: number,
+                        next,
+                        left: unicast,
+                        to,
+                    });
                 }
                 continue;
             }
-            for _ in 0..alone {
+            for _ in 0..unicast {
                 let cell = first + u64::from(open.trailing_zeros());
                 open &= open - 1;
-                let again = group.cells.missing(now, now, cell, miss.peer, most);
-                group.lost_again(again.into());
+                let lost_again =
+                    group.retransmit.report_missing(now, now, cell, miss.peer, max_cells);
+                group.on_retransmit_lost(lost_again.into());
             }
         }
         if common > 0 {
@@ -307,31 +333,31 @@ impl Sender {
         }
     }
 
-    fn next_parity(&mut self, now: Time, hold: Span) -> Option<Outgoing> {
+    fn next_parity(&mut self, now: Time, rto: Span) -> Option<Outgoing> {
         loop {
-            let owed = self.blocks.owed.front_mut()?;
-            if self.group.repeated_bytes(now, hold) >= self.group.control.window() {
-                let until = self.group.repeats_until(hold).unwrap_or(Time::MAX);
-                self.wait = self.wait.min(until.max(Time(now.0 + 1)));
+            let run = self.blocks.parity_queue.front_mut()?;
+            if self.group.retransmits_in_flight(now, rto) >= self.group.congestion.window() {
+                let until = self.group.retransmit_expiry(rto).unwrap_or(Time::MAX);
+                self.timers.next_poll = self.timers.next_poll.min(until.max(Time(now.0 + 1)));
                 return None;
             }
-            let Owed { block: number, next: index, to, .. } = *owed;
-            (owed.next, owed.left) = (owed.next + 1, owed.left - 1);
-            if owed.left == 0 {
-                self.blocks.owed.pop_front();
+            let ParityRun { block: number, next: index, to, .. } = *run;
+            (run.next, run.left) = (run.next + 1, run.left - 1);
+            if run.left == 0 {
+                self.blocks.parity_queue.pop_front();
             }
             let (start, end, cells) = self.extent(number);
             let Some(block) = self.blocks.map.get_mut(&number) else { continue };
-            block.owed -= 1;
+            block.queued -= 1;
             let lacks = |peer: &&mut Peer| peer.state == State::Attached && peer.have < end;
-            let alone = match to {
+            let receiver = match to {
                 None => None,
                 Some(to) => match self.peers.list.get_mut(to as usize).filter(lacks) {
                     None => continue,
                     Some(peer) => Some(peer),
                 },
             };
-            block.until = Some(now.saturating_add(hold));
+            block.until = Some(now.saturating_add(rto));
             let payload = self.config.payload;
             let parity = Parity {
                 index,
@@ -346,21 +372,21 @@ impl Sender {
                 end: false,
                 parity: Some(parity),
             };
-            // It says nothing of when any byte was sent.
-            self.group.repeats(now, hold, 0, payload);
+            // A parity gives no RTT sample, so the edge of Karn's algorithm does not move.
+            self.group.on_retransmit(now, rto, 0, payload);
             self.counters.parity += u64::from(payload);
-            let outgoing = match alone {
+            let outgoing = match receiver {
                 Some(peer) => {
                     peer.repairs += u64::from(payload);
-                    peer.sent = now;
+                    peer.last_sent = now;
                     Outgoing::One(peer.host, piece)
                 }
                 None => {
-                    self.group.sent = now;
+                    self.group.last_sent = now;
                     Outgoing::Everyone(piece)
                 }
             };
-            self.pay(now, payload);
+            self.charge(now, payload);
             return Some(outgoing);
         }
     }

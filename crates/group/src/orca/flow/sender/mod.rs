@@ -1,15 +1,15 @@
 //! The sending end: one stream to a changing set of receivers.
 //!
-//! - `peers`: what is known of each receiver; `course`: what is on the way to everyone, or to one who is alone;
-//!   `cells`: what is to be sent again; `blocks`: whether parity is cheaper.
-//! - `control`: what receivers say; `poll`: what leaves next; `tick`: what time brings, and who is too slow.
+//! - `peers`: what is known of each receiver; `channel`: what is in flight to the group, or to one detached receiver;
+//!   `retransmit`: what is to be retransmitted; `blocks`: whether parity is cheaper.
+//! - `control`: packets from receivers; `poll`: what is sent next; `tick`: timers, and which receivers are too slow.
 
 mod blocks;
-mod cells;
+mod channel;
 mod control;
-mod course;
 mod peers;
 mod poll;
+mod retransmit;
 mod tick;
 
 use std::collections::VecDeque;
@@ -19,86 +19,64 @@ use rackweave_wire::orca::{Place, Reason, Session};
 
 use super::{FlowConfig, ReceiverStatus, ReceiverView, SenderEvent, SenderSummary};
 use blocks::Blocks;
-use course::Course;
-use peers::{Peer, Peers, State, tell};
-use poll::Pace;
+use channel::Channel;
+use peers::{Peer, Peers, State, pending};
+use poll::{CatchUp, Pacer};
+use tick::Timers;
 
-/// How far the sender has come as a whole.
+/// The phase of the whole session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for those invited.
+    /// Waits for the receivers that were invited.
     Gathering,
-    /// Sends.
+    /// Sends data.
     Open,
-    /// Finished or failed: only answers.
+    /// Finished or failed: only late questions are answered.
     Over,
 }
 
-/// The least of what the receivers have, and how many there are.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lows {
-    /// Of the attached; `u64::MAX` if there are none.
-    have: u64,
-    progress: u64,
-    limit: u64,
-    /// Of all that need bytes.
-    needed: u64,
-    invited: u32,
-    attached: u32,
-    alone: u32,
-    done: u32,
+/// The bytes that the application has offered.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    offered: u64,
+    offered_at: Time,
+    /// The length of the stream, once the application has finished it.
+    length: Option<u64>,
+    /// No receiver needs the bytes below.
+    released: u64,
 }
 
 /// The sender of one session. See the [module](super) for the contract.
 #[derive(Clone, Debug)]
 pub struct Sender {
     session: Session,
+    /// The identity of the content.
     stream: u128,
     via_agent: bool,
     config: FlowConfig,
     stage: Stage,
-    /// What goes to everyone waits, for labels.
-    held: bool,
-    /// What a packet to everyone costs on the sender's link, in packets to one.
+    /// Nothing is sent to the group, because its labels are not known yet.
+    paused: bool,
+    /// What a packet to everyone costs on the sender's link, counted in packets to one receiver.
     copies: u32,
-
     peers: Peers,
-    lows: Lows,
-    /// `lows` is to be counted anew.
-    stale: bool,
-    group: Course,
+    group: Channel,
     blocks: Blocks,
-    offered: u64,
-    offered_at: Time,
-    length: Option<u64>,
-    released: u64,
+    source: Source,
+    catch_up: CatchUp,
+    pacer: Pacer,
+    timers: Timers,
+    /// The reason why a receiver was lost last, for [`SenderEvent::Failed`].
     last_loss: Reason,
-
-    /// Numbers of receivers that are to be told something, each once.
-    telling: VecDeque<u32>,
-    /// Those that are alone, in turn.
-    turn: VecDeque<u32>,
-    /// Bytes that those alone may be sent while everyone else has something to get.
-    credit: u64,
-    pace: Pace,
-    opened: Time,
-    next_tick: Time,
-    /// When `poll`, which found nothing, may find something; nothing is known: never.
-    wait: Time,
-    /// When to see whether everyone's data has stalled.
-    probe_at: Time,
-    /// Receivers that are alone are being sent what they may get; so many packets to the same.
-    spending: bool,
-    run: u16,
+    /// Memory for medians over receivers, kept to avoid allocation.
     scratch: Vec<u64>,
-    /// Doublings of the time between ticks.
-    quiet: u8,
     events: VecDeque<SenderEvent>,
     counters: SenderSummary,
 }
 
 impl Sender {
-    /// A session without receivers. `stream` names the content; `via_agent`: reports are to come by the racks' agents.
+    /// A session without receivers. `stream` identifies the content; with `via_agent` reports are to come by way of the racks'
+    /// agents.
     #[must_use]
     pub fn new(
         now: Time,
@@ -113,37 +91,24 @@ impl Sender {
             stream,
             via_agent,
             stage: Stage::Gathering,
-            held: false,
+            paused: false,
             copies: 1,
             peers: Peers::default(),
-            lows: Lows { have: u64::MAX, progress: u64::MAX, limit: u64::MAX, ..Lows::default() },
-            stale: true,
-            group: Course::new(now, 0, &config),
+            group: Channel::new(now, 0, &config),
             blocks: Blocks::new(config.fec_block),
-            offered: 0,
-            offered_at: now,
-            length: None,
-            released: 0,
+            source: Source { offered: 0, offered_at: now, length: None, released: 0 },
+            catch_up: CatchUp::default(),
+            pacer: Pacer::new(now),
+            timers: Timers::new(now),
             last_loss: Reason::Left,
-            telling: VecDeque::new(),
-            turn: VecDeque::new(),
-            credit: 0,
-            pace: Pace::new(now),
-            opened: now,
-            next_tick: Time::MAX,
-            wait: Time::MAX,
-            probe_at: Time::MAX,
-            spending: false,
-            run: 0,
             scratch: Vec::new(),
-            quiet: 0,
             events: VecDeque::new(),
             counters: SenderSummary::default(),
             config,
         }
     }
 
-    /// The session.
+    /// The session that is sent.
     #[must_use]
     pub const fn session(&self) -> Session {
         self.session
@@ -155,15 +120,15 @@ impl Sender {
         self.stage == Stage::Over
     }
 
-    /// Invites a host, again and again until it joins, refuses, or patience ends. Nothing happens if it takes part
-    /// already; if there are too many receivers it is lost at once ([`Reason::Busy`]).
+    /// Invites a host. The invitation is repeated until it joins, refuses, or [`FlowConfig::patience`] is over. No effect on a
+    /// host that is invited or has joined; with too many receivers the host is lost at once ([`Reason::Busy`]).
     pub fn invite(&mut self, now: Time, host: HostId, place: Place) {
         if self.stage == Stage::Over {
             return;
         }
         let number = match self.peers.find(host) {
             Some(number) => match self.peers.list[number as usize].state {
-                State::Gone(_) | State::Done => number,
+                State::Lost(_) | State::Completed => number,
                 _ => return,
             },
             None if self.peers.list.len() >= self.config.max_receivers as usize => {
@@ -172,28 +137,28 @@ impl Sender {
             }
             None => self.peers.add(Peer::new(now, host, place)),
         };
-        self.peers.moved(number, place);
+        self.peers.set_place(number, place);
         let peer = &mut self.peers.list[number as usize];
         peer.state = State::Invited;
-        (peer.since, peer.heard, peer.tellings) = (now, now, 0);
-        self.tell(number, tell::INVITE);
-        self.stale = true;
-        self.settle(now);
-        self.wake(now);
+        (peer.state_since, peer.last_heard, peer.attempts) = (now, now, 0);
+        self.peers.queue_control(number, pending::INVITE);
+        self.peers.dirty = true;
+        self.update(now);
+        self.tick_soon(now);
     }
 
-    /// Takes a host in that joins by itself, from offset `at` on, with room below `limit`: as if its `Join` had come.
+    /// Admits a host that was not invited, from offset `at` on and with a receive window up to `limit`, as its `Join` would.
     pub fn admit(&mut self, now: Time, host: HostId, place: Place, at: u64, limit: u64) {
-        self.joins(now, host, place, at, limit, true);
-        self.settle(now);
+        self.handle_join(now, host, place, at, limit, true);
+        self.update(now);
     }
 
-    /// Puts a host out of the session.
+    /// Removes a host from the session.
     pub fn remove(&mut self, now: Time, host: HostId, reason: Reason) {
         if let Some(number) = self.peers.find(host) {
-            self.lose(now, number, reason);
-            self.tell(number, tell::BYE);
-            self.settle(now);
+            self.lose_receiver(now, number, reason);
+            self.peers.queue_control(number, pending::BYE);
+            self.update(now);
         }
     }
 
@@ -203,76 +168,77 @@ impl Sender {
             return;
         }
         for number in 0..self.peers.list.len() as u32 {
-            self.lose(now, number, reason);
-            if matches!(self.peers.list[number as usize].state, State::Gone(_)) {
-                self.tell(number, tell::BYE);
+            self.lose_receiver(now, number, reason);
+            if matches!(self.peers.list[number as usize].state, State::Lost(_)) {
+                self.peers.queue_control(number, pending::BYE);
             }
         }
         self.stage = Stage::Over;
-        self.next_tick = Time::MAX;
+        self.timers.next_tick = Time::MAX;
         self.events.push_back(SenderEvent::Failed { reason });
     }
 
-    /// The application has written all bytes below `upto` (2^48 at most).
+    /// The application has written all bytes below `upto`, which is at most 2^48.
     pub fn offer(&mut self, now: Time, upto: u64) {
         let upto = upto.min((1 << 48) - 1);
-        if self.length.is_none() && upto > self.offered {
-            self.offered = upto;
-            self.offered_at = now;
-            self.settle(now);
-            self.wake(now);
+        if self.source.length.is_none() && upto > self.source.offered {
+            self.source.offered = upto;
+            self.source.offered_at = now;
+            self.update(now);
+            self.tick_soon(now);
         }
     }
 
-    /// The stream ends with what has been offered.
+    /// The stream ends with the bytes that have been offered.
     pub fn finish(&mut self, now: Time) {
-        if self.length.is_some() {
+        if self.source.length.is_some() {
             return;
         }
-        self.length = Some(self.offered);
-        // The last packet did not say that it was the last.
-        let untold = self.group.head >= self.offered;
+        self.source.length = Some(self.source.offered);
+        // Where all data is sent already, no packet has carried the end mark.
+        let all_sent_to_group = self.group.head >= self.source.offered;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &self.peers.list[number as usize];
-            let all_sent = match &peer.alone {
-                Some(course) => course.head >= self.offered,
-                None => untold,
+            let all_sent = match &peer.channel {
+                Some(channel) => channel.head >= self.source.offered,
+                None => all_sent_to_group,
             };
             if peer.is_active() && all_sent {
-                self.tell(number, tell::END);
+                self.peers.queue_control(number, pending::END);
             }
         }
-        self.settle(now);
-        self.wake(now);
+        self.update(now);
+        self.tick_soon(now);
     }
 
-    /// While held nothing goes to everyone: until the labels reach all who are attached.
-    pub fn hold(&mut self, now: Time, held: bool) {
-        if self.held != held {
-            self.held = held;
-            self.group.moved = now;
-            self.wake(now);
+    /// Pauses what is sent to the group, until labels reach the attached receivers, or resumes it.
+    pub fn pause(&mut self, now: Time, paused: bool) {
+        if self.paused != paused {
+            self.paused = paused;
+            self.group.last_progress = now;
+            self.tick_soon(now);
         }
     }
 
-    /// What a packet to everyone costs on the sender's link, counted in packets to one: 1 for labels and multicast, the
-    /// number of racks for relays, of receivers for unicast. It decides to whom repairs go.
+    /// Sets what a packet to everyone costs on the sender's link, counted in packets to one receiver: 1 for labels and
+    /// multicast, the number of racks for relays, the number of receivers for unicast. Whether a retransmission goes to the
+    /// group or to single receivers depends on it.
     pub fn set_copies(&mut self, copies: u32) {
         self.copies = copies.max(1);
     }
 
-    /// All bytes below are needed by nobody.
+    /// No receiver needs the bytes below this offset any more.
     #[must_use]
     pub const fn released(&self) -> u64 {
-        self.released
+        self.source.released
     }
 
-    /// The next thing for the application to know.
+    /// The next event for the application.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }
 
-    /// All receivers that ever were, in the order in which they came.
+    /// All receivers that were ever in the session, in the order in which they were invited or joined.
     pub fn receivers(&self) -> impl Iterator<Item = ReceiverView> + '_ {
         self.peers.list.iter().map(|peer| ReceiverView {
             host: peer.host,
@@ -281,127 +247,120 @@ impl Sender {
             status: match peer.state {
                 State::Invited => ReceiverStatus::Invited,
                 State::Attached => ReceiverStatus::Attached,
-                State::Alone => ReceiverStatus::Detached,
-                State::Done => ReceiverStatus::Completed,
-                State::Gone(reason) => ReceiverStatus::Lost(reason),
+                State::Detached => ReceiverStatus::Detached,
+                State::Completed => ReceiverStatus::Completed,
+                State::Lost(reason) => ReceiverStatus::Lost(reason),
             },
             rate: Rate(peer.rate.saturating_mul(8)),
             repairs: peer.repairs,
-            slow_reason: peer.slow,
+            slow_reason: peer.slow_reason,
         })
     }
 
-    /// Counters.
+    /// The session's counters.
     #[must_use]
     pub fn summary(&self) -> SenderSummary {
         SenderSummary {
-            rate: Rate(self.group.control.rate().saturating_mul(8)),
-            srtt: self.group.control.srtt(),
-            congestion_window: self.group.control.window(),
-            attached: self.lows.attached,
-            detached: self.lows.alone,
+            rate: Rate(self.group.congestion.rate().saturating_mul(8)),
+            srtt: self.group.congestion.srtt(),
+            congestion_window: self.group.congestion.window(),
+            attached: self.peers.watermarks.attached,
+            detached: self.peers.watermarks.detached,
             ..self.counters
         }
     }
 
-    /// A receiver is to be told something.
-    fn tell(&mut self, number: u32, what: u8) {
-        let peer = &mut self.peers.list[number as usize];
-        if peer.tell == 0 {
-            self.telling.push_back(number);
-        }
-        peer.tell |= what;
-    }
-
-    /// A receiver that has not completed is out.
-    fn lose(&mut self, now: Time, number: u32, reason: Reason) {
+    /// A receiver that has not completed leaves the session.
+    fn lose_receiver(&mut self, now: Time, number: u32, reason: Reason) {
         let peer = &mut self.peers.list[number as usize];
         if !peer.is_active() && peer.state != State::Invited {
             return;
         }
-        peer.state = State::Gone(reason);
-        peer.since = now;
-        peer.tell = 0;
-        peer.alone = None;
+        peer.state = State::Lost(reason);
+        peer.state_since = now;
+        peer.pending_control = 0;
+        peer.channel = None;
         let host = peer.host;
-        self.telling.retain(|told| *told != number);
-        self.turn.retain(|alone| *alone != number);
-        self.stale = true;
+        self.peers.control_queue.retain(|queued| *queued != number);
+        self.catch_up.round_robin.retain(|detached| *detached != number);
+        self.peers.dirty = true;
         self.last_loss = reason;
         self.events.push_back(SenderEvent::Lost { host, reason });
     }
 
-    /// A receiver gets what everyone gets.
+    /// A receiver is served by the group channel from now on.
     fn attach(&mut self, now: Time, number: u32) {
         let payload = u64::from(self.config.payload);
-        let most = (self.config.window / payload + 2) as usize;
+        let max_cells = self.config.window_packets();
         let peer = &mut self.peers.list[number as usize];
-        self.group.cells.remember_from(peer.have / payload, most);
+        self.group.retransmit.extend_down_to(peer.have / payload, max_cells);
         peer.state = State::Attached;
-        peer.alone = None;
-        (peer.since, peer.holds) = (now, None);
-        (peer.at_best, peer.loss_edge) = (peer.progress, peer.loss_edge.max(self.group.head));
-        self.turn.retain(|alone| *alone != number);
+        peer.channel = None;
+        (peer.state_since, peer.blocking) = (now, None);
+        (peer.best_progress, peer.loss_edge) = (peer.progress, peer.loss_edge.max(self.group.head));
+        self.catch_up.round_robin.retain(|detached| *detached != number);
         self.events.push_back(SenderEvent::Attached { host: peer.host });
-        self.stale = true;
-        self.tell(number, tell::MODE);
+        self.peers.dirty = true;
+        self.peers.queue_control(number, pending::MODE);
     }
 
-    /// A receiver gets its bytes alone: all that everyone was sent counts as sent to it, if `caught_up`, otherwise what it
-    /// has.
+    /// A receiver is served by a unicast channel of its own from now on. With `caught_up` this channel begins where the group's
+    /// stands, otherwise with the first byte that the receiver lacks.
     fn detach(&mut self, now: Time, number: u32, caught_up: bool) {
         let peer = &mut self.peers.list[number as usize];
         let from = if caught_up { self.group.head.max(peer.have) } else { peer.have };
-        peer.state = State::Alone;
-        (peer.since, peer.holds) = (now, None);
-        let mut course = Course::new(now, from, &self.config);
-        course.cells.forget_below(peer.have / u64::from(self.config.payload));
-        peer.alone = Some(Box::new(course));
-        self.turn.push_back(number);
-        self.stale = true;
-        self.tell(number, tell::MODE);
+        peer.state = State::Detached;
+        (peer.state_since, peer.blocking) = (now, None);
+        let mut channel = Channel::new(now, from, &self.config);
+        channel.retransmit.forget_below(peer.have / u64::from(self.config.payload));
+        peer.channel = Some(Box::new(channel));
+        self.catch_up.round_robin.push_back(number);
+        self.peers.dirty = true;
+        self.peers.queue_control(number, pending::MODE);
     }
 
-    /// After any change: counts anew, releases, and finishes.
-    fn settle(&mut self, now: Time) {
+    /// To be called after any change: updates the watermarks, releases bytes, opens or ends the session.
+    fn update(&mut self, now: Time) {
         if self.stage == Stage::Over {
             return;
         }
-        if self.stale {
-            self.count();
+        if self.peers.dirty {
+            self.peers.update_watermarks(self.source.released);
         }
-        let lows = self.lows;
-        let nobody = lows.invited + lows.attached + lows.alone == 0;
+        let watermarks = self.peers.watermarks;
+        let nobody = watermarks.invited + watermarks.attached + watermarks.detached == 0;
         let someone_was = !self.peers.list.is_empty();
-        let needed = match lows.needed {
-            u64::MAX if someone_was && self.config.open => self.offered,
-            u64::MAX => self.released,
-            // Of a block that is missed in part, all is needed for its parity.
-            needed if needed < self.offered => {
+        let needed = match watermarks.min_needed {
+            u64::MAX if someone_was && self.config.open => self.source.offered,
+            u64::MAX => self.source.released,
+            // The parity of a block is computed from all of its bytes.
+            needed if needed < self.source.offered => {
                 self.blocks.start_of(needed, u64::from(self.config.payload))
             }
-            _ => self.offered,
+            _ => self.source.offered,
         };
-        self.released = self.released.max(needed);
-        self.group.head = self.group.head.max(self.released);
-        if lows.attached > 0 && lows.have < u64::MAX {
-            // Those who resume may have more than was ever sent.
-            self.group.head = self.group.head.max(lows.have.min(self.offered));
-            self.group.arrived(lows.progress);
-            self.group.cells.forget_below(lows.have / u64::from(self.config.payload));
-            self.blocks.forget_below(lows.have / u64::from(self.config.payload));
+        self.source.released = self.source.released.max(needed);
+        self.group.head = self.group.head.max(self.source.released);
+        if watermarks.attached > 0 && watermarks.min_have < u64::MAX {
+            // A receiver that resumes may have more than was ever sent.
+            self.group.head = self.group.head.max(watermarks.min_have.min(self.source.offered));
+            self.group.on_acked(watermarks.min_progress);
+            self.group
+                .retransmit
+                .forget_below(watermarks.min_have / u64::from(self.config.payload));
+            self.blocks.forget_below(watermarks.min_have / u64::from(self.config.payload));
         }
-        if self.stage == Stage::Gathering && lows.attached + lows.alone > 0 {
-            let late = now >= self.opened.saturating_add(self.config.gather);
-            if lows.invited == 0 || late {
+        if self.stage == Stage::Gathering && watermarks.attached + watermarks.detached > 0 {
+            let late = now >= self.timers.opened.saturating_add(self.config.gather);
+            if watermarks.invited == 0 || late {
                 self.stage = Stage::Open;
-                self.group.moved = now;
+                self.group.last_progress = now;
             }
         }
-        if nobody && someone_was && (self.length.is_some() || !self.config.open) {
+        if nobody && someone_was && (self.source.length.is_some() || !self.config.open) {
             self.stage = Stage::Over;
-            self.next_tick = Time::MAX;
-            self.events.push_back(if lows.done > 0 {
+            self.timers.next_tick = Time::MAX;
+            self.events.push_back(if watermarks.completed > 0 {
                 SenderEvent::Finished
             } else {
                 SenderEvent::Failed { reason: self.last_loss }
@@ -409,69 +368,38 @@ impl Sender {
         }
     }
 
-    fn count(&mut self) {
-        self.stale = false;
-        let mut lows = Lows {
-            have: u64::MAX,
-            progress: u64::MAX,
-            limit: u64::MAX,
-            needed: u64::MAX,
-            ..Lows::default()
-        };
-        for peer in &self.peers.list {
-            match peer.state {
-                State::Invited => {
-                    lows.invited += 1;
-                    lows.needed = lows.needed.min(self.released);
-                }
-                State::Attached => {
-                    lows.attached += 1;
-                    lows.have = lows.have.min(peer.have);
-                    lows.progress = lows.progress.min(peer.progress);
-                    lows.limit = lows.limit.min(peer.limit);
-                    lows.needed = lows.needed.min(peer.have);
-                }
-                State::Alone => {
-                    lows.alone += 1;
-                    lows.needed = lows.needed.min(peer.have);
-                }
-                State::Done => lows.done += 1,
-                State::Gone(_) => {}
-            }
-        }
-        self.lows = lows;
-    }
-
-    /// Something happened: ticks come often again.
-    fn wake(&mut self, now: Time) {
+    /// Something happened: ticks are frequent again.
+    fn tick_soon(&mut self, now: Time) {
         if self.stage != Stage::Over {
-            self.quiet = 0;
-            self.next_tick = self.next_tick.min(now.saturating_add(tick::TICK));
+            self.timers.tick_backoff = 0;
+            self.timers.next_tick = self.timers.next_tick.min(now.saturating_add(tick::TICK));
         }
     }
 
-    /// How long reports of what was sent wait on their way.
-    fn reports(config: &FlowConfig, via_agent: bool) -> Span {
-        config.status_interval * if via_agent { 3 } else { 2 }
+    /// The retransmission timeout of the group channel.
+    fn group_rto(&self) -> Span {
+        self.group.rto(self.config.report_delay(self.via_agent))
     }
 
-    /// Everything that could grow is within what the settings allow.
+    /// All state that can grow is within the bounds that the configuration sets.
     #[cfg(test)]
     pub(super) fn check_bounds(&self) {
         let peers = self.peers.list.len();
         assert!(peers <= self.config.max_receivers as usize);
-        assert!(self.telling.len() <= peers && self.turn.len() <= peers);
+        assert!(
+            self.peers.control_queue.len() <= peers && self.catch_up.round_robin.len() <= peers
+        );
         assert!(self.events.is_empty(), "events are taken after each call");
-        let cells = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let cells = self.config.window_packets();
         let [blocks, misses, owed] = self.blocks.sizes();
         let fits = cells / usize::from(self.config.fec_block.max(1)) + 2;
         assert!(blocks <= fits && misses <= peers, "{blocks} of {fits}, {misses} of {peers}");
         assert!(owed <= blocks * (1 + self.copies as usize) * 4, "{owed} of {blocks}");
-        let alone = self.peers.list.iter().filter_map(|peer| peer.alone.as_deref());
-        for course in alone.chain([&self.group]) {
-            let [ring, queue, departures, repeats] = course.sizes();
+        let unicast = self.peers.list.iter().filter_map(|peer| peer.channel.as_deref());
+        for channel in unicast.chain([&self.group]) {
+            let [ring, queue, sent, retransmits] = channel.sizes();
             assert!(ring <= cells && queue <= cells, "{ring} {queue} of {cells}");
-            assert!(departures <= 4096 && repeats <= cells + 1, "{departures} {repeats}");
+            assert!(sent <= 4096 && retransmits <= cells + 1, "{sent} {retransmits}");
         }
     }
 }

@@ -1,279 +1,328 @@
-//! What time brings: repetitions, probes, silence; and who is too slow.
+//! Timers: repetition of control packets, probes, silent receivers; and the detection of receivers that are too slow.
+//!
+//! All of it is ours, since the Orca paper has no recovery.
 
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::Reason;
 
 use super::super::{SlowPolicy, SlowReason};
-use super::peers::{Holds, Peer, State, tell};
+use super::peers::{Blocking, Peer, State, pending};
 use super::{Sender, Stage};
 
-/// How often a sender looks at its receivers while something moves.
+/// The interval at which a sender checks its receivers while there is traffic.
 pub(super) const TICK: Span = Span::from_ms(5);
-/// After so long without anything new, ticks become rarer.
-const STILL: Span = Span::from_ms(200);
-/// First repetition of what is told until it is answered, doubling up to the most.
-const REPEAT: Span = Span::from_ms(10);
-const REPEAT_MOST: Span = Span::from_ms(500);
-/// A stall is probed often for so long, and no more often than this: it may be an agent that fails.
-const PROBE_OFTEN: Span = Span::from_ms(50);
-const PROBE_CLOSEST: Span = Span::from_us(500);
-/// Then more and more rarely, up to this.
-const PROBE_MOST: Span = Span::from_ms(500);
-/// One that was detached is alone for at least so long, twice as long each time.
-const ALONE_LEAST: Span = Span::from_ms(200);
+/// After this time without progress the interval between ticks doubles each time.
+const IDLE_AFTER: Span = Span::from_ms(200);
+/// The first repetition of a control packet that is not answered; the interval doubles up to the maximum.
+const CONTROL_RETRY: Span = Span::from_ms(10);
+const CONTROL_RETRY_MAX: Span = Span::from_ms(500);
+/// A stall is probed at short intervals for this long, because it may be an agent that failed and is being replaced.
+const PROBE_FAST_FOR: Span = Span::from_ms(50);
+/// Bounds of the interval between probes.
+const PROBE_MIN: Span = Span::from_us(500);
+const PROBE_MAX: Span = Span::from_ms(500);
+/// A receiver stays detached for at least this long, and twice as long each further time, so that it does not alternate.
+const MIN_DETACHED: Span = Span::from_ms(200);
+
+/// When the sender has to act.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timers {
+    /// When the session was opened.
+    pub(super) opened: Time,
+    pub(super) next_tick: Time,
+    /// The earliest time at which `poll` may have a packet again; `Time::MAX` if that depends on other calls only.
+    pub(super) next_poll: Time,
+    /// When to check whether the group channel has stalled.
+    pub(super) probe_at: Time,
+    /// Doublings of the interval between ticks.
+    pub(super) tick_backoff: u8,
+}
+
+impl Timers {
+    pub(super) const fn new(now: Time) -> Self {
+        Self {
+            opened: now,
+            next_tick: Time::MAX,
+            next_poll: Time::MAX,
+            probe_at: Time::MAX,
+            tick_backoff: 0,
+        }
+    }
+}
 
 impl Sender {
-    /// The time that [`Self::poll_timeout`] named has come.
+    /// To be called at the time of [`Self::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.wait <= now {
-            self.wait = Time::MAX;
+        if self.timers.next_poll <= now {
+            self.timers.next_poll = Time::MAX;
         }
         if self.stage == Stage::Over {
             return;
         }
-        if now >= self.probe_at {
+        if now >= self.timers.probe_at {
             self.probe_all(now);
         }
-        if now < self.next_tick {
+        if now < self.timers.next_tick {
             return;
         }
-        let mut still = now.since(self.group.moved) > STILL;
+        let mut idle = now.since(self.group.last_progress) > IDLE_AFTER;
         for number in 0..self.peers.list.len() as u32 {
-            still &= self.tick_one(now, number);
+            idle &= self.tick_receiver(now, number);
         }
-        if self.stale {
-            self.count();
+        if self.peers.dirty {
+            self.peers.update_watermarks(self.source.released);
         }
         self.probe_all(now);
-        self.look_for_slow(now);
-        self.settle(now);
+        self.find_slow(now);
+        self.update(now);
         if self.stage == Stage::Over {
             return;
         }
-        self.quiet = if still { self.quiet.saturating_add(1) } else { 0 };
-        let wait = Span(TICK.0 << self.quiet.min(16)).min(Span(self.config.patience.0 / 8));
-        self.next_tick = now.saturating_add(wait.max(Span::from_us(100)));
-        let gathered = self.opened.saturating_add(self.config.gather);
+        self.timers.tick_backoff =
+            if idle { self.timers.tick_backoff.saturating_add(1) } else { 0 };
+        let wait =
+            Span(TICK.0 << self.timers.tick_backoff.min(16)).min(Span(self.config.patience.0 / 8));
+        self.timers.next_tick = now.saturating_add(wait.max(Span::from_us(100)));
+        let gathered = self.timers.opened.saturating_add(self.config.gather);
         if self.stage == Stage::Gathering && gathered > now {
-            self.next_tick = self.next_tick.min(gathered);
+            self.timers.next_tick = self.timers.next_tick.min(gathered);
         }
     }
 
-    /// True if nothing moves with this receiver.
-    fn tick_one(&mut self, now: Time, number: u32) -> bool {
+    /// Checks one receiver; true if nothing has happened with it for some time.
+    fn tick_receiver(&mut self, now: Time, number: u32) -> bool {
         let patience = self.config.patience;
         let peer = &self.peers.list[number as usize];
         if !peer.is_active() && peer.state != State::Invited {
             return true;
         }
-        if now.since(peer.heard) >= patience {
-            self.lose(now, number, Reason::Silent);
-            self.tell(number, tell::BYE);
+        if now.since(peer.last_heard) >= patience {
+            self.lose_receiver(now, number, Reason::Silent);
+            self.peers.queue_control(number, pending::BYE);
             return false;
         }
-        let wait =
-            Span(REPEAT.0 << peer.tellings.min(10)).min(REPEAT_MOST).min(Span(patience.0 / 4));
-        let due = now >= peer.told_at.saturating_add(wait);
-        let (state, since) = (peer.state, peer.since);
+        let wait = Span(CONTROL_RETRY.0 << peer.attempts.min(10))
+            .min(CONTROL_RETRY_MAX)
+            .min(Span(patience.0 / 4));
+        let due = now >= peer.control_sent_at.saturating_add(wait);
+        let (state, since) = (peer.state, peer.state_since);
         if state == State::Invited {
             if due {
-                self.tell(number, tell::INVITE);
+                self.peers.queue_control(number, pending::INVITE);
             }
-            return now.since(since) > STILL;
+            return now.since(since) > IDLE_AFTER;
         }
-        let course = peer.alone.as_deref().unwrap_or(&self.group);
-        let (head, sent) = (course.head, course.sent.max(peer.sent));
-        let still = now.since(course.moved) > STILL;
-        if self.length == Some(head) {
+        let channel = peer.channel.as_deref().unwrap_or(&self.group);
+        let (head, sent) = (channel.head, channel.last_sent.max(peer.last_sent));
+        let idle = now.since(channel.last_progress) > IDLE_AFTER;
+        if self.source.length == Some(head) {
             if due && now.since(sent) >= wait {
-                self.tell(number, tell::END);
+                self.peers.queue_control(number, pending::END);
             }
         } else if now.since(sent) >= Span(patience.0 / 6) {
-            self.tell(number, tell::MODE);
+            self.peers.queue_control(number, pending::MODE);
         }
-        if state == State::Alone {
-            self.tick_alone(now, number);
+        if state == State::Detached {
+            self.tick_detached(now, number);
         }
-        still
+        idle
     }
 
-    fn tick_alone(&mut self, now: Time, number: u32) {
-        let hold_after = self.peers.list[number as usize].detached;
+    /// Probes a detached receiver that has stalled, and attaches it again once it has nearly caught up.
+    fn tick_detached(&mut self, now: Time, number: u32) {
+        let detach_count = self.peers.list[number as usize].detach_count;
         let peer = &mut self.peers.list[number as usize];
-        let Some(course) = peer.alone.as_deref_mut() else { return };
-        let timeout = course.hold_off(Self::reports(&self.config, false));
-        let wait = Span(timeout.0 << course.probes.min(8)).min(Span::from_ms(500));
-        if peer.have < course.head && now.since(course.moved) >= wait {
-            let last = (course.head - 1) / u64::from(self.config.payload);
-            let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
-            let _ = course.cells.missing(now, now, last, number, most);
-            course.probes = course.probes.saturating_add(1);
-            course.moved = now;
+        let Some(channel) = peer.channel.as_deref_mut() else { return };
+        let timeout = channel.rto(self.config.report_delay(false));
+        let wait = Span(timeout.0 << channel.probe_backoff.min(8)).min(Span::from_ms(500));
+        if peer.have < channel.head && now.since(channel.last_progress) >= wait {
+            let last = (channel.head - 1) / u64::from(self.config.payload);
+            let max_cells = self.config.window_packets();
+            let _ = channel.retransmit.report_missing(now, now, last, number, max_cells);
+            channel.probe_backoff = channel.probe_backoff.saturating_add(1);
+            channel.last_progress = now;
         }
-        // Near enough to the others, with room for what they were sent, and unless all is sent already.
-        let lead = self.group.head.saturating_sub(course.head);
+        // It joins the group again if it is close to it and its window has room for what the group was sent, unless all data
+        // has been sent already.
+        let lead = self.group.head.saturating_sub(channel.head);
         let behind = self.group.head.saturating_sub(peer.have);
-        let mut near = lead <= self.group.control.window() / 4 && behind <= self.config.window / 4;
-        let mut least = match hold_after {
+        let mut near =
+            lead <= self.group.congestion.window() / 4 && behind <= self.config.window / 4;
+        let mut least = match detach_count {
             0 => Span::ZERO,
-            times => Span(ALONE_LEAST.0 << times.min(8)),
+            times => Span(MIN_DETACHED.0 << times.min(8)),
         };
-        // One that was silent and is heard again was not slow: its host had something else to do. Once, the others wait until
-        // it has what it missed; alone it would never catch up with them, and all the rest would be sent twice.
-        if hold_after == 1 && peer.slow == Some(SlowReason::Silent) && peer.heard > peer.since {
+        // A receiver that was silent and now answers again was not slow: its host was busy. The first time, the group waits
+        // until it has what it missed. By unicast it would never catch up, and all the rest would be sent twice.
+        if detach_count == 1
+            && peer.slow_reason == Some(SlowReason::Silent)
+            && peer.last_heard > peer.state_since
+        {
             near = behind <= self.config.window / 8 * 7;
             least = Span::ZERO;
         }
         near &= peer.limit >= self.group.head;
-        if near && self.length != Some(self.group.head) && now.since(peer.since) >= least {
-            peer.at_best = peer.progress;
+        if near
+            && self.source.length != Some(self.group.head)
+            && now.since(peer.state_since) >= least
+        {
+            peer.best_progress = peer.progress;
             self.attach(now, number);
         }
     }
 
-    /// After so long without anything new, the next probe.
+    /// The interval without progress after which the group channel is probed.
     pub(super) fn probe_wait(&self) -> Span {
         let group = &self.group;
-        // A receiver's report waits for an interval, and for another at its agent.
-        let reports = self.config.status_interval * if self.via_agent { 2 } else { 1 };
-        let timeout = group.control.timeout() + reports;
-        match group.stalled {
-            // Queues are empty by now.
-            Some(since) if group.moved.since(since) < PROBE_OFTEN => {
-                let round_trips = Span(group.control.shortest().0.saturating_mul(2));
-                round_trips.max(PROBE_CLOSEST).min(timeout.max(PROBE_CLOSEST))
+        // A report waits for up to one interval at its receiver, and for another one at its agent.
+        let report_delay = self.config.status_interval * if self.via_agent { 2 } else { 1 };
+        let timeout = group.congestion.rto() + report_delay;
+        match group.stalled_since {
+            // Queues have drained by now, so two of the shortest round trips suffice.
+            Some(since) if group.last_progress.since(since) < PROBE_FAST_FOR => {
+                let round_trips = Span(group.congestion.min_rtt().0.saturating_mul(2));
+                round_trips.max(PROBE_MIN).min(timeout.max(PROBE_MIN))
             }
-            _ => Span(timeout.0 << group.probes.min(8)).clamp(PROBE_CLOSEST, PROBE_MOST),
+            _ => Span(timeout.0 << group.probe_backoff.min(8)).clamp(PROBE_MIN, PROBE_MAX),
         }
     }
 
-    /// If nothing moves although something is under way, the last packet goes again: who gets it says what is missing.
+    /// If data is in flight but no report shows progress, retransmits the last packet, whose receivers answer with what they
+    /// lack. It is a tail loss probe as in RFC 8985, section 7.
     fn probe_all(&mut self, now: Time) {
         let head = self.group.head;
-        if self.lows.attached == 0 || self.lows.have >= head || self.held {
-            self.probe_at = Time::MAX;
+        if self.peers.watermarks.attached == 0
+            || self.peers.watermarks.min_have >= head
+            || self.paused
+        {
+            self.timers.probe_at = Time::MAX;
             return;
         }
-        let due = self.group.moved.saturating_add(self.probe_wait());
+        let due = self.group.last_progress.saturating_add(self.probe_wait());
         if now < due {
-            self.probe_at = due;
+            self.timers.probe_at = due;
             return;
         }
-        let since = *self.group.stalled.get_or_insert(self.group.moved);
-        self.group.moved = now;
-        if now.since(since) >= PROBE_OFTEN {
-            self.group.probes = self.group.probes.saturating_add(1);
+        let since = *self.group.stalled_since.get_or_insert(self.group.last_progress);
+        self.group.last_progress = now;
+        if now.since(since) >= PROBE_FAST_FOR {
+            self.group.probe_backoff = self.group.probe_backoff.saturating_add(1);
         }
-        self.probe_at = now.saturating_add(self.probe_wait());
+        self.timers.probe_at = now.saturating_add(self.probe_wait());
         let last = (head - 1) / u64::from(self.config.payload);
-        let most = (self.config.window / u64::from(self.config.payload) + 2) as usize;
+        let max_cells = self.config.window_packets();
         let lacking = |peer: &Peer| peer.state == State::Attached && peer.have < head;
         for number in 0..self.peers.list.len() as u32 {
             if lacking(&self.peers.list[number as usize]) {
-                self.group.cells.probe(now, last, number, most);
+                self.group.retransmit.probe(now, last, number, max_cells);
             }
         }
     }
 
-    /// Detaches those who hold the others up.
-    fn look_for_slow(&mut self, now: Time) {
+    /// Finds receivers that hold the others up: ones without which the sender could send, while the median receiver has room
+    /// for half a window. Who blocks in more checks than [`SlowPolicy::Detach`] allows is examined by `detach_slow`.
+    fn find_slow(&mut self, now: Time) {
         let (after, below) = match self.config.slow {
             SlowPolicy::Wait => return,
             SlowPolicy::Detach { after, below_percent, .. }
             | SlowPolicy::Drop { after, below_percent } => (after, u64::from(below_percent)),
         };
         let head = self.group.head;
-        let window = self.group.control.window();
+        let window = self.group.congestion.window();
         let room = self.config.window;
-        let gate = |peer: &Peer| {
-            let have = if peer.at_best > peer.progress { peer.at_best } else { peer.have };
-            (peer.at_best + window).min(have + room).min(peer.limit)
+        let send_limit = |peer: &Peer| {
+            let have =
+                if peer.best_progress > peer.progress { peer.best_progress } else { peer.have };
+            (peer.best_progress + window).min(have + room).min(peer.limit)
         };
         let edge = head + u64::from(self.config.payload);
-        let (low_gate, attached) = (
-            (self.lows.progress.saturating_add(window))
-                .min(self.lows.have.saturating_add(room))
-                .min(self.lows.limit),
-            self.lows.attached,
+        let (lowest_limit, attached) = (
+            (self.peers.watermarks.min_progress.saturating_add(window))
+                .min(self.peers.watermarks.min_have.saturating_add(room))
+                .min(self.peers.watermarks.min_limit),
+            self.peers.watermarks.attached,
         );
-        let blocked = attached >= 2 && head < self.offered && !self.held && low_gate < edge;
-        let mut free = false;
+        let blocked =
+            attached >= 2 && head < self.source.offered && !self.paused && lowest_limit < edge;
+        let mut others_can_receive = false;
         if blocked {
             let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
             self.scratch.clear();
-            self.scratch.extend(attached.map(gate));
+            self.scratch.extend(attached.map(send_limit));
             let middle = self.scratch.len() / 2;
             let (_, median, _) = self.scratch.select_nth_unstable(middle);
-            free = *median >= head + window.min(room) / 2;
+            others_can_receive = *median >= head + window.min(room) / 2;
         }
         let enough = (after.0 / TICK.0).max(1);
         let mut overdue = false;
         for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
-            let slow = free && gate(peer) < edge;
-            match &mut peer.holds {
-                Some(holds) if slow => {
-                    holds.looks += 1;
-                    overdue |= holds.looks > enough;
+            let slow = others_can_receive && send_limit(peer) < edge;
+            match &mut peer.blocking {
+                Some(blocking) if slow => {
+                    blocking.strikes += 1;
+                    overdue |= blocking.strikes > enough;
                 }
-                Some(holds) if holds.looks > 0 => holds.looks -= 1,
-                Some(_) => peer.holds = None,
+                Some(blocking) if blocking.strikes > 0 => blocking.strikes -= 1,
+                Some(_) => peer.blocking = None,
                 None if slow => {
-                    let (from, had) = (peer.at_best, peer.have);
-                    peer.holds = Some(Holds { since: now, from, had, looks: 0 });
+                    let (from, had) = (peer.best_progress, peer.have);
+                    peer.blocking = Some(Blocking { since: now, from, had, strikes: 0 });
                 }
                 None => {}
             }
         }
         if overdue {
-            self.part_with_slow(now, enough, after, below);
+            self.detach_slow(now, enough, after, below);
         }
     }
 
-    fn part_with_slow(&mut self, now: Time, enough: u64, after: Span, below: u64) {
+    /// Detaches receivers that have blocked the others for too long, if they took less than the configured share of what the
+    /// median receiver can take.
+    fn detach_slow(&mut self, now: Time, enough: u64, after: Span, below: u64) {
         let attached = self.peers.list.iter().filter(|peer| peer.state == State::Attached);
         self.scratch.clear();
         self.scratch.extend(attached.map(|peer| peer.peak));
         let middle = self.scratch.len() / 2;
         let (_, median, _) = self.scratch.select_nth_unstable(middle);
         let could = u128::from(*median);
-        let mut parted = false;
+        let mut any = false;
         for number in 0..self.peers.list.len() as u32 {
             let peer = &mut self.peers.list[number as usize];
-            let Some(Holds { since, from, had, .. }) =
-                peer.holds.filter(|holds| holds.looks > enough)
+            let Some(Blocking { since, from, had, .. }) =
+                peer.blocking.filter(|blocking| blocking.strikes > enough)
             else {
                 continue;
             };
             let span = now.since(since).0.max(1);
-            let took = peer.at_best.saturating_sub(from).max(peer.have.saturating_sub(had));
+            let took = peer.best_progress.saturating_sub(from).max(peer.have.saturating_sub(had));
             let took = u128::from(took) * 1_000_000_000_000;
             let rate = took / u128::from(span);
-            peer.holds = None;
+            peer.blocking = None;
             if rate * 100 >= could * u128::from(below) {
                 continue;
             }
-            let silent = now.since(peer.heard) >= after;
+            let silent = now.since(peer.last_heard) >= after;
             let no_room = peer.limit < self.group.head + u64::from(self.config.payload);
-            peer.slow = Some(match (silent, no_room) {
+            peer.slow_reason = Some(match (silent, no_room) {
                 (true, _) => SlowReason::Silent,
                 (false, true) => SlowReason::Window,
                 (false, false) => SlowReason::Rate,
             });
             let host = peer.host;
-            parted = true;
+            any = true;
             if matches!(self.config.slow, SlowPolicy::Drop { .. }) {
-                self.lose(now, number, Reason::Silent);
-                self.tell(number, tell::BYE);
+                self.lose_receiver(now, number, Reason::Silent);
+                self.peers.queue_control(number, pending::BYE);
                 continue;
             }
-            peer.detached = peer.detached.saturating_add(1);
+            peer.detach_count = peer.detach_count.saturating_add(1);
             self.detach(now, number, true);
             self.events.push_back(super::super::SenderEvent::Detached { host });
         }
-        if parted {
-            self.count();
-            self.group.control.restart(&self.config);
-            self.wake(now);
+        if any {
+            self.peers.update_watermarks(self.source.released);
+            self.group.congestion.restart(&self.config);
+            self.tick_soon(now);
         }
     }
 }

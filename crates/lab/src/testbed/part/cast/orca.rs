@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rackweave_cast::Engine;
-use rackweave_cast::engine::{Accept, Admission, Decision, EngineConfig, EngineEvent, FabricPlace};
+use rackweave_cast::orca::Engine;
+use rackweave_cast::orca::{Accept, Admission, Decision, EngineConfig, EngineEvent, FabricPlace};
 use rackweave_cast::sink::Sink;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_group::baseline::Rounds;
-use rackweave_group::orca::flow::{FlowConfig, SenderSummary};
+use rackweave_group::orca::flow::{FlowConfig, SenderEvent, SenderSummary};
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::label::Layout;
 use rackweave_sim::Fabric;
@@ -129,12 +129,15 @@ impl Sender {
 
     fn on_event(&mut self, now: Time, event: EngineEvent) -> Result<(), String> {
         match event {
-            EngineEvent::Alone { host, alone, .. } => {
+            EngineEvent::Sender(_, SenderEvent::Attached { host }) => {
                 self.ready.insert(host, true);
-                self.detached += u64::from(alone);
             }
-            EngineEvent::Lost { host, .. } => self.lose(now, host),
-            EngineEvent::Completed { host, .. } => {
+            EngineEvent::Sender(_, SenderEvent::Detached { host }) => {
+                self.ready.insert(host, true);
+                self.detached += 1;
+            }
+            EngineEvent::Sender(_, SenderEvent::Lost { host, .. }) => self.lose(now, host),
+            EngineEvent::Sender(_, SenderEvent::Completed { host }) => {
                 if let Some(client) = self.client(host) {
                     self.rounds.acknowledge(now, client, self.ends.len() as u32);
                 }

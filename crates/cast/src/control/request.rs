@@ -1,0 +1,246 @@
+//! Requests at the control socket: the first line of a connection.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rackweave_core::Rate;
+use rackweave_group::orca::host::Spread;
+use serde_json::{Map, Value, json};
+
+use crate::format::check_path;
+
+/// A request to send the stream that follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SendRequest {
+    /// The receivers.
+    pub to: Vec<SocketAddr>,
+    /// The file name for receivers; unused with `records`.
+    pub name: String,
+    /// How packets reach all receivers; `None`: the agent chooses.
+    pub spread: Option<Spread>,
+    /// The rate that is never exceeded.
+    pub rate: Option<Rate>,
+    /// The largest IP packet in bytes.
+    pub mtu: Option<u32>,
+    /// The bytes are those of a whole stream of records, not of one file.
+    pub records: Option<Records>,
+    /// The [`fingerprint`] of the key that the agent must have.
+    pub key: Option<String>,
+}
+
+/// A stream of [records](crate::format), as `cast send` makes it of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    /// The identity of its content.
+    pub stream: u128,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Bytes of file content in it.
+    pub content: u64,
+}
+
+/// A request to receive the next stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveRequest {
+    /// The application takes a whole stream of records ([`take`](super::stream::take)), not the bytes of one file.
+    pub records: bool,
+    /// Only streams from these hosts; empty: from all hosts that the agent admits.
+    pub from: Vec<IpAddr>,
+    /// The [`fingerprint`] of the key that the agent must have.
+    pub key: Option<String>,
+}
+
+/// A request at the control socket.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Send the bytes that follow.
+    Send(Box<SendRequest>),
+    /// Receive the next stream.
+    Receive(ReceiveRequest),
+    /// Describe all sessions in one line of JSON.
+    Sessions,
+}
+
+/// A digest of a key, by which both ends of a control socket check that they have the same one.
+#[must_use]
+pub fn fingerprint(secret: &[u8]) -> String {
+    let hash = blake3::derive_key("rackweave 2026 cast control socket", secret);
+    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const SPREADS: [(&str, Spread); 4] = [
+    ("labels", Spread::Labels),
+    ("relay", Spread::Relay),
+    ("multicast", Spread::Multicast),
+    ("unicast", Spread::Unicast),
+];
+
+impl SendRequest {
+    /// The request as a JSON object: the first line of the connection.
+    #[must_use]
+    pub fn line(&self) -> Value {
+        let to: Vec<_> = self.to.iter().map(ToString::to_string).collect();
+        let mut send = json!({ "to": to, "name": self.name });
+        let spread = self.spread.and_then(|it| SPREADS.iter().find(|(_, known)| *known == it));
+        let records = self.records.map(|records| {
+            let stream = format!("{:032x}", records.stream);
+            json!({ "stream": stream, "length": records.length, "content": records.content })
+        });
+        let more = [
+            ("spread", spread.map(|(name, _)| json!(name))),
+            ("rate", self.rate.map(|rate| json!(rate.0))),
+            ("mtu", self.mtu.map(|mtu| json!(mtu))),
+            ("records", records),
+            ("key", self.key.as_ref().map(|key| json!(key))),
+        ];
+        for (key, value) in more {
+            if let Some(value) = value {
+                send[key] = value;
+            }
+        }
+        json!({ "send": send })
+    }
+}
+
+impl ReceiveRequest {
+    /// The request as a JSON object: the first line of the connection.
+    #[must_use]
+    pub fn line(&self) -> Value {
+        let from: Vec<_> = self.from.iter().map(ToString::to_string).collect();
+        let mut receive = json!({ "records": self.records, "from": from });
+        if let Some(key) = &self.key {
+            receive["key"] = json!(key);
+        }
+        json!({ "receive": receive })
+    }
+}
+
+/// Reads an optional member; an error if it is there and not `what` it must be.
+fn optional<T>(
+    map: &Map<String, Value>,
+    key: &str,
+    what: &str,
+    read: impl FnOnce(&Value) -> Option<T>,
+) -> Result<Option<T>, String> {
+    match map.get(key) {
+        None => Ok(None),
+        Some(value) => read(value).map(Some).ok_or_else(|| format!("`{key}` must be {what}")),
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+pub(super) fn parse(line: &[u8]) -> Result<Request, String> {
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| format!("the first line must be a JSON object: {error}"))?;
+    let none = Map::new();
+    if let Some(receive) = value.get("receive") {
+        return parse_receive(receive.as_object().unwrap_or(&none)).map(Request::Receive);
+    }
+    if value.get("sessions").is_some() {
+        return Ok(Request::Sessions);
+    }
+    let send =
+        value.get("send").ok_or("the first line must have `send`, `receive` or `sessions`")?;
+    parse_send(send.as_object().unwrap_or(&none)).map(|request| Request::Send(Box::new(request)))
+}
+
+fn parse_receive(receive: &Map<String, Value>) -> Result<ReceiveRequest, String> {
+    let addresses = |value: &Value| -> Option<Vec<IpAddr>> {
+        value.as_array()?.iter().map(|value| value.as_str()?.parse().ok()).collect()
+    };
+    Ok(ReceiveRequest {
+        records: optional(receive, "records", "true or false", Value::as_bool)?.unwrap_or(false),
+        from: optional(receive, "from", "a list of addresses", addresses)?.unwrap_or_default(),
+        key: optional(receive, "key", "text", text)?,
+    })
+}
+
+fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
+    let to = send.get("to").and_then(Value::as_array).ok_or("`send` must have `to`, a list")?;
+    let address = |value: &Value| {
+        let text = value.as_str().ok_or("`to` must be a list of \"ADDR:PORT\"")?;
+        text.parse().map_err(|_| format!("`{text}` is not ADDR:PORT"))
+    };
+    let to = to.iter().map(address).collect::<Result<Vec<SocketAddr>, String>>()?;
+    if to.is_empty() {
+        return Err("`to` is empty".to_owned());
+    }
+    let name = send.get("name").and_then(Value::as_str).unwrap_or("stream");
+    check_path(name.as_bytes()).map_err(|error| format!("`name`: {error}"))?;
+    let spread = |value: &Value| {
+        let name = value.as_str()?;
+        SPREADS.iter().find(|(known, _)| *known == name).map(|(_, spread)| *spread)
+    };
+    let mtu = |value: &Value| {
+        let mtu = value.as_u64()?;
+        (256..=65_000).contains(&mtu).then_some(mtu as u32)
+    };
+    let records = |value: &Value| {
+        let stream = value.get("stream")?.as_str()?;
+        Some(Records {
+            stream: u128::from_str_radix(stream, 16).ok()?,
+            length: value.get("length")?.as_u64()?,
+            content: value.get("content")?.as_u64()?,
+        })
+    };
+    Ok(SendRequest {
+        to,
+        name: name.to_owned(),
+        spread: optional(send, "spread", "labels, relay, multicast or unicast", spread)?,
+        rate: optional(send, "rate", "bits per second", |value| value.as_u64().map(Rate))?,
+        mtu: optional(send, "mtu", "from 256 to 65000", mtu)?,
+        records: optional(send, "records", "a stream with its length and content", records)?,
+        key: optional(send, "key", "text", text)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_lines_are_parsed_or_refused() {
+        let good = br#"{"send": {"to": ["127.0.0.1:5", "[::1]:6"], "name": "a/b"}}"#;
+        let Ok(Request::Send(request)) = parse(good) else { panic!("{:?}", parse(good)) };
+        assert_eq!((request.to.len(), request.name.as_str(), request.spread), (2, "a/b", None));
+        assert_eq!(parse(br#"{"receive": {}}"#), Ok(Request::Receive(ReceiveRequest::default())));
+        assert_eq!(parse(br#"{"sessions": {}}"#), Ok(Request::Sessions));
+        for bad in [
+            &b""[..],
+            b"[]",
+            br#"{"send": {"to": []}}"#,
+            br#"{"send": {"to": ["x"]}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "name": "../x"}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "spread": "far"}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "mtu": 7}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "records": {"stream": "xyz"}}}"#,
+            br#"{"receive": {"from": ["nobody"]}}"#,
+            br#"{"receive": {"records": 7}}"#,
+            b"\xff\xfe",
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let send = SendRequest {
+            to: vec!["10.0.0.3:6722".parse().unwrap()],
+            name: "x".into(),
+            spread: Some(Spread::Labels),
+            rate: Some(Rate(7)),
+            mtu: Some(1500),
+            records: Some(Records { stream: u128::MAX / 3, length: 9, content: 8 }),
+            key: Some(fingerprint(b"secret")),
+        };
+        let line = send.line().to_string();
+        assert_eq!(parse(line.as_bytes()), Ok(Request::Send(Box::new(send))));
+        let from = vec!["10.0.0.1".parse().unwrap()];
+        let receive = ReceiveRequest { records: true, from, key: Some(fingerprint(b"other")) };
+        let line = receive.line().to_string();
+        assert_eq!(parse(line.as_bytes()), Ok(Request::Receive(receive)));
+        assert_ne!(fingerprint(b"secret"), fingerprint(b"other"));
+    }
+}

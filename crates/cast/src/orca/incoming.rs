@@ -1,0 +1,325 @@
+//! Sessions that are received.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use rackweave_core::{Span, Time};
+use rackweave_group::orca::flow::ReceiverEvent;
+use rackweave_wire::orca::{GROUP, Reason, Session};
+
+use super::parity::Parities;
+use super::{Decision, Engine, EngineEvent, Offer, Progress};
+use crate::sink::{Drain, MakeSink};
+
+/// How long received bytes may wait for the rest of their block before they go to the sink.
+const FLUSH_AFTER: Span = Span::from_ms(2);
+
+/// A session that is received.
+pub(super) struct Incoming {
+    pub(super) drain: Drain,
+    from: SocketAddr,
+    stream: u128,
+    stage: Stage,
+    readable: u64,
+    ended: Option<u64>,
+    consumed: u64,
+    flushed: Time,
+    pub(super) parities: Parities,
+    /// The sender serves this host by unicast.
+    detached: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The sink is being made: it may have to read what is there already.
+    Preparing,
+    Taking,
+    /// The stream is complete, and the application knows; the sender may not have acknowledged it yet.
+    Complete,
+    /// The session has failed, and the sender is being informed.
+    Leaving,
+}
+
+impl Engine {
+    /// The progress of all sessions that are received.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<Progress> {
+        let progress = |(session, incoming): (&Session, &Incoming)| Progress {
+            session: *session,
+            bytes: incoming.readable,
+            content: incoming.drain.content(),
+        };
+        let open = self.incoming.iter().filter(|(_, incoming)| incoming.stage != Stage::Complete);
+        open.map(progress).collect()
+    }
+
+    /// Whether a sender has not yet acknowledged that a stream is complete. The acknowledgement may be lost, so this is not
+    /// worth a long wait.
+    #[must_use]
+    pub fn is_lingering(&self) -> bool {
+        self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
+    }
+
+    /// Refuses all offers from now on.
+    pub fn accept_no_more(&mut self) {
+        self.accept = None;
+    }
+
+    /// Leaves all sessions that are received. Bytes that are in order are still written.
+    pub fn leave_all(&mut self) {
+        let now = self.now();
+        for (session, incoming) in &mut self.incoming {
+            if incoming.stage == Stage::Complete {
+                continue;
+            }
+            incoming.drain.advance(incoming.readable, true);
+            incoming.drain.close();
+            incoming.stage = Stage::Leaving;
+            self.host.leave(now, *session, Reason::Left);
+        }
+    }
+
+    pub(super) fn on_invitation(
+        &mut self,
+        now: Time,
+        session: Session,
+        from: SocketAddr,
+        stream: u128,
+    ) {
+        // The sender has restarted the stream: the sink has noted what it has, and the new session goes on there.
+        let old: Vec<Session> = self
+            .incoming
+            .iter()
+            .filter(|(_, incoming)| incoming.stream == stream)
+            .map(|(session, _)| *session)
+            .collect();
+        let mut before = Vec::new();
+        for old in old {
+            if let Some(mut incoming) = self.incoming.remove(&old) {
+                incoming.drain.advance(incoming.readable, true);
+                incoming.drain.close();
+                before.push(incoming.drain);
+            }
+            // With this reason the sender invites the host again, in case the invitation was a replay of an old one.
+            self.host.leave(now, old, Reason::Unknown);
+        }
+        // Sinks of failed sessions of this stream may still be writing.
+        let (same, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.closing).into_iter().partition(|(of, _)| *of == stream);
+        self.closing = others;
+        before.extend(same.into_iter().map(|(_, drain)| drain));
+        let full = self.incoming.len() >= self.config.max_sessions as usize;
+        let decision = match &mut self.accept {
+            Some(_) if full => Decision::Refuse(Reason::Busy),
+            Some(accept) => accept(&Offer { from, session, stream }),
+            None => Decision::Refuse(Reason::Refused),
+        };
+        let make = match decision {
+            Decision::Refuse(reason) => {
+                self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
+                return self.host.refuse(now, session, reason);
+            }
+            Decision::Take(make) => make,
+        };
+        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the new sink's
+        // thread waits for it.
+        let make: MakeSink = match before.is_empty() {
+            true => make,
+            false => Box::new(move || {
+                before.iter_mut().for_each(Drain::stop);
+                make()
+            }),
+        };
+        let Ok(drain) = Drain::start(make, self.config.room, self.waker.clone()) else {
+            return self.host.refuse(now, session, Reason::Busy);
+        };
+        self.incoming.insert(
+            session,
+            Incoming {
+                drain,
+                from,
+                stream,
+                stage: Stage::Preparing,
+                readable: 0,
+                ended: None,
+                consumed: 0,
+                flushed: now,
+                parities: Parities::default(),
+                detached: false,
+            },
+        );
+        self.choose_group();
+    }
+
+    /// Leaves the multicast group while all senders serve this host by unicast because its link is too slow for both, and joins
+    /// it again afterwards. Agents always stay, since switches forward to them by labels.
+    fn choose_group(&mut self) {
+        let wanted = self.config.fabric.as_ref().is_some_and(|fabric| fabric.tor)
+            || self.incoming.is_empty()
+            || self.incoming.values().any(|incoming| !incoming.detached);
+        if wanted == self.grouped || !self.config.in_group || !self.config.bind.is_ipv4() {
+            return;
+        }
+        let socket = self.group.as_ref().unwrap_or(&self.socket);
+        let address = Ipv4Addr::from(GROUP);
+        let done = match wanted {
+            true => socket.join(address, self.interface),
+            false => socket.leave(address, self.interface),
+        };
+        // If the interface is gone, missing packets are repaired by unicast.
+        if done.is_ok() {
+            self.grouped = wanted;
+        }
+    }
+
+    pub(super) fn handle_receiver_event(
+        &mut self,
+        now: Time,
+        session: Session,
+        event: ReceiverEvent,
+    ) {
+        match event {
+            ReceiverEvent::Readable { upto } => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    if !incoming.drain.lags(incoming.readable) {
+                        incoming.flushed = now;
+                    }
+                    incoming.readable = upto;
+                    incoming.parities.forget_below(upto);
+                }
+            }
+            ReceiverEvent::Recover(recovery) => self.recover(now, session, &recovery),
+            ReceiverEvent::Ended { length } => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    incoming.readable = length;
+                    incoming.ended = Some(length);
+                }
+            }
+            ReceiverEvent::Detached | ReceiverEvent::Rejoined => {
+                if let Some(incoming) = self.incoming.get_mut(&session) {
+                    incoming.detached = event == ReceiverEvent::Detached;
+                }
+                self.choose_group();
+            }
+            ReceiverEvent::Failed { reason } => self.fail(session, reason),
+            ReceiverEvent::Closed => {
+                let Some(mut incoming) = self.incoming.remove(&session) else { return };
+                if incoming.stage != Stage::Complete {
+                    self.incoming.insert(session, incoming);
+                    return self.fail(session, Reason::Left);
+                }
+                incoming.drain.close();
+                self.closing.push((incoming.stream, incoming.drain));
+            }
+        }
+    }
+
+    fn fail(&mut self, session: Session, reason: Reason) {
+        let Some(mut incoming) = self.incoming.remove(&session) else { return };
+        // A sender that vanished between completion and its acknowledgement does not matter: the files are complete.
+        if incoming.stage != Stage::Complete {
+            incoming.drain.advance(incoming.readable, true);
+            let (error, _) = incoming.drain.outcome();
+            let from = incoming.from;
+            self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+        }
+        incoming.drain.close();
+        self.closing.push((incoming.stream, incoming.drain));
+    }
+
+    /// Passes bytes that are in order to the sinks, and what the sinks have consumed to the host. Returns when it is due again.
+    pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
+        let mut again: Option<Time> = None;
+        let mut failed = Vec::new();
+        for (session, incoming) in &mut self.incoming {
+            let Incoming { drain, stage, .. } = incoming;
+            if *stage == Stage::Preparing && drain.is_ready() {
+                *stage = Stage::Taking;
+                let at = drain.begins_at();
+                (incoming.readable, incoming.consumed) = (at, at);
+                self.host.join(now, *session, at, self.config.room);
+                let from = incoming.from;
+                self.events.push_back(EngineEvent::Receiving { session: *session, from, at });
+            }
+            if drain.is_failed() && (*stage == Stage::Preparing || *stage == Stage::Taking) {
+                let preparing = *stage == Stage::Preparing;
+                *stage = Stage::Leaving;
+                let (error, _) = drain.outcome();
+                let damaged = error.as_ref().is_some_and(crate::sink::SinkError::is_damage);
+                let reason = if damaged { Reason::Damaged } else { Reason::Refused };
+                if preparing {
+                    self.host.refuse(now, *session, reason);
+                } else {
+                    self.host.leave(now, *session, reason);
+                }
+                let (session, from) = (*session, incoming.from);
+                self.events.push_back(EngineEvent::ReceiveFailed { session, from, reason, error });
+                failed.push(session);
+                continue;
+            }
+            if *stage != Stage::Taking {
+                continue;
+            }
+            let due = incoming.flushed + FLUSH_AFTER;
+            let flush = incoming.ended.is_some() || (idle && now >= due);
+            drain.advance(incoming.readable, flush);
+            if flush {
+                incoming.flushed = now;
+            } else if drain.lags(incoming.readable) {
+                // A full sink wakes the engine when it has room.
+                let due = if now >= due { now + FLUSH_AFTER } else { due };
+                again = Some(again.map_or(due, |again| again.min(due)));
+            }
+            let consumed = drain.consumed();
+            if consumed > incoming.consumed {
+                incoming.consumed = consumed;
+                self.host.consume(now, *session, consumed);
+            }
+            if let Some(length) = incoming.ended
+                && consumed >= length
+            {
+                if drain.is_complete() {
+                    *stage = Stage::Complete;
+                    self.host.complete(now, *session);
+                    drain.close();
+                    let (_, files) = drain.outcome();
+                    let bytes = length - drain.begins_at().min(length);
+                    let (session, from) = (*session, incoming.from);
+                    self.events.push_back(EngineEvent::Received { session, from, bytes, files });
+                } else if !drain.is_failed() {
+                    // The stream ended before its end record.
+                    *stage = Stage::Leaving;
+                    self.host.leave(now, *session, Reason::Damaged);
+                }
+            }
+        }
+        for session in failed {
+            if let Some(mut incoming) = self.incoming.remove(&session) {
+                incoming.drain.close();
+                self.closing.push((incoming.stream, incoming.drain));
+            }
+        }
+        again
+    }
+
+    /// Drops sinks that have ended.
+    pub(super) fn reap(&mut self) {
+        self.closing.retain(|(_, drain)| !drain.has_ended());
+    }
+
+    /// Waits for sinks that still write, for at most `limit`: one may be blocked by the reader of a pipe.
+    pub fn wait_for_sinks(&mut self, limit: Span) {
+        let until = self.now() + limit;
+        loop {
+            self.reap();
+            if self.closing.is_empty() || self.now() >= until {
+                return;
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "threads that write to disks are waited for"
+            )]
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The driver of an Orca host and its controller over UDP sockets; one thread runs it.
+//!
+//! It is not generic in the [`Node`](rackweave_core::Node): sessions, receivers, windows and completion are Orca's, and the
+//! engine decides on all of them (which sink takes a session, when a receiver is invited again, when a stream has ended).
+
+mod config;
+mod controller;
+mod event;
+mod group;
+mod incoming;
+mod outgoing;
+mod parity;
+mod peers;
+mod probe;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+
+use rackweave_core::{HostId, Node as _, Rate, Span, Time};
+use rackweave_group::orca::controller::Controller;
+use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
+use rackweave_linux::Clock;
+use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use rackweave_wire::orca::{GROUP, Key, Session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
+pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
+pub use self::group::{GroupMessage, MAX_GROUP_NAME, is_group_name};
+use self::incoming::Incoming;
+use self::outgoing::{Memo, Relayed};
+pub use self::peers::Admission;
+use self::peers::Peers;
+pub use self::probe::keys;
+use self::send::Sending;
+use crate::sink::Drain;
+use crate::wake::Waker;
+
+/// Sessions whose labels an agent can hold.
+const LABELS: u32 = 1 << 16;
+
+/// Above this rate of arrival, packets are received in batches, by sleeping instead of waiting for the socket.
+const FAST: Rate = Rate::from_gbps(2);
+/// How long it sleeps then: less than the sender allows for the path (`FlowConfig::path`).
+const TOGETHER: Span = Span::from_us(300);
+/// Sockets with a smaller receive buffer would overflow during the sleep.
+const ROOMY: usize = 4 << 20;
+
+/// An Orca host over UDP. Only [`Engine::wait`] blocks, and nothing happens in the background: call [`Engine::turn`], drain
+/// [`Engine::poll_event`], and wait until the time that the turn returned.
+pub struct Engine {
+    config: EngineConfig,
+    clock: Clock,
+    /// The latest time that was passed to the host: times never decrease.
+    last_now: Time,
+    host: Host,
+    controller: Option<Controller>,
+    socket: UdpSocket,
+    /// The socket that is bound to the group's address, if `socket` does not receive its datagrams.
+    group: Option<UdpSocket>,
+    interface: Ipv4Addr,
+    /// Whether the multicast group is joined at present.
+    grouped: bool,
+    peers: Peers,
+    words: u8,
+    key: Option<Key>,
+    secret: Option<[u8; 32]>,
+    receive: Option<ReceiveBatch>,
+    batch: SendBatch,
+    memo: Memo,
+    relayed: VecDeque<Relayed>,
+    sending: BTreeMap<Session, Sending>,
+    incoming: BTreeMap<Session, Incoming>,
+    /// Sinks of sessions that have ended and still write, by the stream that they write.
+    closing: Vec<(u128, Drain)>,
+    accept: Option<Accept>,
+    events: VecDeque<EngineEvent>,
+    waker: Waker,
+    probes: Probes,
+    query: Option<group::Query>,
+    arrivals: Arrivals,
+    stats: Stats,
+}
+
+/// The rate at which packets arrive.
+#[derive(Debug)]
+struct Arrivals {
+    since: Time,
+    bytes: u64,
+    fast: bool,
+    /// The sockets' buffers hold what arrives during a sleep.
+    roomy: bool,
+}
+
+impl Arrivals {
+    /// Whether packets arrive so fast that waking up for each train costs more than looking at intervals.
+    fn are_fast(&mut self, now: Time) -> bool {
+        let span = now.since(self.since);
+        if span >= Span::from_ms(1) {
+            self.fast = self.roomy && FAST.span_of(self.bytes) > span;
+            (self.since, self.bytes) = (now, 0);
+        }
+        self.fast
+    }
+}
+
+/// The probes of [`Engine::probe`] and the answers to them.
+#[derive(Debug, Default)]
+struct Probes {
+    nonce: u64,
+    asked: Time,
+    one: BTreeMap<HostId, Span>,
+    group: BTreeMap<HostId, Span>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("bind", &self.socket.local_addr()).finish_non_exhaustive()
+    }
+}
+
+/// A random number that cannot be guessed.
+pub(crate) fn random() -> u128 {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // The kernel's random pool is ready on a running system: the call can only be interrupted.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .unwrap_or(0);
+    }
+    u128::from_be_bytes(bytes)
+}
+
+impl Engine {
+    /// Binds the sockets. Without `accept` all offers of streams are refused.
+    ///
+    /// # Errors
+    /// If an address is in use or the system refuses.
+    pub fn new(config: EngineConfig, accept: Option<Accept>) -> Result<Self, EngineError> {
+        let bind = |address: SocketAddr| {
+            let failed = |source| EngineError::Bind { address, source };
+            let socket = UdpSocket::bind(address, 1 << 18, false).map_err(failed)?;
+            socket.set_buffers(config.receive_buffer, config.send_buffer).map_err(failed)?;
+            Ok(socket)
+        };
+        let socket = bind(config.bind)?;
+        let interface = match config.interface {
+            Ipv4Addr::UNSPECIFIED => peers::interface(config.bind),
+            named => named,
+        };
+        let mut group = None;
+        if config.bind.is_ipv4() {
+            let failed = |source| EngineError::Group { interface, source };
+            let result = socket.send_groups_by(interface, 1, config.group_loops);
+            if config.in_group {
+                result.map_err(failed)?;
+                let address = Ipv4Addr::from(GROUP);
+                let any = peers::interface(socket.local_addr()).is_unspecified();
+                if any && socket.local_addr().port() == config.group_port {
+                    socket.join(address, interface).map_err(failed)?;
+                } else {
+                    let shared = SocketAddr::from((address, config.group_port));
+                    let other = UdpSocket::bind(shared, 1 << 18, false).map_err(failed)?;
+                    let buffers = (config.receive_buffer, config.send_buffer);
+                    other.set_buffers(buffers.0, buffers.1).map_err(failed)?;
+                    other.join(address, interface).map_err(failed)?;
+                    group = Some(other);
+                }
+            }
+        }
+        let layout = config.layout();
+        let words = layout.words();
+        let fabric = config.fabric.as_ref();
+        let mut peers = Peers::new(
+            config.admission.clone(),
+            if config.fabric.is_some() { layout.hosts() } else { 1 },
+        );
+        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
+            peers.set(*host, *address);
+        }
+        let host = Host::new(HostConfig {
+            me: config.me(),
+            layout,
+            ports: 1,
+            controller: fabric.and_then(FabricPlace::controller),
+            tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
+            heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
+            flow: config.flow,
+            max_sessions: match fabric {
+                // An agent holds the labels of its whole rack, however few streams its own host receives.
+                Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
+                _ => config.max_sessions,
+            },
+            status_interval: config.flow.status_interval,
+        });
+        let controller = fabric.and_then(controller::controller);
+        let keys = config.secret.as_deref().map(keys);
+        let waker = Waker::new().map_err(EngineError::System)?;
+        let sockets = std::iter::once(&socket).chain(&group);
+        let roomy = sockets.map(UdpSocket::receive_buffer).all(|bytes| bytes >= ROOMY);
+        Ok(Self {
+            clock: Clock::start(),
+            last_now: Time::ZERO,
+            host,
+            controller,
+            socket,
+            group,
+            interface,
+            grouped: config.in_group && config.bind.is_ipv4(),
+            peers,
+            words,
+            key: keys.as_ref().map(|keys| keys.0.clone()),
+            secret: keys.map(|keys| keys.1),
+            receive: Some(ReceiveBatch::default()),
+            batch: SendBatch::default(),
+            memo: Memo::default(),
+            relayed: VecDeque::new(),
+            sending: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            closing: Vec::new(),
+            accept,
+            events: VecDeque::new(),
+            waker,
+            probes: Probes::default(),
+            query: None,
+            arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy },
+            stats: Stats::default(),
+            config,
+        })
+    }
+
+    /// The address that its socket is bound to.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// A handle that wakes [`Engine::wait`] from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Counters since the engine was created.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        let (send_calls, trains) = self.batch.calls();
+        Stats { send_calls, trains, ..self.stats }
+    }
+
+    /// The number of the host at an address, whose packets are accepted from now on.
+    pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
+        self.peers.add(address)
+    }
+
+    /// The address of a host, if it is known.
+    #[must_use]
+    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
+        self.peers.address(host)
+    }
+
+    /// The clock of all its times.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn now(&mut self) -> Time {
+        self.last_now = self.last_now.max(self.clock.now());
+        self.last_now
+    }
+
+    /// The next event for the application.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.events.pop_front()
+    }
+
+    /// Receives what has arrived, handles timeouts, and sends what may be sent. Returns when it is to be called again if
+    /// nothing happens before; a time that has passed means at once.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        self.waker.clear();
+        let more = self.receive_all()?;
+        let now = self.now();
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+        }
+        self.feed_sources(now);
+        self.handle_events(now);
+        let flush_at = self.drain(now, !more);
+        let later = self.transmit(now)?;
+        self.handle_events(now);
+        self.reap();
+        // What was received may be reports of agents, which the controller answers.
+        let later = later || !more && self.control(now);
+        if more || later || !self.events.is_empty() {
+            return Ok(Some(now));
+        }
+        let times = [self.host.poll_timeout(), flush_at, self.next_retry(), self.next_control()];
+        Ok(times.into_iter().flatten().min())
+    }
+
+    /// Whether datagrams wait because the socket's send buffer is full.
+    fn is_blocked(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Waits until a socket is readable (or writable, if datagrams wait), until the waker is used, or until a time.
+    ///
+    /// # Errors
+    /// If the system refuses to wait.
+    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        tighten_timers();
+        let now = self.now();
+        let timeout = match until.map(|until| until.since(now)) {
+            Some(Span(0)) => return Ok(()),
+            Some(left) => {
+                let ns = left.0.div_ceil(1000);
+                let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
+                Some(Timespec { tv_sec, tv_nsec })
+            }
+            None => None,
+        };
+        if self.arrivals.are_fast(now) && !self.is_blocked() {
+            let left = until.map_or(TOGETHER, |until| until.since(now).min(TOGETHER));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left.0.div_ceil(1000) as i64 };
+            return match poll(&mut [], Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+        }
+        let mut flags = PollFlags::IN;
+        if self.is_blocked() {
+            flags |= PollFlags::OUT;
+        }
+        let group = self.group.as_ref().unwrap_or(&self.socket);
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), flags),
+            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds out whether multicast reaches all of these hosts, and which of them do not answer at all. Returns as soon as the
+    /// answers allow it.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
+        self.start_probe(hosts);
+        let began = self.now();
+        let mut again = began + Span::from_ms(2);
+        loop {
+            self.transmit(self.last_now)?;
+            self.receive_all()?;
+            let now = self.now();
+            let all =
+                |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
+            if all(&self.probes.group) {
+                break;
+            }
+            // If multicast reaches a host at all, it answers to the group's probe about as fast as to its own.
+            let slowest = self.probes.one.values().max().copied().unwrap_or_default();
+            let limit = if all(&self.probes.one) {
+                began + Span::from_ms(5).max(Span(slowest.0 * 3))
+            } else {
+                began + Span::from_ms(25)
+            };
+            if now >= limit {
+                break;
+            }
+            if now >= again {
+                self.send_probes(hosts);
+                again = now + Span::from_ms(5);
+                continue;
+            }
+            self.wait(Some(limit.min(again)))?;
+        }
+        let silent: Vec<HostId> =
+            hosts.iter().filter(|it| !self.probes.one.contains_key(it)).copied().collect();
+        let by_group = hosts.iter().all(|it| self.probes.group.contains_key(it));
+        let spread = if by_group && hosts.len() > 1 { Spread::Multicast } else { Spread::Unicast };
+        Ok((spread, silent))
+    }
+}

@@ -1,0 +1,52 @@
+//! Payloads on their way out: those that several receivers get, and those that this host relays.
+
+use bytes::Bytes;
+use rackweave_wire::orca::{Check, Data, Parity, Session};
+
+use crate::source::Payload;
+
+/// Payloads that are remembered for the copies to other receivers.
+const MEMO: usize = 256;
+
+/// Payloads of data packets and their checks, computed once for all copies of a packet.
+#[derive(Default)]
+pub(super) struct Memo {
+    slots: Vec<Option<(Key, Payload, Check)>>,
+}
+
+type Key = (Session, u64, u16, bool, bool, Option<Parity>);
+
+fn key(data: &Data) -> Key {
+    (data.session, data.offset, data.len, data.repair, data.end, data.parity)
+}
+
+fn slot(data: &Data) -> usize {
+    let index = data.parity.map_or(0, |parity| u64::from(parity.index));
+    (data.offset / u64::from(data.len.max(1)) + index) as usize % MEMO
+}
+
+impl Memo {
+    pub(super) fn get(&self, data: &Data) -> Option<(Payload, Check)> {
+        match self.slots.get(slot(data)) {
+            Some(Some((known, payload, check))) if *known == key(data) => {
+                Some((payload.clone(), *check))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn put(&mut self, data: &Data, payload: &Payload, check: Check) {
+        if self.slots.is_empty() {
+            self.slots.resize(MEMO, None);
+        }
+        self.slots[slot(data)] = Some((key(data), payload.clone(), check));
+    }
+}
+
+/// A payload that this host relays.
+pub(super) struct Relayed {
+    pub(super) bytes: Bytes,
+    pub(super) check: Check,
+    /// How many packets with it are still to be polled.
+    pub(super) left: u16,
+}

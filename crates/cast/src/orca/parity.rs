@@ -1,0 +1,224 @@
+//! Parity: computed from a source for sending, and used to compute missing cells of a stream that is received.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::Time;
+use rackweave_group::orca::flow::Recovery;
+use rackweave_group::orca::parity::{self, Repair};
+use rackweave_wire::orca::{Parity, Session};
+
+use super::Engine;
+use crate::sink::Drain;
+use crate::source::{Payload, Source, SourceError};
+
+/// The parity of a block that begins at `offset`, in cells of `payload` bytes.
+pub(super) fn encode(
+    source: &mut dyn Source,
+    offset: u64,
+    payload: u16,
+    of: Parity,
+) -> Result<Bytes, SourceError> {
+    let mut bytes = vec![0; usize::from(payload)];
+    let mut cell = Payload::new();
+    for number in 0..of.data {
+        let len = if number + 1 == of.data { of.last } else { payload };
+        let from = offset + u64::from(number) * u64::from(payload);
+        cell.clear();
+        source.read(from, usize::from(len), &mut cell)?;
+        let mut at = 0;
+        for piece in &cell {
+            parity::add(&mut bytes[at..], of.index, number, piece);
+            at += piece.len();
+        }
+    }
+    Ok(bytes.into())
+}
+
+/// The parities that were received for blocks with missing cells.
+#[derive(Debug, Default)]
+pub(super) struct Parities {
+    blocks: BTreeMap<u64, Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    end: u64,
+    parities: Vec<(u8, Box<[u8]>)>,
+}
+
+impl Parities {
+    pub(super) fn keep(&mut self, block: u64, end: u64, index: u8, payload: &[u8]) {
+        let kept = self.blocks.entry(block).or_insert(Block { end, parities: Vec::new() });
+        kept.end = end;
+        kept.parities.push((index, payload.into()));
+    }
+
+    /// Drops the parities of blocks that end at or before an offset.
+    pub(super) fn forget_below(&mut self, upto: u64) {
+        while self.blocks.first_entry().is_some_and(|block| block.get().end <= upto) {
+            self.blocks.pop_first();
+        }
+    }
+
+    /// Computes the missing cells of a block and stores them; `false` if that is not possible.
+    fn recover(&mut self, of: &Recovery, drain: &mut Drain) -> bool {
+        let Some(kept) = self.blocks.remove(&of.block) else { return false };
+        let wanted = kept.parities.iter().filter(|(index, _)| of.parities >> index & 1 == 1);
+        let parities = wanted.map(|(index, bytes)| (*index, &bytes[..]));
+        let Some(mut repair) = Repair::new(of.missing, parities) else { return false };
+        let payload = u64::from(of.payload);
+        let cells = (of.end - of.block).div_ceil(payload) as u8;
+        let place = |cell: u8| {
+            let from = of.block + u64::from(cell) * payload;
+            (from, (of.end - from).min(payload) as usize)
+        };
+        for cell in (0..cells).filter(|cell| of.missing >> cell & 1 == 0) {
+            let (from, len) = place(cell);
+            let Some(bytes) = drain.read(from, len) else { return false };
+            repair.add(cell, &bytes);
+        }
+        repair.finish().iter().all(|(cell, bytes)| {
+            let (from, len) = place(*cell);
+            drain.put(from, &bytes[..len.min(bytes.len())])
+        })
+    }
+}
+
+impl Engine {
+    pub(super) fn recover(&mut self, now: Time, session: Session, of: &Recovery) {
+        let stored = match self.incoming.get_mut(&session) {
+            Some(incoming) => incoming.parities.recover(of, &mut incoming.drain),
+            None => false,
+        };
+        self.stats.recovered += if stored { u64::from(of.missing.count_ones()) } else { 0 };
+        self.host.recovered(now, session, of.block, stored);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
+
+    use rackweave_core::Rate;
+    use rackweave_group::orca::flow::FlowConfig;
+    use rackweave_group::orca::host::Spread;
+    use rackweave_wire::orca::{self, GROUP, Header, Reason};
+
+    use super::super::tests::{Receiving, completed, content, drive, file};
+    use super::super::{EngineConfig, EngineEvent, SendView};
+    use super::*;
+    use crate::source::Files;
+
+    /// A stand-in for a multicast network: forwards the group's datagrams to each receiver, with losses, and forges parity on
+    /// request.
+    fn group(
+        socket: UdpSocket,
+        to: Vec<SocketAddr>,
+        forges: bool,
+        stop: Arc<AtomicBool>,
+    ) -> JoinHandle<u64> {
+        std::thread::spawn(move || {
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let (mut buffer, mut parities) = (vec![0; 1 << 16], 0);
+            let mut rng = rackweave_core::Rng::stream(1, 0, 0, "loss");
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((len, _)) = socket.recv_from(&mut buffer) else { continue };
+                let mut bytes = buffer[..len].to_vec();
+                if let Ok(decoded) = orca::decode(&bytes, None)
+                    && let Header::Data(data) = decoded.header
+                    && data.parity.is_some()
+                {
+                    parities += 1;
+                    if forges {
+                        let mut payload = bytes[decoded.payload].to_vec();
+                        payload[7] ^= 1;
+                        bytes.clear();
+                        orca::encode_header(&decoded.header, 1, None, &[&payload], &mut bytes);
+                        bytes.extend_from_slice(&payload);
+                    }
+                }
+                for receiver in &to {
+                    if !rng.chance(0.03) {
+                        let _ = socket.send_to(&bytes, receiver);
+                    }
+                }
+            }
+            parities
+        })
+    }
+
+    /// Sends a file to four receivers by a lossy multicast; `None` where the loopback interface has none.
+    fn cast(path: std::path::PathBuf, forges: bool) -> Option<(Vec<Receiving>, SendView, u64)> {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.join_multicast_v4(&Ipv4Addr::from(GROUP), &Ipv4Addr::LOCALHOST).is_err() {
+            println!("skipped: loopback has no multicast here");
+            return None;
+        }
+        let group_port = socket.local_addr().unwrap().port();
+        let receivers: Vec<Receiving> = (0..4).map(|_| Receiving::start(None, None)).collect();
+        let to: Vec<SocketAddr> = receivers.iter().map(|it| it.address).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let network = group(socket, to.clone(), forges, Arc::clone(&stop));
+        let config = EngineConfig {
+            interface: Ipv4Addr::LOCALHOST,
+            group_loops: true,
+            group_port,
+            ..EngineConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let mut engine = Engine::new(config, None).unwrap();
+        let hosts: Vec<_> = to.iter().map(|to| engine.add_peer(*to)).collect();
+        // An odd length, so that cells cross the borders of records.
+        let flow = FlowConfig {
+            payload: 1399,
+            max_rate: Some(Rate(300_000_000)),
+            ..FlowConfig::default()
+        };
+        let source = Box::new(Files::new(&[path]).unwrap());
+        engine.open(source, &hosts, Spread::Multicast, flow).unwrap();
+        let view = drive(&mut engine, None);
+        stop.store(true, Ordering::Relaxed);
+        Some((receivers, view, network.join().unwrap()))
+    }
+
+    #[test]
+    fn what_is_lost_is_computed() {
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 8_000_001);
+        let Some((receivers, view, parities)) = cast(path, false) else { return };
+        assert_eq!(completed(&view), 4);
+        assert!(view.summary.parity > 0 && parities > 0);
+        for receiver in receivers {
+            assert!(receiver.received());
+            assert!(receiver.read("x") == content(8_000_001), "the bytes are those that were sent");
+            let (_, stats) = receiver.crash();
+            assert!(stats.recovered > 0, "{stats:?}");
+        }
+    }
+
+    /// A forger of packets can spoil a stream, but never produces a file with wrong bytes, because of the hashes.
+    #[test]
+    fn forged_parity_is_found() {
+        let from = tempfile::tempdir().unwrap();
+        let path = file(from.path(), "x", 8_000_001);
+        let Some((receivers, view, parities)) = cast(path, true) else { return };
+        assert!(parities > 0 && completed(&view) < 4);
+        for receiver in &receivers {
+            let end = receiver.events.iter().find(|event| {
+                matches!(event, EngineEvent::Received { .. } | EngineEvent::ReceiveFailed { .. })
+            });
+            match end.unwrap() {
+                EngineEvent::ReceiveFailed { reason, error, .. } => {
+                    assert_eq!(reason, Reason::Damaged);
+                    assert!(error.unwrap().is_damage());
+                    assert!(!receiver.folder.path().join("x").exists());
+                }
+                _ => assert!(receiver.read("x") == content(8_000_001), "without any parity"),
+            }
+        }
+    }
+}

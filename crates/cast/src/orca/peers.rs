@@ -1,0 +1,156 @@
+//! Hosts and their addresses, and whose packets are accepted.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use rackweave_core::HostId;
+
+/// The largest number of peers that are learnt from their packets; a further one replaces the one that has been silent for
+/// longest.
+const MAX_LEARNT: usize = 4096;
+
+/// Whose packets are accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Packets of all hosts (packets are authenticated by a key).
+    pub anybody: bool,
+    /// Packets from this machine.
+    pub loopback: bool,
+    /// Packets from these addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Admission {
+    fn admits(&self, from: IpAddr) -> bool {
+        self.anybody || (self.loopback && from.is_loopback()) || self.addresses.contains(&from)
+    }
+}
+
+/// Hosts and their addresses. Host numbers are local to this process, except those of a fabric.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    addresses: BTreeMap<HostId, SocketAddr>,
+    hosts: BTreeMap<SocketAddr, HostId>,
+    admission: Admission,
+    next: u32,
+    /// Peers that were learnt from their packets, and the value of `heard` at the last packet of each.
+    learnt: BTreeMap<HostId, u64>,
+    heard: u64,
+}
+
+/// An address with IPv4-mapped IPv6 addresses turned into IPv4.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::V4(SocketAddrV4::new(v4, v6.port())),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+impl Peers {
+    /// `first` is the first number for peers outside the fabric.
+    pub(crate) fn new(admission: Admission, first: u32) -> Self {
+        let (addresses, hosts) = (BTreeMap::new(), BTreeMap::new());
+        Self { addresses, hosts, admission, next: first, learnt: BTreeMap::new(), heard: 0 }
+    }
+
+    pub(crate) fn address(&self, host: HostId) -> Option<SocketAddr> {
+        self.addresses.get(&host).copied()
+    }
+
+    pub(crate) fn set(&mut self, host: HostId, address: SocketAddr) {
+        let address = plain(address);
+        self.addresses.insert(host, address);
+        self.hosts.insert(address, host);
+    }
+
+    /// The number of a peer that the user has named.
+    pub(crate) fn add(&mut self, address: SocketAddr) -> HostId {
+        let address = plain(address);
+        if let Some(host) = self.hosts.get(&address) {
+            self.learnt.remove(host);
+            return *host;
+        }
+        let host = HostId(self.next);
+        self.next += 1;
+        self.set(host, address);
+        host
+    }
+
+    /// The number of the host that sent a packet; `None` if its packets are not accepted.
+    pub(crate) fn host_of(&mut self, from: SocketAddr) -> Option<HostId> {
+        let from = plain(from);
+        self.heard += 1;
+        if let Some(host) = self.hosts.get(&from) {
+            if let Some(heard) = self.learnt.get_mut(host) {
+                *heard = self.heard;
+            }
+            return Some(*host);
+        }
+        if !self.admission.admits(from.ip()) {
+            return None;
+        }
+        // Each `cast send` uses another port, so an agent meets any number of peers over time.
+        let oldest = self.learnt.iter().min_by_key(|(_, heard)| **heard).map(|(host, _)| *host);
+        let host = match oldest.filter(|_| self.learnt.len() >= MAX_LEARNT) {
+            Some(oldest) => {
+                if let Some(address) = self.addresses.remove(&oldest) {
+                    self.hosts.remove(&address);
+                }
+                self.set(oldest, from);
+                oldest
+            }
+            None => self.add(from),
+        };
+        self.learnt.insert(host, self.heard);
+        Some(host)
+    }
+
+    /// Whether packets from an address are accepted. Does not learn the peer.
+    pub(crate) fn admits(&self, from: SocketAddr) -> bool {
+        let from = plain(from);
+        self.hosts.contains_key(&from) || self.admission.admits(from.ip())
+    }
+}
+
+/// The interface of an IPv4 address; unspecified for IPv6.
+pub(crate) const fn interface(address: SocketAddr) -> Ipv4Addr {
+    match address {
+        SocketAddr::V4(v4) => *v4.ip(),
+        SocketAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_let_in_is_listened_to() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let admission =
+            Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], anybody: false };
+        let mut peers = Peers::new(admission, 1);
+        let named = peers.add(at("192.0.2.1:6722"));
+        assert_eq!(peers.host_of(at("[::ffff:192.0.2.1]:6722")), Some(named));
+        assert_eq!(peers.host_of(at("192.0.2.1:6723")), None);
+        assert_eq!(peers.host_of(at("192.0.2.9:6722")), None);
+        let learnt = peers.host_of(at("192.0.2.7:99")).unwrap();
+        assert_ne!(learnt, named);
+        assert_eq!(peers.address(learnt), Some(at("192.0.2.7:99")));
+        assert!(peers.host_of(at("127.0.0.1:5")).is_some());
+        let busy = peers.host_of(at("127.0.0.1:60000"));
+        for port in 1..10_000_u16 {
+            assert!(
+                peers.host_of(SocketAddr::new(at("127.0.0.1:5").ip(), port)).is_some(),
+                "{port}"
+            );
+            assert_eq!(peers.host_of(at("127.0.0.1:60000")), busy);
+        }
+        assert!(peers.addresses.len() <= MAX_LEARNT + 1 && peers.hosts.len() <= MAX_LEARNT + 1);
+        assert!(peers.learnt.len() <= MAX_LEARNT);
+        assert_eq!(peers.address(named), Some(at("192.0.2.1:6722")));
+    }
+}

@@ -1,0 +1,383 @@
+//! Sessions that are sent, and the transmission of all packets.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use rackweave_core::{HostId, Node as _, Packet, Span, Time};
+use rackweave_group::orca::flow::{FlowConfig, SenderEvent};
+use rackweave_group::orca::host::{Event, OpenError, Spread};
+use rackweave_wire::orca::{self, Data, GROUP, Header, Reason, Session, TO_AGENT, TO_GROUP};
+
+use smallvec::SmallVec;
+
+use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
+use crate::source::{Payload, Source, SourceError};
+
+/// Packets in one batch for the kernel.
+const SEND_BATCH: usize = 512;
+
+/// Packets of one turn, before receiving is served again.
+const SEND_TURN: usize = 4096;
+
+/// The interval at which a receiver that fell silent is invited again.
+const REINVITE_AFTER: Span = Span::from_ms(250);
+
+/// A session that is sent.
+pub(super) struct Sending {
+    source: Box<dyn Source>,
+    offered: u64,
+    finished: bool,
+    spread: Spread,
+    flow: FlowConfig,
+    began: Time,
+    hosts: BTreeMap<HostId, Receiver>,
+    error: Option<SourceError>,
+    released: u64,
+    copies: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Receiver {
+    from: u64,
+    completed: Option<Time>,
+    /// When it was lost, if no packet has come from it since.
+    lost: Option<Time>,
+    retry: Option<Time>,
+    joined: bool,
+}
+
+impl Engine {
+    /// Sends a stream to these hosts.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        &mut self,
+        mut source: Box<dyn Source>,
+        hosts: &[HostId],
+        spread: Spread,
+        flow: FlowConfig,
+    ) -> Result<Session, OpenError> {
+        let now = self.now();
+        source.start(self.waker.clone());
+        let session = loop {
+            let session = Session(super::random() as u32);
+            match self.host.open(now, session, source.stream(), hosts, spread, flow) {
+                Err(OpenError::Exists(_)) => {}
+                Err(error) => return Err(error),
+                Ok(()) => break session,
+            }
+        };
+        let sending = Sending {
+            source,
+            offered: 0,
+            finished: false,
+            spread,
+            flow,
+            began: now,
+            hosts: hosts.iter().map(|host| (*host, Receiver::default())).collect(),
+            error: None,
+            released: 0,
+            copies: match spread {
+                Spread::Unicast => hosts.len(),
+                _ => 1,
+            },
+        };
+        self.sending.insert(session, sending);
+        Ok(session)
+    }
+
+    /// Aborts a session.
+    pub fn abort(&mut self, session: Session) {
+        let now = self.now();
+        if let Some(sending) = self.sending.get_mut(&session) {
+            for receiver in sending.hosts.values_mut() {
+                receiver.retry = None;
+            }
+        }
+        self.host.abort(now, session, Reason::Left);
+        self.handle_events(now);
+    }
+
+    /// The progress of a session that is sent.
+    #[must_use]
+    pub fn view(&self, session: Session) -> Option<SendView> {
+        let sending = self.sending.get(&session)?;
+        let source = &sending.source;
+        let end = source.end();
+        let receivers = self.host.receivers(session).map(|view| {
+            let known = sending.hosts.get(&view.host).copied().unwrap_or_default();
+            let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            ReceiverProgress {
+                host: view.host,
+                address: self.peers.address(view.host).unwrap_or(unknown),
+                have: view.have,
+                from: known.from,
+                status: view.status,
+                bits_per_second: view.rate.0,
+                repairs: view.repairs,
+                slow_reason: view.slow_reason,
+                seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
+            }
+        });
+        Some(SendView {
+            length: (end.unwrap_or(source.available()), end.is_some()),
+            content: source.content(),
+            receivers: receivers.collect(),
+            summary: self.host.summary(session).unwrap_or_default(),
+            copies: sending.copies,
+        })
+    }
+
+    /// Offers what the sources have to the host, and releases in the sources what no receiver can need any more.
+    pub(super) fn feed_sources(&mut self, now: Time) {
+        let mut broken = Vec::new();
+        for (session, sending) in &mut self.sending {
+            if let Some(error) = sending.source.error() {
+                sending.error = Some(error);
+                broken.push(*session);
+                continue;
+            }
+            // The end is read first: what is available afterwards is no less.
+            let end = sending.source.end();
+            let available = sending.source.available();
+            if available > sending.offered {
+                sending.offered = available;
+                self.host.offer(now, *session, available);
+            }
+            if end.is_some() && !sending.finished {
+                sending.finished = true;
+                self.host.finish(now, *session);
+            }
+            let released = self.host.released(*session);
+            if released != u64::MAX && released > sending.released {
+                sending.released = released;
+                sending.source.released(released);
+            }
+        }
+        for session in broken {
+            self.host.abort(now, session, Reason::Refused);
+        }
+        self.invite_again(now);
+    }
+
+    fn invite_again(&mut self, now: Time) {
+        let Self { sending, host, .. } = self;
+        for (session, sending) in sending {
+            for (who, receiver) in &mut sending.hosts {
+                if receiver.retry.is_some_and(|at| at <= now) {
+                    receiver.retry = None;
+                    host.add(now, *session, *who);
+                }
+            }
+        }
+    }
+
+    pub(super) fn next_retry(&self) -> Option<Time> {
+        let hosts = self.sending.values().flat_map(|sending| sending.hosts.values());
+        hosts.filter_map(|receiver| receiver.retry).min()
+    }
+
+    /// Handles the host's events.
+    pub(super) fn handle_events(&mut self, now: Time) {
+        while let Some(event) = self.host.poll_event() {
+            match event {
+                Event::Invited { session, from, stream, .. } => match self.peers.address(from) {
+                    Some(from) => self.on_invitation(now, session, from, stream),
+                    None => self.host.refuse(now, session, Reason::Refused),
+                },
+                Event::Sender(session, event) => self.handle_sender_event(now, session, event),
+                Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
+            }
+        }
+    }
+
+    fn handle_sender_event(&mut self, now: Time, session: Session, event: SenderEvent) {
+        match event {
+            SenderEvent::Failed { .. } | SenderEvent::Finished => {
+                return self.on_session_end(now, session);
+            }
+            SenderEvent::Joined { host, at } => {
+                if let Some(receiver) = self.receiver(session, host) {
+                    (receiver.from, receiver.joined) = (at, true);
+                    (receiver.lost, receiver.retry) = (None, None);
+                }
+            }
+            SenderEvent::Completed { host } => {
+                if let Some(receiver) = self.receiver(session, host) {
+                    receiver.completed = Some(now);
+                }
+            }
+            SenderEvent::Lost { host, reason } => {
+                let patience = self.config.retry;
+                if let Some(receiver) = self.receiver(session, host) {
+                    let lost = *receiver.lost.get_or_insert(now);
+                    // A receiver that has joined before may have been restarted and come back.
+                    let back = receiver.joined
+                        && matches!(reason, Reason::Silent | Reason::Unknown)
+                        && now.since(lost) < patience;
+                    receiver.retry = back.then(|| now + REINVITE_AFTER);
+                }
+                self.abort_if_deserted(now, session);
+            }
+            SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
+        }
+        self.events.push_back(EngineEvent::Sender(session, event));
+    }
+
+    /// Aborts a stream that is still being written but has lost all its receivers, so that its writer learns of it.
+    fn abort_if_deserted(&mut self, now: Time, session: Session) {
+        let Some(sending) = self.sending.get(&session) else { return };
+        let gone = |it: &Receiver| it.lost.is_some() && it.retry.is_none();
+        if !sending.finished && sending.hosts.values().all(gone) {
+            self.host.abort(now, session, Reason::Left);
+        }
+    }
+
+    fn receiver(&mut self, session: Session, host: HostId) -> Option<&mut Receiver> {
+        self.sending.get_mut(&session)?.hosts.get_mut(&host)
+    }
+
+    /// Reports a session that has ended, or replaces it by one for the receivers that may come back.
+    fn on_session_end(&mut self, now: Time, session: Session) {
+        let Some(view) = self.view(session) else { return };
+        let Some(mut sending) = self.sending.remove(&session) else { return };
+        let waiting: Vec<HostId> = sending
+            .hosts
+            .iter()
+            .filter(|(_, receiver)| receiver.retry.is_some())
+            .map(|(host, _)| *host)
+            .collect();
+        if !waiting.is_empty() && sending.error.is_none() {
+            let next = Session(super::random() as u32);
+            let (stream, flow) = (sending.source.stream(), sending.flow);
+            if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
+                (sending.offered, sending.finished) = (0, false);
+                for host in &waiting {
+                    if let Some(receiver) = sending.hosts.get_mut(host) {
+                        receiver.retry = None;
+                    }
+                }
+                self.sending.insert(next, sending);
+                self.events.push_back(EngineEvent::Renewed { old: session, session: next, view });
+                return;
+            }
+        }
+        let error = sending.error.take();
+        self.events.push_back(EngineEvent::Sent { session, view, error });
+    }
+
+    pub(super) fn group_address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::from(GROUP), self.config.group_port))
+    }
+
+    /// Sends what may be sent; returns whether there is more.
+    pub(super) fn transmit(&mut self, now: Time) -> io::Result<bool> {
+        let mut sent = 0;
+        loop {
+            self.flush()?;
+            if self.is_blocked() || sent >= SEND_TURN {
+                return Ok(!self.is_blocked());
+            }
+            while self.batch.len() < SEND_BATCH
+                && let Some(packet) = self.poll_packet(now)
+            {
+                self.push_packet(&packet);
+                sent += 1;
+            }
+            if self.batch.is_empty() {
+                return Ok(false);
+            }
+            self.batch.group();
+        }
+    }
+
+    /// Appends a datagram to the batch: what `write` appends, then the payload.
+    pub(super) fn push(
+        &mut self,
+        to: SocketAddr,
+        write: impl FnOnce(&mut Vec<u8>),
+        payload: Payload,
+    ) {
+        self.stats.sent += 1;
+        self.batch.push(to, 0, write, payload);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.batch.is_empty() {
+            self.stats.refused += self.socket.send(&mut self.batch)?;
+        }
+        Ok(())
+    }
+
+    fn push_packet(&mut self, packet: &Packet<Header>) {
+        let to = match packet.dst {
+            TO_GROUP | TO_AGENT => Some(self.group_address()),
+            _ if controller::is_for_rack(&packet.header) => Some(self.group_address()),
+            host => self.peers.address(host),
+        };
+        let (words, key) = (self.words, self.key.as_ref());
+        let (payload, check) = match &packet.header {
+            Header::Control(_) => (Payload::new(), orca::check(&packet.header, key, &[])),
+            Header::Data(data) => match self.payload(data) {
+                Some(found) => found,
+                None => return,
+            },
+        };
+        let Some(to) = to else {
+            self.stats.unroutable += 1;
+            return;
+        };
+        self.stats.sent_bytes += u64::from(packet.wire_bytes);
+        self.stats.sent += 1;
+        let key = self.key.as_ref();
+        let write = |out: &mut Vec<u8>| match &packet.header {
+            Header::Data(data) => orca::encode_relayed(data, words, check, out),
+            Header::Control(_) => orca::encode_header(&packet.header, words, key, &[], out),
+        };
+        self.batch.push(to, 0, write, payload);
+    }
+
+    /// The payload of a data packet, and its check.
+    fn payload(&mut self, data: &Data) -> Option<(Payload, orca::Check)> {
+        let Some(sending) = self.sending.get_mut(&data.session) else {
+            if self.host.summary(data.session).is_some() {
+                return None;
+            }
+            let relayed = self.relayed.front_mut()?;
+            let found = (Payload::from_iter([relayed.bytes.clone()]), relayed.check);
+            relayed.left -= 1;
+            if relayed.left == 0 {
+                self.relayed.pop_front();
+            }
+            return Some(found);
+        };
+        if let Some(found) = self.memo.get(data) {
+            return Some(found);
+        }
+        let mut payload = Payload::new();
+        let read = match data.parity {
+            None => sending.source.read(data.offset, usize::from(data.len), &mut payload),
+            Some(of) => parity::encode(&mut *sending.source, data.offset, data.len, of)
+                .map(|bytes| payload.push(bytes)),
+        };
+        if let Err(error) = read {
+            // The session ends at the next turn.
+            if sending.error.is_none() {
+                sending.error = Some(error);
+                let now = self.last_now;
+                self.host.abort(now, data.session, Reason::Refused);
+            }
+            return None;
+        }
+        let check = {
+            let pieces: SmallVec<[&[u8]; 2]> = payload.iter().map(|bytes| &bytes[..]).collect();
+            orca::check(&Header::Data(*data), self.key.as_ref(), &pieces)
+        };
+        if sending.copies > 1 {
+            self.memo.put(data, &payload, check);
+        }
+        Some((payload, check))
+    }
+}

@@ -1,0 +1,469 @@
+//! Files whose blocks arrive in any order.
+//!
+//! A [`BlockStore`] writes a file under another name (`.part` behind its own), notes which blocks are complete and what they hash to, and
+//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it says which
+//! blocks are there, and it says so only of blocks whose bytes on disk have the hash that was noted.
+//!
+//! ```
+//! use rackweave_cast::format::{CHUNK, tree::chunk_hash};
+//! use rackweave_cast::store::{BlockConfig, BlockStore, Dir, Finish};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let image = vec![7; 2 * CHUNK + 100];
+//! let dir = Dir::open(folder.path())?;
+//! let config = || BlockConfig {
+//!     table: Some(dir.entry(".image.blocks".as_ref())),
+//!     resume: true,
+//!     ..BlockConfig::new(dir.entry("image".as_ref()), image.len() as u64)
+//! };
+//! let mut store = BlockStore::open(config())?;
+//! for (block, bytes) in (0..).zip(image.chunks(CHUNK)).rev() {
+//!     store.write_at(block * CHUNK as u64, bytes)?;
+//!     assert!(store.verify(block, &chunk_hash(block, bytes).0)?);
+//! }
+//! // Interrupted and opened again, it has what was verified.
+//! drop(store);
+//! let store = BlockStore::open(config())?;
+//! assert!(store.have().is_full());
+//! store.finish(&Finish::default())?;
+//! assert!(std::fs::read(folder.path().join("image"))? == image);
+//! # Ok(())
+//! # }
+//! ```
+
+mod place;
+mod set;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, FileTimes, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+
+use rustix::fs::FileType;
+
+pub(crate) use self::place::failed;
+pub use self::place::{Dir, Entry};
+pub use self::set::BlockSet;
+use self::table::Table;
+use crate::format::tree::chunk_hash;
+use crate::format::{CHUNK, Hash};
+
+/// Why a file cannot be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The name is taken, and nothing is to be replaced.
+    #[error("{0} exists already: --overwrite replaces it")]
+    Exists(PathBuf),
+    /// The disk, or the user's quota of it, is full.
+    #[error("the disk is full: cannot write {}{}", path.display(), shortage(*needs, *free))]
+    Full {
+        /// The file that cannot be written.
+        path: PathBuf,
+        /// Bytes of it that are missing, where that is known.
+        needs: Option<u64>,
+        /// Bytes that are free, where that is known.
+        free: Option<u64>,
+    },
+    /// A limit of the process or of the file system.
+    #[error("{0} would be larger than the file system or `ulimit -f` allows")]
+    TooLarge(PathBuf),
+    /// Another transfer holds the lock on the incomplete file.
+    #[error("another transfer writes {0}")]
+    Busy(PathBuf),
+    /// A directory has the name of the file.
+    #[error("{0} is a folder: no file can take its place")]
+    IsFolder(PathBuf),
+    /// A link or a file has the name of a directory.
+    #[error("{0} is not a folder: nothing is written through it")]
+    NotFolder(PathBuf),
+    /// Bytes beyond the length that was announced.
+    #[error("{path} has {length} bytes, and byte {offset} is not one of them")]
+    Beyond {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        length: u64,
+        /// The first byte that has no place in it.
+        offset: u64,
+    },
+    /// The file was to be finished without all of its blocks.
+    #[error("{path} is not complete: block {block} is missing")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The first block that is missing.
+        block: u64,
+    },
+    /// A block came with two hashes.
+    #[error("block {block} of {path} is not the one that was verified before")]
+    Conflict {
+        /// The file.
+        path: PathBuf,
+        /// The block.
+        block: u64,
+    },
+    /// Any other failure of the system.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+fn shortage(needs: Option<u64>, free: Option<u64>) -> String {
+    match (needs, free) {
+        (Some(needs), Some(free)) => {
+            format!(", which needs {needs} bytes more, where {free} are free")
+        }
+        _ => String::new(),
+    }
+}
+
+/// What a store holds, and where.
+#[derive(Clone, Debug)]
+pub struct BlockConfig {
+    /// The file when it is complete.
+    pub target: Entry,
+    /// Where block hashes are noted; `None`: an interruption loses the file. Only files of known length can be resumed.
+    pub table: Option<Entry>,
+    /// Identifies the content: blocks that were stored for another one are not taken over.
+    pub content: Hash,
+    /// Bytes of the file; `None`: as many as are written.
+    pub length: Option<u64>,
+    /// Take over the blocks that an earlier attempt has left; otherwise begin with an empty file.
+    pub resume: bool,
+    /// Replace a file that has the target's name.
+    pub replace: bool,
+    /// The incomplete file, if there is one, was left by an earlier attempt, whatever it looks like.
+    pub ours: bool,
+}
+
+impl BlockConfig {
+    /// A file of this length, which cannot be resumed and replaces nothing.
+    #[must_use]
+    pub const fn new(target: Entry, length: u64) -> Self {
+        Self {
+            target,
+            table: None,
+            content: [0; 32],
+            length: Some(length),
+            resume: false,
+            replace: false,
+            ours: false,
+        }
+    }
+}
+
+/// What a file gets with its name.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// Its permission bits.
+    pub mode: u32,
+    /// Its times, where they are not those of writing it.
+    pub times: Option<FileTimes>,
+    /// Write it to the disk before it gets its name.
+    pub sync: bool,
+}
+
+impl Default for Finish {
+    fn default() -> Self {
+        Self { mode: 0o644, times: None, sync: false }
+    }
+}
+
+/// A file in blocks of [`CHUNK`] bytes (the last one is shorter) that are written in any order, verified by BLAKE3, and kept across
+/// interruptions. See the [module](self).
+///
+/// Blocks that were never written read as zeros and can be verified as such: holes of a disk image need not be written.
+#[derive(Debug)]
+pub struct BlockStore {
+    file: File,
+    target: Entry,
+    length: Option<u64>,
+    replace: bool,
+    have: BlockSet,
+    table: Option<Table>,
+    /// An earlier attempt was interrupted after the file got its name.
+    named: bool,
+    buffer: Vec<u8>,
+}
+
+/// Reads a whole buffer; bytes beyond the end of the file are zeros.
+fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut at = 0;
+    while at < buffer.len() {
+        match file.read_at(&mut buffer[at..], offset + at as u64) {
+            Ok(0) => break,
+            Ok(len) => at += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer[at..].fill(0);
+    Ok(())
+}
+
+/// The place of a block in a file: its offset, and its length.
+fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
+    let offset = block.checked_mul(CHUNK as u64).filter(|offset| *offset < length)?;
+    Some((offset, (length - offset).min(CHUNK as u64) as usize))
+}
+
+/// The blocks whose bytes have the hashes of the table.
+fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
+    let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
+    let mut buffer = vec![0; CHUNK];
+    let blocks = (0..).map_while(|block| Some((block, range_of(block, length)?)));
+    for (block, (offset, len)) in blocks {
+        let Some(hash) = table.get(block) else { continue };
+        let read = read_full(file, &mut buffer[..len], offset);
+        if read.is_ok() && chunk_hash(block, &buffer[..len]).0 == hash {
+            have.insert(block);
+        }
+    }
+    have
+}
+
+impl BlockStore {
+    /// Opens the incomplete file, or creates it. What an earlier attempt has stored is hashed again, which takes as long as reading it.
+    ///
+    /// # Errors
+    /// If the target's name is taken, another transfer writes the same file, or the system refuses.
+    pub fn open(config: BlockConfig) -> Result<Self, StoreError> {
+        let BlockConfig { target, table: entry, content, length, resume, replace, ours } = config;
+        let entry = entry.zip(length);
+        let left = entry.as_ref().filter(|_| resume);
+        let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
+        let (part, kind) = (target.part(), target.kind());
+        if kind == Some(FileType::Directory) {
+            return Err(StoreError::IsFolder(target.path()));
+        }
+        let blocks = length.map_or(0, |length| length.div_ceil(CHUNK as u64));
+        let (buffer, named) = (Vec::new(), false);
+        if let (Some(table), Some(length)) = (&left, length)
+            && part.kind().is_none()
+            && let Some(file) = target.open_read()
+        {
+            let have = check_all(&file, length, table);
+            if have.is_full() && file.metadata().is_ok_and(|meta| meta.len() == length) {
+                let (length, table, named) = (Some(length), left, true);
+                return Ok(Self { file, target, length, replace, have, table, named, buffer });
+            }
+        }
+        if kind.is_some() && !replace {
+            return Err(StoreError::Exists(target.path()));
+        }
+        let file = part.open_write(ours || left.is_some())?;
+        let wrap = |error| failed(&part.path(), error);
+        let mut have = BlockSet::new(blocks);
+        let mut keep = 0;
+        if let (Some(table), Some(length)) = (&left, length) {
+            have = check_all(&file, length, table);
+            let last = (0..blocks).rev().find(|block| have.contains(*block));
+            keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
+        }
+        // What is beyond the last block that is right must read as zeros.
+        fault::step().and_then(|()| file.set_len(keep)).map_err(wrap)?;
+        let table = match (left, entry) {
+            (None, Some((entry, length))) => {
+                let wrap = |error| failed(&entry.path(), error);
+                Some(Table::create(&entry, &content, length).map_err(wrap)?)
+            }
+            (left, _) => left,
+        };
+        Ok(Self { file, target, length, replace, have, table, named, buffer })
+    }
+
+    /// The file's path when it is complete.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.target.path()
+    }
+
+    /// The blocks that are stored and verified.
+    #[must_use]
+    pub const fn have(&self) -> &BlockSet {
+        &self.have
+    }
+
+    fn failed(&self, error: io::Error) -> StoreError {
+        match failed(&self.target.part().path(), error) {
+            StoreError::Full { path, .. } => {
+                let needs = self.length.map(|length| {
+                    let missing = self.have.missing().filter_map(|it| range_of(it, length));
+                    missing.map(|(_, len)| len as u64).sum()
+                });
+                StoreError::Full { path, needs, free: self.target.dir().free() }
+            }
+            other => other,
+        }
+    }
+
+    /// Writes bytes to their place. Those of blocks that are verified already are ignored: duplicates do no harm.
+    ///
+    /// # Errors
+    /// If they lie beyond the file's length, or the system refuses.
+    pub fn write_at(&mut self, mut offset: u64, mut bytes: &[u8]) -> Result<(), StoreError> {
+        let length = self.length.unwrap_or(1 << 62);
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > length) {
+            let (path, offset) = (self.path(), offset.max(length));
+            return Err(StoreError::Beyond { path, length, offset });
+        }
+        while !bytes.is_empty() {
+            let room = CHUNK - (offset % CHUNK as u64) as usize;
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            if !self.have.contains(offset / CHUNK as u64) {
+                let written = fault::step().and_then(|()| self.file.write_all_at(now, offset));
+                written.map_err(|error| self.failed(error))?;
+            }
+            offset += now.len() as u64;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// A block's bytes as they are on the disk, verified or not; `None` for a block that the file does not have room for.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn read(&mut self, block: u64) -> Result<Option<&[u8]>, StoreError> {
+        let Some((offset, len)) = self.length.and_then(|length| range_of(block, length)) else {
+            return Ok(None);
+        };
+        self.buffer.resize(len, 0);
+        let read = read_full(&self.file, &mut self.buffer, offset);
+        read.map_err(|error| self.failed(error))?;
+        Ok(Some(&self.buffer))
+    }
+
+    /// Reads a block back and compares it with its hash (that of [`chunk_hash`]); if it is right, the block is stored for good. Otherwise
+    /// `false` is returned, and the block can be written again.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn verify(&mut self, block: u64, hash: &Hash) -> Result<bool, StoreError> {
+        match self.read(block)? {
+            Some(bytes) if chunk_hash(block, bytes).0 == *hash => {}
+            _ => return Ok(false),
+        }
+        self.commit(block, hash)?;
+        Ok(true)
+    }
+
+    /// Stores a block for good whose bytes the caller has hashed while it wrote them: [`Self::verify`] without reading them back.
+    ///
+    /// # Errors
+    /// If the block was stored with another hash before, or the system refuses.
+    pub fn commit(&mut self, block: u64, hash: &Hash) -> Result<(), StoreError> {
+        let Some(table) = &self.table else {
+            self.have.insert(block);
+            return Ok(());
+        };
+        if self.have.contains(block) {
+            return match table.get(block) {
+                Some(known) if known != *hash => {
+                    Err(StoreError::Conflict { path: self.path(), block })
+                }
+                _ => Ok(()),
+            };
+        }
+        table.put(block, hash).map_err(|error| self.failed(error))?;
+        self.have.insert(block);
+        Ok(())
+    }
+
+    /// The hash with which a block was stored, if the store has a table.
+    #[must_use]
+    pub fn hash(&self, block: u64) -> Option<Hash> {
+        self.table.as_ref()?.get(block).filter(|_| self.have.contains(block))
+    }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// If a block is missing, the name has been taken meanwhile, or the system refuses. What is stored stays, and can be opened again.
+    pub fn finish(self, how: &Finish) -> Result<(), StoreError> {
+        if self.length.is_some()
+            && let Some(block) = self.have.missing().next()
+        {
+            return Err(StoreError::Missing { path: self.path(), block });
+        }
+        if !self.named {
+            self.name(how)?;
+        }
+        // Left over, it does not match the next content.
+        let _ = self.table.map(Table::remove);
+        Ok(())
+    }
+
+    fn name(&self, how: &Finish) -> Result<(), StoreError> {
+        let part = self.target.part();
+        let wrap = |error| failed(&part.path(), error);
+        if let Some(length) = self.length {
+            // A hole at the end.
+            fault::step().and_then(|()| self.file.set_len(length)).map_err(wrap)?;
+        }
+        if let Some(times) = how.times {
+            self.file.set_times(times).map_err(wrap)?;
+        }
+        let set_mode = |mode| {
+            fault::step().and_then(|()| self.file.set_permissions(Permissions::from_mode(mode)))
+        };
+        set_mode(how.mode).map_err(wrap)?;
+        if how.sync {
+            self.file.sync_all().map_err(wrap)?;
+        }
+        let named = match self.replace {
+            true => part.rename(&self.target),
+            false => part.rename_new(&self.target),
+        };
+        if let Err(error) = named {
+            // Another attempt must be able to write it.
+            let _ = set_mode(0o600);
+            return Err(match error.kind() {
+                io::ErrorKind::AlreadyExists => StoreError::Exists(self.path()),
+                _ => failed(&self.path(), error),
+            });
+        }
+        if how.sync {
+            let dir = self.target.dir();
+            let synced = dir.file().and_then(|it| it.sync_all());
+            synced.map_err(|error| failed(dir.path(), error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Injects failures, in tests, before each operation that changes the disk.
+pub(crate) mod fault {
+    #[cfg(test)]
+    thread_local! {
+        /// How many operations still succeed, and the error of all others.
+        pub(crate) static FAULT: std::cell::Cell<Option<(u32, std::io::ErrorKind)>> =
+            const { std::cell::Cell::new(None) };
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "tests fail here")]
+    pub(crate) const fn step() -> std::io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn step() -> std::io::Result<()> {
+        FAULT.with(|fault| match fault.get() {
+            Some((0, kind)) => Err(kind.into()),
+            Some((left, kind)) => {
+                fault.set(Some((left - 1, kind)));
+                Ok(())
+            }
+            None => Ok(()),
+        })
+    }
+}

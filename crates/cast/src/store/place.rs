@@ -1,0 +1,227 @@
+//! Directories that are held open, and names in them. Each directory is opened relative to its parent and symbolic links are not
+//! followed, so that replacing a directory by a link in the meantime does not redirect what is written.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with};
+use rustix::fs::{FlockOperation, fchmod, flock, fstatvfs, renameat, statat, unlinkat};
+use rustix::io::Errno;
+
+use super::{StoreError, fault};
+
+/// Suffix of a file that is not complete yet.
+const PART: &str = ".part";
+
+/// The longest name of a file in Linux.
+const MAX_NAME: usize = 255;
+
+/// A directory that is held open. It need not be readable.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    fd: Arc<OwnedFd>,
+    /// Its path when it was opened, for messages only.
+    path: PathBuf,
+}
+
+/// A name in a [`Dir`], whether or not anything has it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    dir: Dir,
+    name: OsString,
+}
+
+/// The name of a file that is not complete yet. Where the suffix would make the name longer than the system allows, a hash of the
+/// name takes its place.
+pub(crate) fn part_name(name: &OsStr) -> OsString {
+    let mut part = name.to_owned();
+    if name.len() + PART.len() > MAX_NAME {
+        part = format!("rackweave-cast-{}", blake3::hash(name.as_bytes()).to_hex()).into();
+    }
+    part.push(PART);
+    part
+}
+
+pub(crate) fn failed(path: &Path, source: io::Error) -> StoreError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StoreError::Full { path, needs: None, free: None }
+        }
+        io::ErrorKind::FileTooLarge => StoreError::TooLarge(path),
+        _ => StoreError::Write { path, source },
+    }
+}
+
+impl Dir {
+    /// Opens a directory by its path, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// If it can be neither opened nor created.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        std::fs::create_dir_all(path).map_err(|error| failed(path, error))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| failed(path, error.into()))?;
+        Ok(Self { fd: Arc::new(fd), path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same directory under another path in messages.
+    pub(crate) fn with_path(&self, path: PathBuf) -> Self {
+        Self { fd: Arc::clone(&self.fd), path }
+    }
+
+    /// The entry of this name, which must be a single component.
+    #[must_use]
+    pub fn entry(&self, name: &OsStr) -> Entry {
+        Entry { dir: self.clone(), name: name.to_owned() }
+    }
+
+    /// Opens the subdirectory of this name, and creates it if it does not exist; a link is refused.
+    pub(crate) fn subdir(&self, name: &OsStr) -> Result<Self, StoreError> {
+        let path = self.path.join(name);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || openat(&*self.fd, name, flags, Mode::empty());
+        let opened = match open() {
+            Err(Errno::NOENT) => match mkdirat(&*self.fd, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => open(),
+                Err(error) => Err(error),
+            },
+            other => other,
+        };
+        match opened {
+            Ok(fd) => Ok(Self { fd: Arc::new(fd), path }),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotFolder(path)),
+            Err(error) => Err(failed(&path, error.into())),
+        }
+    }
+
+    /// A descriptor that can set times and `fsync`, which the one of [`Self::open`] (`O_PATH`) cannot.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&*self.fd, ".", flags, Mode::empty())?.into())
+    }
+
+    /// Bytes that this user can still write to its file system.
+    pub(crate) fn free(&self) -> Option<u64> {
+        fstatvfs(&*self.fd).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+}
+
+impl Entry {
+    pub(crate) const fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Its path, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path.join(&self.name)
+    }
+
+    /// The entry that holds its bytes until they are complete.
+    pub(crate) fn part(&self) -> Self {
+        self.dir.entry(&part_name(&self.name))
+    }
+
+    /// The type of what has this name, without following links.
+    pub(crate) fn kind(&self) -> Option<FileType> {
+        let stat = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    fn open(&self, flags: OFlags) -> io::Result<File> {
+        // Follow no link, and do not wait for the other end of a pipe.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let file = File::from(openat(&*self.dir.fd, &self.name, flags, mode)?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::other("it is not a file")),
+        }
+    }
+
+    /// Opens a regular file for reading; anything else counts as absent.
+    pub(crate) fn open_read(&self) -> Option<File> {
+        self.open(OFlags::RDONLY).ok()
+    }
+
+    /// Opens a regular file for reading and writing; anything else counts as absent.
+    pub(crate) fn open_update(&self) -> Option<File> {
+        self.open(OFlags::RDWR).ok()
+    }
+
+    /// Creates a file; fails if the name is taken.
+    pub(crate) fn create(&self) -> io::Result<File> {
+        fault::step()?;
+        self.open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// Opens or creates a file, and locks it against other transfers. An existing file must be `ours` (left by an earlier attempt), or
+    /// look like an incomplete file: mode 0600, or empty.
+    pub(crate) fn open_write(&self, ours: bool) -> Result<File, StoreError> {
+        let wrong = |error| failed(&self.path(), error);
+        fault::step().map_err(wrong)?;
+        let open = || self.open(OFlags::RDWR | OFlags::CREATE);
+        let file = match open() {
+            // Interrupted after it was given a read-only mode, before it was renamed.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && ours => {
+                let unlock = |file: File| fchmod(file, Mode::from_raw_mode(0o600));
+                self.open_read().map_or(Ok(()), unlock).map_err(|error| wrong(error.into()))?;
+                open()
+            }
+            other => other,
+        };
+        let file = file.map_err(wrong)?;
+        // Some file systems have no locks.
+        if let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(StoreError::Busy(self.path()));
+        }
+        let stat = rustix::fs::fstat(&file).map_err(|error| wrong(error.into()))?;
+        let there = statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        // Renamed between opening and locking: it is complete, and no longer an incomplete file.
+        if !there.is_ok_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino)) {
+            return Err(StoreError::Busy(self.path()));
+        }
+        match ours || stat.st_mode & 0o777 == 0o600 || stat.st_size == 0 {
+            true => Ok(file),
+            false => Err(StoreError::Exists(self.path())),
+        }
+    }
+
+    /// Removes what has this name, if anything does.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        fault::step()?;
+        match unlinkat(&*self.dir.fd, &self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Renames it within its directory, replacing what has the new name.
+    pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
+        fault::step()?;
+        Ok(renameat(&*self.dir.fd, &self.name, &*to.dir.fd, &to.name)?)
+    }
+
+    /// Renames it within its directory, unless the new name is taken.
+    pub(crate) fn rename_new(&self, to: &Self) -> io::Result<()> {
+        fault::step()?;
+        let (from, into) = (&*self.dir.fd, &*to.dir.fd);
+        match renameat_with(from, &self.name, into, &to.name, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
+            // File systems without RENAME_NOREPLACE: check first.
+            Err(_) if to.kind().is_some() => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => self.rename(to),
+        }
+    }
+}

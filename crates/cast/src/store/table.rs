@@ -1,0 +1,81 @@
+//! The hashes of the blocks that a file has, in a file of their own beside it.
+//!
+//! ```text
+//!  0  a line of text that names the format and its version, padded with zeros to 64 bytes
+//! 64  what the content is (32)
+//! 96  length of the content in bytes (8), then zeros up to 128
+//! 128 the hash of each block (32), zeros: the file does not have it
+//! ```
+//!
+//! A hash has a fixed place, so that blocks can be noted in any order, and noting one twice changes nothing. Nothing here is forced to
+//! the disk: a hash is a claim that is checked against the block when the file is opened again, and what is torn, stale or damaged
+//! fails that check.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::place::Entry;
+use super::{fault, read_full};
+use crate::format::{HASH, Hash};
+
+const MAGIC: &[u8] = b"rackweave cast: blocks of an incomplete file, version 2\n";
+
+const CONTENT_AT: usize = 64;
+const LENGTH_AT: usize = CONTENT_AT + HASH;
+pub(super) const HEADER: usize = 128;
+
+/// The hash of a block that the file does not have.
+const ABSENT: Hash = [0; HASH];
+
+#[derive(Debug)]
+pub(super) struct Table {
+    file: File,
+    entry: Entry,
+}
+
+fn header(content: &Hash, length: u64) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..MAGIC.len()].copy_from_slice(MAGIC);
+    header[CONTENT_AT..LENGTH_AT].copy_from_slice(content);
+    header[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&length.to_be_bytes());
+    header
+}
+
+impl Table {
+    /// The table that an earlier attempt has left, if it is of this content.
+    pub(super) fn open(entry: &Entry, content: &Hash, length: u64) -> Option<Self> {
+        let file = entry.open_update()?;
+        let mut found = [0; HEADER];
+        file.read_exact_at(&mut found, 0).ok()?;
+        (found == header(content, length)).then(|| Self { file, entry: entry.clone() })
+    }
+
+    /// An empty table, in place of whatever has this name.
+    pub(super) fn create(entry: &Entry, content: &Hash, length: u64) -> io::Result<Self> {
+        entry.remove()?;
+        let file = entry.create()?;
+        fault::step()?;
+        file.write_all_at(&header(content, length), 0)?;
+        Ok(Self { file, entry: entry.clone() })
+    }
+
+    fn offset(block: u64) -> u64 {
+        HEADER as u64 + block * HASH as u64
+    }
+
+    pub(super) fn get(&self, block: u64) -> Option<Hash> {
+        let mut hash = ABSENT;
+        read_full(&self.file, &mut hash, Self::offset(block)).ok()?;
+        (hash != ABSENT).then_some(hash)
+    }
+
+    pub(super) fn put(&self, block: u64, hash: &Hash) -> io::Result<()> {
+        fault::step()?;
+        self.file.write_all_at(hash, Self::offset(block))
+    }
+
+    pub(super) fn remove(self) -> io::Result<()> {
+        self.entry.remove()
+    }
+}

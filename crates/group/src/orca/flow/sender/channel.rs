@@ -1,0 +1,195 @@
+//! A channel: what is in flight to one set of receivers, either to the whole group or to one detached receiver.
+//!
+//! It knows when which bytes left, so that reports give round trips, and which retransmissions may still be in flight. None
+//! of this is in the Orca paper, which has no loss recovery; the timers follow TCP's (RFC 6298).
+
+use std::collections::VecDeque;
+
+use rackweave_core::{Span, Time};
+
+use super::super::FlowConfig;
+use super::super::congestion::Congestion;
+use super::retransmit::RetransmitQueue;
+
+/// Transmission times that are remembered for RTT samples. At 4096 runs of packets the window of the default configuration
+/// fits even if every packet leaves at a time of its own.
+const SEND_TIMES: usize = 4096;
+
+/// Upper bound of the retransmission timeout with backoff. It is short compared with TCP's 60 s (RFC 6298, rule 2.5) because
+/// the whole group waits for the one that the retransmission is for.
+const MAX_RTO: Span = Span::from_ms(500);
+/// Upper bound of the backoff, in doublings.
+const MAX_RTO_BACKOFF: u8 = 10;
+/// A round in which no more retransmissions than this were lost says nothing about congestion.
+const MIN_LOST: u32 = 4;
+
+/// The state of what is sent to one set of receivers.
+#[derive(Clone, Debug)]
+pub(super) struct Channel {
+    /// The next byte to be sent for the first time.
+    pub(super) head: u64,
+    pub(super) congestion: Congestion,
+    pub(super) retransmit: RetransmitQueue,
+    /// When bytes left: the end of a packet, or of a run of packets that left at the same time, with that time.
+    send_times: VecDeque<(u64, Time)>,
+    /// No RTT sample is taken below this offset, because packets there were retransmitted (Karn's algorithm, RFC 6298
+    /// section 3).
+    retransmitted_edge: u64,
+    /// Retransmissions in flight: when they left, and their bytes.
+    retransmits: VecDeque<(Time, u32)>,
+    retransmitted_bytes: u64,
+    /// Doublings of the retransmission timeout, since retransmissions were lost and no RTT has been sampled after that
+    /// (RFC 6298, rule 5.5). Retransmissions give no samples, so a queue that grows meanwhile is not seen; without a backoff
+    /// the same packets would fill that queue again and again.
+    rto_backoff: u8,
+    /// Packets retransmitted in this round, and of these the ones that were reported missing again.
+    round: (u32, u32),
+    round_ends: Time,
+    /// When data was last sent, or reports last showed progress.
+    pub(super) last_progress: Time,
+    /// When any packet was last sent to all receivers of this channel.
+    pub(super) last_sent: Time,
+    /// The time since which only probes were sent and no report showed progress.
+    pub(super) stalled_since: Option<Time>,
+    /// Doublings of the time between probes.
+    pub(super) probe_backoff: u8,
+}
+
+impl Channel {
+    pub(super) fn new(now: Time, at: u64, config: &FlowConfig) -> Self {
+        Self {
+            head: at,
+            congestion: Congestion::new(now, at, config),
+            retransmit: RetransmitQueue::default(),
+            send_times: VecDeque::new(),
+            retransmitted_edge: 0,
+            retransmits: VecDeque::new(),
+            retransmitted_bytes: 0,
+            rto_backoff: 0,
+            round: (0, 0),
+            round_ends: now,
+            last_progress: now,
+            last_sent: now,
+            stalled_since: None,
+            probe_backoff: 0,
+        }
+    }
+
+    /// New bytes up to `end` are sent.
+    pub(super) fn on_sent(&mut self, now: Time, end: u64) {
+        self.head = end;
+        self.on_progress(now);
+        self.last_sent = now;
+        match self.send_times.back_mut() {
+            Some(back) if back.1 == now => back.0 = end,
+            _ => {
+                if self.send_times.len() >= SEND_TIMES {
+                    self.send_times.pop_front();
+                }
+                self.send_times.push_back((end, now));
+            }
+        }
+    }
+
+    /// New data was sent, or a report showed progress: nothing is stalled.
+    pub(super) const fn on_progress(&mut self, now: Time) {
+        (self.last_progress, self.stalled_since, self.probe_backoff) = (now, None, 0);
+    }
+
+    /// The retransmission timeout: after this long a report must have told of what was sent. `report_delay` is how long
+    /// reports themselves may wait on their way.
+    pub(super) fn rto(&self, report_delay: Span) -> Span {
+        let rto = self.congestion.rto() + report_delay;
+        Span(rto.0 << self.rto_backoff).min(MAX_RTO.max(rto))
+    }
+
+    /// Retransmitted packets were reported missing again.
+    pub(super) const fn on_retransmit_lost(&mut self, packets: u32) {
+        self.round.1 = self.round.1.saturating_add(packets);
+    }
+
+    /// Whether most retransmissions of the last rounds were lost.
+    pub(super) const fn is_backed_off(&self) -> bool {
+        self.rto_backoff > 0
+    }
+
+    /// Ends a round of retransmissions if its time is over, and adapts the backoff to the share that was lost.
+    fn end_round(&mut self, now: Time, rto: Span) {
+        let (sent, lost) = self.round;
+        if now < self.round_ends {
+            return;
+        }
+        if u64::from(lost) * 4 > u64::from(sent) * 3 && lost > MIN_LOST {
+            // The first such round may be chance: only the second one counts as congestion.
+            if self.rto_backoff > 0 {
+                self.congestion.on_loss();
+            }
+            self.rto_backoff = (self.rto_backoff + 1).min(MAX_RTO_BACKOFF);
+        } else if lost <= sent / 2 {
+            self.rto_backoff = self.rto_backoff.saturating_sub(1);
+        }
+        self.round = (0, 0);
+        self.round_ends = now.saturating_add(rto);
+    }
+
+    pub(super) fn on_rtt_sample(&mut self, rtt: Span) {
+        self.congestion.on_rtt_sample(rtt);
+        self.rto_backoff = 0;
+    }
+
+    /// Bytes up to `end` are retransmitted.
+    pub(super) fn on_retransmit(&mut self, now: Time, rto: Span, end: u64, len: u16) {
+        self.end_round(now, rto);
+        self.round.0 = self.round.0.saturating_add(1);
+        self.retransmitted_edge = self.retransmitted_edge.max(end);
+        self.retransmits.push_back((now, u32::from(len)));
+        self.retransmitted_bytes += u64::from(len);
+    }
+
+    /// Retransmitted bytes that may still be in flight.
+    pub(super) fn retransmits_in_flight(&mut self, now: Time, rto: Span) -> u64 {
+        while let Some(&(sent, len)) = self.retransmits.front()
+            && sent.saturating_add(rto) <= now
+        {
+            self.retransmits.pop_front();
+            self.retransmitted_bytes -= u64::from(len);
+        }
+        self.retransmitted_bytes
+    }
+
+    /// When the oldest retransmission will no longer count as in flight.
+    pub(super) fn retransmit_expiry(&self, rto: Span) -> Option<Time> {
+        self.retransmits.front().map(|(sent, _)| sent.saturating_add(rto))
+    }
+
+    /// The round trip time that a report shows which was sent `held_us` after the packet that ends at `seen` had arrived.
+    pub(super) fn rtt_sample(&self, now: Time, seen: u64, held_us: u32) -> Option<Span> {
+        if seen <= self.retransmitted_edge || seen > self.head {
+            return None;
+        }
+        let at = self.send_times.partition_point(|run| run.0 < seen);
+        let &(end, sent) = self.send_times.get(at)?;
+        let first = self.send_times.front()?;
+        // Any packet of a run that left at one time will do, but of what lies before the first remembered run the time of
+        // transmission is not known.
+        if at == 0 && end != seen && first.0 != end {
+            return None;
+        }
+        let span = now.since(sent);
+        let held = Span::from_us(u64::from(held_us));
+        (span > held).then(|| span - held)
+    }
+
+    /// Everything below `progress` has reached all receivers, or was lost.
+    pub(super) fn on_acked(&mut self, progress: u64) {
+        while self.send_times.len() > 1 && self.send_times[1].0 <= progress {
+            self.send_times.pop_front();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        let (ring, queue) = self.retransmit.sizes();
+        [ring, queue, self.send_times.len(), self.retransmits.len()]
+    }
+}

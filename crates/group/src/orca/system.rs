@@ -1,0 +1,95 @@
+//! Orca as a [`System`]: what switches need in order to run its programs.
+
+use std::sync::Arc;
+
+use rackweave_core::HostId;
+use rackweave_switch::Fabric;
+use rackweave_wire::orca::{self, Header, Key};
+
+use super::label::{LabelError, Layout};
+use super::switch::Program;
+use super::view::View;
+use crate::system::{Parsed, Protocol, System, SystemError};
+
+/// Orca in the switches of a fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orca {
+    /// The controller's host: ToRs take orders from no other. `None`: they believe any packet that claims to come from the
+    /// controller.
+    pub controller: Option<HostId>,
+    /// The key that all members share, if they have one: without it ToRs obey no order of the controller.
+    pub key: Option<Key>,
+}
+
+/// Why Orca is impossible on a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrcaError {
+    /// No label fits the fabric.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// The controller is at no host of the fabric.
+    #[error("the controller's host {number} does not exist: the fabric has {hosts} hosts")]
+    NoController {
+        /// The controller's host, as configured.
+        number: u32,
+        /// The number of hosts.
+        hosts: u32,
+    },
+}
+
+impl Orca {
+    fn all_programs(&self, fabric: &Fabric) -> Result<Vec<Program>, OrcaError> {
+        let hosts = fabric.hosts();
+        if let Some(HostId(number)) = self.controller
+            && number >= hosts
+        {
+            return Err(OrcaError::NoController { number, hosts });
+        }
+        let layout = Arc::new(Layout::new(fabric)?);
+        let program = |switch| {
+            let program = Program::new(Arc::clone(&layout), fabric, switch)?;
+            Ok(match self.controller {
+                Some(host) => program.with_controller(host),
+                None => program,
+            })
+        };
+        (0..fabric.switches()).map(program).collect()
+    }
+}
+
+impl System for Orca {
+    type View = View;
+    type Program = Program;
+
+    fn protocols(&self) -> impl Iterator<Item = Protocol> {
+        core::iter::once(Protocol {
+            kind: orca::KIND,
+            port: orca::PORT,
+            group: Some((orca::GROUP, orca::TO_GROUP)),
+        })
+    }
+
+    fn resolves(&self, dst: HostId) -> bool {
+        dst == orca::TO_GROUP || dst == orca::TO_AGENT
+    }
+
+    fn parse(&self, _kind: u8, bytes: &[u8]) -> Option<Parsed<View>> {
+        let orca::Glance { header, verified, .. } = orca::glance(bytes, self.key.as_ref()).ok()?;
+        let view = match View::of(&header) {
+            // Orders that are not verified are forwarded and not obeyed.
+            View::SetActive { .. } | View::Sync { .. } | View::Ping { .. } if !verified => {
+                View::Control
+            }
+            view => view,
+        };
+        let addresses = match header {
+            Header::Control(control) => Some((control.from, control.to)),
+            Header::Data(_) => None,
+        };
+        Some(Parsed { view, addresses })
+    }
+
+    fn programs(&self, fabric: &Fabric) -> Result<Vec<Program>, SystemError> {
+        self.all_programs(fabric).map_err(SystemError::new)
+    }
+}

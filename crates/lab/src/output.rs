@@ -1,0 +1,282 @@
+//! Results as a table, a page and files. Files are written under temporary names and renamed when all
+//! are complete, so that a file is never partial under its final name.
+
+use std::borrow::Borrow;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rackweave_wire::pcapng::{CaptureError, CaptureWriter};
+
+use crate::cast::FileTimes;
+use crate::error::OutputError;
+use crate::report::table::{self, Style};
+use crate::report::{Head, charts, html, svg};
+use crate::results::columns::{self, Arrival, Column};
+use crate::results::{PointResult, Results, plain};
+use crate::scenario::{Scenario, World};
+
+impl Results {
+    /// The tables for a terminal.
+    #[must_use]
+    pub fn to_table(&self, width: usize, style: Style) -> String {
+        table::render(&self.points, width, style)
+    }
+
+    /// The page; `command` is the one that reproduces the numbers.
+    #[must_use]
+    pub fn to_html(&self, scenario: &Scenario, command: &str) -> String {
+        let head = Head {
+            title: scenario.title.clone(),
+            description: scenario.description.clone(),
+            scenario_toml: scenario.resolved.clone(),
+            command: command.to_owned(),
+            version: self.summary.version.to_owned(),
+            seed: scenario.seed,
+            facts: scenario.facts(),
+        };
+        html::render(&head, &self.points)
+    }
+
+    /// The 99th percentile of slowdown by message size as one chart, for a document or a slide.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        let title = "99th-percentile slowdown by message size";
+        charts::slowdown_chart(&self.points, charts::Percentile::P99, title)
+            .render(svg::Theme::Standalone)
+    }
+}
+
+/// The directory of results, checked to be writable.
+#[derive(Debug)]
+pub struct OutputDir {
+    path: PathBuf,
+}
+
+/// Ends the name of a file that is not whole yet.
+const PART: &str = ".part";
+/// Files that only some runs write: those of an earlier run must not stay beside new ones.
+const OPTIONAL: [&str; 5] =
+    ["messages.csv", "round_trips.csv", "capture", "cast_files.csv", "cast_receivers.csv"];
+
+impl OutputDir {
+    /// Makes the folder and tries to write there, so that a long run does not fail at its end.
+    ///
+    /// # Errors
+    /// If it can't be made or written to.
+    pub fn prepare(path: &Path) -> Result<Self, OutputError> {
+        let folder = |source| OutputError::Folder { path: path.to_owned(), source };
+        if path.exists() && !path.is_dir() {
+            return Err(folder(std::io::ErrorKind::NotADirectory.into()));
+        }
+        std::fs::create_dir_all(path).map_err(folder)?;
+        let probe = path.join(format!(".probe{PART}"));
+        std::fs::write(&probe, b"").map_err(folder)?;
+        std::fs::remove_file(&probe).map_err(folder)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes everything; `command` is what gives the same results again.
+    ///
+    /// # Errors
+    /// If a file can't be written; then none of them changes.
+    pub fn write(
+        &self,
+        scenario: &Scenario,
+        results: &Results,
+        command: &str,
+    ) -> Result<(), OutputError> {
+        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        staged.add("summary.json", results.to_json().as_bytes())?;
+        let subcommand = match scenario.world {
+            World::Simulator => "`rackweave run` with this file gives the same results.",
+            World::Testbed => "`rackweave testbed` with this file runs the same experiment.",
+        };
+        let head = format!(
+            "# Written by rackweave {}: the scenario as it was run, with all defaults.\n# {subcommand}\n\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
+        staged.add("report.html", results.to_html(scenario, command).as_bytes())?;
+        staged.add("slowdown.svg", results.to_svg().as_bytes())?;
+        staged.tables(&results.points)?;
+        let points = &results.points;
+        for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
+            staged.capture(point)?;
+        }
+        self.remove_optional();
+        staged.finish()
+    }
+
+    /// Writes files of any kind, all or none of them.
+    ///
+    /// # Errors
+    /// If a file can't be written; then none of them changes.
+    pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
+        let mut staged = Staged { folder: &self.path, names: Vec::new() };
+        for (name, text) in files {
+            staged.add(name, text.as_bytes())?;
+        }
+        staged.finish()
+    }
+
+    fn remove_optional(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.path) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let whole = !name.ends_with(PART);
+            if whole && OPTIONAL.iter().any(|optional| name.starts_with(optional)) {
+                // What can't be removed is overwritten or stays: no reason to lose the results.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// Files that wait for their final names.
+struct Staged<'a> {
+    folder: &'a Path,
+    names: Vec<String>,
+}
+
+impl Staged<'_> {
+    fn part(&self, name: &str) -> PathBuf {
+        self.folder.join(format!(".{name}{PART}"))
+    }
+
+    fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
+        self.names.push(name.to_owned());
+        let path = self.part(name);
+        std::fs::write(&path, bytes).map_err(|error| OutputError::file(&path, error))
+    }
+
+    fn file(
+        &mut self,
+        name: &str,
+    ) -> Result<(PathBuf, std::io::BufWriter<std::fs::File>), OutputError> {
+        self.names.push(name.to_owned());
+        let path = self.part(name);
+        let file = std::fs::File::create(&path).map_err(|error| OutputError::file(&path, error))?;
+        Ok((path, std::io::BufWriter::new(file)))
+    }
+
+    /// The CSV files.
+    fn tables(&mut self, points: &[PointResult]) -> Result<(), OutputError> {
+        self.csv("points.csv", points, columns::POINT, |p| std::iter::once(&p.summary))?;
+        self.csv("slowdown_by_size.csv", points, columns::BY_SIZE, |p| &p.summary.by_size)?;
+        self.csv("slowdown_curve.csv", points, columns::CURVE, |p| &p.slowdown_curve)?;
+        self.csv("latency_cdf.csv", points, columns::CDF, |p| &p.latency_cdf)?;
+        self.csv("queues.csv", points, columns::QUEUES, |p| &p.queue_series)?;
+        self.csv("links.csv", points, columns::LINKS, |p| &p.links)?;
+        if points.iter().any(|point| point.messages.is_some()) {
+            self.csv("messages.csv", points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
+        }
+        if points.iter().any(|point| !point.round_trips.is_empty()) {
+            self.csv("round_trips.csv", points, columns::ROUND_TRIP, |p| &p.round_trips)?;
+        }
+        if points.iter().any(|point| point.cast.is_some()) {
+            self.csv("cast_files.csv", points, columns::CAST_FILE, files)?;
+            self.csv("cast_receivers.csv", points, columns::CAST_RECEIVER, arrivals)?;
+        }
+        Ok(())
+    }
+
+    /// A table with any number of rows for each point. The columns that say which point it is come
+    /// first.
+    fn csv<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
+        &mut self,
+        name: &str,
+        points: &'a [PointResult],
+        columns: &[Column<T>],
+        rows: impl Fn(&'a PointResult) -> R,
+    ) -> Result<(), OutputError> {
+        let (path, file) = self.file(name)?;
+        let mut writer = csv::Writer::from_writer(file);
+        let written = (|| {
+            let mut swept: Vec<&String> = Vec::new();
+            for key in points.iter().flat_map(|point| point.summary.set.keys()) {
+                let is_lead = key == "transport.name" || key == "transport.label";
+                if !is_lead && !LEAD_COLUMNS.contains(&key.as_str()) && !swept.contains(&key) {
+                    swept.push(key);
+                }
+            }
+            let columns = || columns.iter().filter(|column| !column.name.is_empty());
+            let lead = LEAD_COLUMNS.into_iter().chain(swept.iter().map(|key| key.as_str()));
+            writer.write_record(lead.chain(columns().map(|column| column.name)))?;
+            for point in points {
+                let PointResult { index, summary, .. } = point;
+                let mut lead =
+                    vec![index.to_string(), summary.transport.clone(), summary.label.clone()];
+                let value = |key: &&String| summary.set.get(*key).map_or(String::new(), plain);
+                lead.extend(swept.iter().map(value));
+                for row in rows(point) {
+                    let values = columns().map(|column| (column.get)(row.borrow()).to_string());
+                    writer.write_record(lead.iter().cloned().chain(values))?;
+                }
+            }
+            writer.flush()?;
+            Ok::<(), csv::Error>(())
+        })();
+        written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
+    }
+
+    fn capture(&mut self, point: &PointResult) -> Result<(), OutputError> {
+        let (path, file) = self.file(&format!("capture-{}.pcapng", point.index))?;
+        let written = (|| {
+            let names = point.capture_names.iter().map(String::as_str);
+            let mut writer = CaptureWriter::new(file, point.capture_layout, names)?;
+            for packet in &point.capture {
+                writer.write(packet.at, packet.interface, &packet.packet)?;
+            }
+            writer.finish()?.flush()?;
+            Ok::<(), CaptureError>(())
+        })();
+        written.map_err(|error| OutputError::file(&path, std::io::Error::other(error)))
+    }
+
+    fn finish(mut self) -> Result<(), OutputError> {
+        for name in std::mem::take(&mut self.names) {
+            let path = self.folder.join(&name);
+            std::fs::rename(self.part(&name), &path)
+                .map_err(|error| OutputError::file(&path, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staged<'_> {
+    /// After an error: nothing of it stays.
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = std::fs::remove_file(self.part(name));
+        }
+    }
+}
+
+/// What every table begins with, before the swept keys.
+const LEAD_COLUMNS: [&str; 3] = ["point", "transport", "label"];
+
+/// The files of a cast, with their indices.
+fn files(point: &PointResult) -> impl Iterator<Item = (u64, FileTimes)> {
+    (0..).zip(point.cast.iter().flat_map(|cast| &cast.files).copied())
+}
+
+/// Every file at every receiver of a cast.
+fn arrivals(point: &PointResult) -> impl Iterator<Item = Arrival> {
+    point.cast.iter().flat_map(|cast| &cast.receivers).flat_map(|receiver| {
+        let before = std::iter::once(None).chain(receiver.completed.iter().map(Some));
+        let completed = (0..).zip(receiver.completed.iter().copied()).zip(before);
+        completed.map(|((file, completed), before)| Arrival {
+            host: receiver.host,
+            file,
+            completed,
+            wait: before.map(|before| completed.since(*before)),
+        })
+    })
+}

@@ -1,0 +1,322 @@
+//! Columns of tables. The same table gives `points.csv`, the terminal and the page.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use rackweave_core::{HostId, Span, Time};
+use rackweave_sim::result::{LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
+
+use super::{CurvePoint, PointSummary, SizeBucket, Spread};
+use crate::cast::{CastSummary, FileTimes, ReceiverSummary};
+
+/// One column: its heading, with the unit, and its value in a row.
+pub(crate) struct Column<T: 'static> {
+    /// Heading in CSV files; empty if only the report has the column.
+    pub(crate) name: &'static str,
+    pub(crate) get: fn(&T) -> Value<'_>,
+    /// How the report shows it; `None` if only CSV files have the column.
+    pub(crate) shown: Option<Shown>,
+}
+
+/// A value in a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Count(u64),
+    Real(f64),
+    Text(Cow<'a, str>),
+}
+
+/// How the report shows a column.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown {
+    /// Heading above neighbouring columns; may be empty.
+    pub(crate) group: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) better: Better,
+    /// Whether the value is only valid if no message is missing.
+    pub(crate) of_messages: bool,
+    /// Columns with the highest rank are the first to be left out where there is little room.
+    pub(crate) rank: u8,
+    /// Whether the column is left out if all its values are zero or missing.
+    pub(crate) optional: bool,
+}
+
+/// What a number counts, which decides how the report writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    None,
+    Count,
+    Bytes,
+    Micros,
+}
+
+/// Which of two values is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Lower,
+    Higher,
+    /// The column only describes.
+    Neither,
+}
+
+impl Value<'_> {
+    /// As a number; NaN for text.
+    pub(crate) fn number(&self) -> f64 {
+        match self {
+            Self::Count(n) => *n as f64,
+            Self::Real(x) => *x,
+            Self::Text(_) => f64::NAN,
+        }
+    }
+}
+
+/// As in CSV files: with all digits, and empty where there is no number.
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(n) => n.fmt(f),
+            Self::Real(x) if x.is_finite() => x.fmt(f),
+            Self::Real(_) => Ok(()),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<u64> for Value<'_> {
+    fn from(n: u64) -> Self {
+        Self::Count(n)
+    }
+}
+
+impl From<f64> for Value<'_> {
+    fn from(x: f64) -> Self {
+        Self::Real(x)
+    }
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<HostId> for Value<'_> {
+    fn from(host: HostId) -> Self {
+        Self::Count(u64::from(host.0))
+    }
+}
+
+impl From<Time> for Value<'_> {
+    fn from(time: Time) -> Self {
+        Self::Real(time.as_us_f64())
+    }
+}
+
+impl From<Span> for Value<'_> {
+    fn from(span: Span) -> Self {
+        Self::Real(span.as_us_f64())
+    }
+}
+
+impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Real(f64::NAN), Into::into)
+    }
+}
+
+const fn column<T>(name: &'static str, get: fn(&T) -> Value<'_>) -> Column<T> {
+    Column { name, get, shown: None }
+}
+
+const fn shown<T>(name: &'static str, shown: Shown, get: fn(&T) -> Value<'_>) -> Column<T> {
+    Column { name, get, shown: Some(shown) }
+}
+
+const PLAIN: Shown = Shown {
+    group: "",
+    name: "",
+    unit: Unit::None,
+    better: Better::Neither,
+    of_messages: false,
+    rank: 0,
+    optional: false,
+};
+const MESSAGES: Shown = Shown { group: "messages", unit: Unit::Count, ..PLAIN };
+const SLOWDOWN: Shown =
+    Shown { group: "slowdown", better: Better::Lower, of_messages: true, ..PLAIN };
+const LATENCY: Shown = Shown { group: "latency", unit: Unit::Micros, ..SLOWDOWN };
+const PACKETS: Shown = Shown { group: "packets", unit: Unit::Count, ..PLAIN };
+const QUEUE: Shown = Shown { group: "queue", unit: Unit::Bytes, better: Better::Lower, ..PLAIN };
+const GOODPUT: Shown = Shown { group: "goodput", name: "Gbit/s", better: Better::Higher, ..PLAIN };
+
+/// Of the worst, the mean or the best sender.
+fn by_sender(point: &PointSummary, of: fn(&Spread) -> f64) -> Value<'_> {
+    point.goodput_by_sender_gbps.as_ref().map(of).into()
+}
+
+/// The measures of a point.
+pub(crate) const POINT: &[Column<PointSummary>] = &[
+    column("started", |p| p.messages.started.into()),
+    shown("completed", Shown { name: "done", ..MESSAGES }, |p| p.messages.completed.into()),
+    shown("", Shown { name: "missing", optional: true, rank: 1, ..MESSAGES }, |p| {
+        p.messages.failed.saturating_add(p.messages.unfinished).into()
+    }),
+    column("failed", |p| p.messages.failed.into()),
+    column("unfinished", |p| p.messages.unfinished.into()),
+    shown("slowdown_p50", Shown { name: "p50", ..SLOWDOWN }, |p| p.slowdown.p50.into()),
+    shown("slowdown_p99", Shown { name: "p99", ..SLOWDOWN }, |p| p.slowdown.p99.into()),
+    column("slowdown_p999", |p| p.slowdown.p999.into()),
+    shown("slowdown_mean", Shown { name: "mean", rank: 6, ..SLOWDOWN }, |p| p.slowdown.mean.into()),
+    shown("latency_p50_us", Shown { name: "p50", rank: 4, ..LATENCY }, |p| p.latency_us.p50.into()),
+    shown("latency_p99_us", Shown { name: "p99", rank: 3, ..LATENCY }, |p| p.latency_us.p99.into()),
+    column("latency_p999_us", |p| p.latency_us.p999.into()),
+    shown("latency_mean_us", Shown { name: "mean", rank: 7, ..LATENCY }, |p| {
+        p.latency_us.mean.into()
+    }),
+    shown("goodput_gbps", GOODPUT, |p| p.goodput_gbps.into()),
+    shown("drops", Shown { name: "drops", ..PACKETS }, |p| p.drops.into()),
+    shown("trims", Shown { name: "trims", optional: true, rank: 8, ..PACKETS }, |p| p.trims.into()),
+    shown("ecn_marks", Shown { name: "marks", optional: true, rank: 9, ..PACKETS }, |p| {
+        p.ecn_marks.into()
+    }),
+    shown("queue_mean_bytes", Shown { name: "mean", rank: 10, ..QUEUE }, |p| {
+        p.queue_bytes.mean.into()
+    }),
+    shown("queue_max_bytes", Shown { name: "max", rank: 5, ..QUEUE }, |p| p.queue_bytes.max.into()),
+    column("packet_hops", |p| p.packet_hops.into()),
+    column("events", |p| p.events.into()),
+    column("cpu_s", |p| p.cpu_s.into()),
+    column("simulated_us", |p| p.simulated_us.into()),
+    column("measured_us", |p| p.measured_us.into()),
+    column("end", |p| p.end.into()),
+    column("left_out", |p| p.messages.left_out.into()),
+    column("goodput_by_sender_min_gbps", |p| by_sender(p, |spread| spread.min)),
+    column("goodput_by_sender_mean_gbps", |p| by_sender(p, |spread| spread.mean)),
+    column("goodput_by_sender_max_gbps", |p| by_sender(p, |spread| spread.max)),
+    column("busiest_port", |p| p.busiest_port.as_ref().map(|port| port.name.as_str()).into()),
+    column("busiest_port_mean_queue_bytes", |p| {
+        p.busiest_port.as_ref().map(|port| port.mean_queue_bytes).into()
+    }),
+    column("turned_back", |p| p.turned_back.into()),
+];
+
+pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[
+    column("up_to_bytes", |bucket| bucket.up_to_bytes.into()),
+    column("count", |bucket| bucket.count.into()),
+    column("slowdown_mean", |bucket| bucket.mean.into()),
+    column("slowdown_p50", |bucket| bucket.p50.into()),
+    column("slowdown_p99", |bucket| bucket.p99.into()),
+    column("latency_p50_us", |bucket| bucket.latency_p50_us.into()),
+    column("latency_p99_us", |bucket| bucket.latency_p99_us.into()),
+];
+
+pub(crate) const CURVE: &[Column<CurvePoint>] = &[
+    column("count_fraction", |step| step.count_fraction.into()),
+    column("size_bytes", |step| step.size_bytes.into()),
+    column("slowdown_p50", |step| step.p50.into()),
+    column("slowdown_p99", |step| step.p99.into()),
+];
+
+pub(crate) const CDF: &[Column<(f64, f64)>] =
+    &[column("latency_us", |step| step.0.into()), column("fraction", |step| step.1.into())];
+
+pub(crate) const QUEUES: &[Column<QueueSample>] = &[
+    column("time_us", |sample| sample.at.into()),
+    column("max_bytes", |sample| sample.max_bytes.into()),
+    column("total_bytes", |sample| sample.total_bytes.into()),
+];
+
+pub(crate) const LINKS: &[Column<LinkReport>] = &[
+    column("link", |link| link.name.as_str().into()),
+    column("utilisation", |link| link.utilisation.into()),
+    column("mean_queue_bytes", |link| link.mean_queue_bytes.into()),
+    column("max_queue_bytes", |link| link.max_queue_bytes.into()),
+    column("drops", |link| link.drops.into()),
+];
+
+fn latency(message: &MessageRecord) -> Option<Span> {
+    match message.outcome {
+        Outcome::Completed(at) => Some(at.since(message.start)),
+        Outcome::Failed(_) | Outcome::Unfinished => None,
+    }
+}
+
+pub(crate) const MESSAGE: &[Column<MessageRecord>] = &[
+    column("stream", |message| u64::from(message.stream).into()),
+    column("source", |message| message.src.into()),
+    column("destination", |message| message.dst.into()),
+    column("bytes", |message| message.bytes.into()),
+    column("start_us", |message| message.start.into()),
+    column("ideal_us", |message| message.ideal.into()),
+    column("latency_us", |message| latency(message).into()),
+    column("slowdown", |message| {
+        latency(message).map(|span| span.0 as f64 / message.ideal.0.max(1) as f64).into()
+    }),
+    column("outcome", |message| match message.outcome {
+        Outcome::Completed(_) => "completed".into(),
+        Outcome::Failed(reason) => Value::Text(reason.to_string().into()),
+        Outcome::Unfinished => "unfinished".into(),
+    }),
+];
+
+pub(crate) const ROUND_TRIP: &[Column<MeasuredRoundTrip>] = &[
+    column("stream", |trip| u64::from(trip.stream).into()),
+    column("src", |trip| trip.src.into()),
+    column("dst", |trip| trip.dst.into()),
+    column("min_us", |trip| trip.min.into()),
+    column("recent_us", |trip| trip.recent.into()),
+    column("base_us", |trip| trip.base.into()),
+    column("samples", |trip| trip.samples.into()),
+];
+
+/// A file of a cast, with its index.
+pub(crate) const CAST_FILE: &[Column<(u64, FileTimes)>] = &[
+    column("file", |file| file.0.into()),
+    column("bytes", |file| file.1.bytes.into()),
+    column("begun_us", |file| file.1.begun.into()),
+    column("ended_us", |file| file.1.ended.into()),
+    column("send_us", |file| file.1.ended.map(|at| at.since(file.1.begun)).into()),
+];
+
+/// A file at a receiver.
+pub(crate) struct Arrival {
+    pub(crate) host: HostId,
+    pub(crate) file: u64,
+    pub(crate) completed: Time,
+    /// Since the file before; `None` for the first.
+    pub(crate) wait: Option<Span>,
+}
+
+pub(crate) const CAST_RECEIVER: &[Column<Arrival>] = &[
+    column("host", |arrival| arrival.host.into()),
+    column("file", |arrival| arrival.file.into()),
+    column("completed_us", |arrival| arrival.completed.into()),
+    column("wait_us", |arrival| arrival.wait.into()),
+];
+
+const MICROS: Shown = Shown { unit: Unit::Micros, ..PLAIN };
+
+/// A cast, for the report.
+pub(crate) const CAST: &[Column<CastSummary>] = &[
+    shown("", Shown { name: "copied by", ..PLAIN }, |cast| cast.copied_by.into()),
+    shown("", Shown { name: "execution", ..MICROS }, |cast| cast.execution_us.into()),
+    shown("", Shown { name: "Gbit/s each", ..PLAIN }, |cast| cast.receiver_gbps.into()),
+    shown("", Shown { name: "copies", ..PLAIN }, |cast| cast.copies.into()),
+    shown("", Shown { name: "send p50", ..MICROS }, |cast| cast.send_us.p50.into()),
+    shown("", Shown { name: "send p99", ..MICROS }, |cast| cast.send_us.p99.into()),
+    shown("", Shown { name: "wait p50", ..MICROS }, |cast| cast.wait_us.p50.into()),
+    shown("", Shown { name: "wait p99", ..MICROS }, |cast| cast.wait_us.p99.into()),
+    shown("", Shown { name: "retransmitted", unit: Unit::Bytes, ..PLAIN }, |cast| {
+        cast.repaired_bytes.into()
+    }),
+    shown("", Shown { name: "detached", unit: Unit::Count, ..PLAIN }, |cast| cast.detached.into()),
+    shown("", Shown { name: "lost", unit: Unit::Count, ..PLAIN }, |cast| cast.lost.into()),
+];
+
+/// A receiver of a cast, for the report.
+pub(crate) const RECEIVER: &[Column<ReceiverSummary>] = &[
+    shown("", Shown { name: "host", ..PLAIN }, |r| Value::Text(r.host.to_string().into())),
+    shown("", Shown { name: "completed", ..MICROS }, |r| r.completed_us.into()),
+    shown("", Shown { name: "longest gap", ..MICROS }, |r| r.longest_gap_us.into()),
+];

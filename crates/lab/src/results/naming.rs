@@ -1,0 +1,104 @@
+//! Names of points: what distinguishes them in tables, legends and charts.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{PointResult, PointSummary};
+
+/// The keys that a transport's `label` stands for begin with this.
+const OF_TRANSPORT: &str = "transport.";
+
+/// Gives points their labels and variants.
+pub(super) fn name(points: &mut [PointResult]) {
+    let named: Vec<_> = labels(points).into_iter().zip(variants(points)).collect();
+    for (point, (label, variant)) in points.iter_mut().zip(named) {
+        point.label = label;
+        point.variant = variant;
+    }
+}
+
+impl PointResult {
+    /// The swept keys and values that the label of its transport does not already say.
+    pub fn variant(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variant.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// [`PointResult::variant`] in words: "load 0.8, buffer 500 KB"; empty if there is none.
+    #[must_use]
+    pub fn variant_label(&self) -> String {
+        let parts = self.variant().map(|(key, value)| format!("{} {value}", short_key(key)));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The last part of a dotted key: what "workload.load" is called in a label.
+pub(crate) fn short_key(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// A value without JSON's quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What is compared, as keys and values. How a point is measured, and what a transport's label
+/// stands for, count only if nothing else distinguishes the points.
+fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
+    let labelled = are_labelled(points);
+    let variant = |point: &PointResult, all: bool| -> Vec<(String, String)> {
+        let summary = &point.summary;
+        let is_compared = |key: &str| {
+            all || !(key.starts_with("measure.") || labelled && key.starts_with(OF_TRANSPORT))
+        };
+        let swept = summary.set.iter().filter(|(key, _)| *key != "transport.label");
+        swept
+            .filter(|(key, _)| is_compared(key))
+            .map(|(key, value)| (key.clone(), plain(value)))
+            .filter(|(_, value)| *value != summary.transport && *value != summary.label)
+            .collect()
+    };
+    let compared: Vec<_> = points.iter().map(|point| variant(point, false)).collect();
+    let names = points.iter().map(|point| &point.summary.label).zip(&compared);
+    if names.collect::<BTreeSet<_>>().len() == points.len() {
+        return compared;
+    }
+    points.iter().map(|point| variant(point, true)).collect()
+}
+
+/// "homa", or "homa, load 0.8", with as many of the swept keys as it takes to distinguish the points.
+fn labels(points: &[PointResult]) -> Vec<String> {
+    let most = points.iter().map(|point| point.summary.set.len()).max().unwrap_or(0);
+    let with = |keys: usize, all: bool| -> Vec<String> {
+        points.iter().map(|point| label(&point.summary, keys, all)).collect()
+    };
+    let differ =
+        |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
+    [!are_labelled(points), true]
+        .into_iter()
+        .flat_map(|all| (0..=most).map(move |keys| (keys, all)))
+        .map(|(keys, all)| with(keys, all))
+        .find(differ)
+        .unwrap_or_else(|| with(most, true))
+}
+
+/// Whether the scenario has names of its own for the transports that it compares.
+fn are_labelled(points: &[PointResult]) -> bool {
+    points.iter().any(|point| point.summary.label != point.summary.transport)
+}
+
+/// With this many of the swept keys; with those of the transport only if `all`.
+pub(super) fn label(point: &PointSummary, keys: usize, all: bool) -> String {
+    let mut parts = vec![point.label.clone()];
+    let wanted = |key: &str| all || !key.starts_with(OF_TRANSPORT);
+    for (key, value) in point.set.iter().filter(|(key, _)| wanted(key)).take(keys) {
+        let value = plain(value);
+        if value != point.transport && value != point.label {
+            parts.push(format!("{} {value}", short_key(key)));
+        }
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,234 @@
+//! Tables such as `[transport]`, whose `name` chooses what their other keys are.
+
+use rackweave_core::Bytes;
+use rackweave_workload::{Pattern, SizeDist, StreamMode, WorkloadConfig};
+
+use super::de::{DeError, one_of};
+use super::problem::{Problem, SweptKeys};
+use super::tree::{Node, Origin, Table, Value};
+
+/// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that
+/// overrides that field of a configuration. The type is what reads and checks the value.
+macro_rules! keys {
+    ($(#[$meta:meta])* struct $Keys:ident for $Config:ty {
+        $($key:ident: $Type:ty $(=> $($field:ident).+)?,)*
+    }) => {
+        keys! { $(#[$meta])* struct $Keys { $($key: $Type,)* } }
+
+        impl $Keys {
+            /// Overrides the fields of the keys that are given.
+            fn apply(&self, config: &mut $Config) {
+                $($(
+                    if let Some(value) = self.$key {
+                        config.$($field).+ = value.into();
+                    }
+                )?)*
+            }
+        }
+    };
+    ($(#[$meta:meta])* struct $Keys:ident { $($key:ident: $Type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(crate) struct $Keys {
+            $($key: Option<$Type>,)*
+        }
+
+        impl $Keys {
+            /// The names of the keys.
+            pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
+        }
+    };
+}
+pub(super) use keys;
+
+/// What a table can choose by its `name`.
+pub(super) trait Choice: Copy + PartialEq + Sized + 'static {
+    /// The checked keys of a choice.
+    type Keys;
+    const ALL: &'static [Self];
+    /// The keys that all choices have.
+    const COMMON: &'static [&'static str];
+
+    fn as_str(self) -> &'static str;
+
+    /// The keys of this choice, apart from the common ones.
+    fn keys(self) -> Vec<&'static str>;
+
+    fn read_keys(self, table: &Table, origin: Origin) -> Result<Self::Keys, DeError>;
+
+    /// The error for a name that is not among [`Choice::ALL`].
+    fn unknown(text: &str) -> DeError;
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|choice| choice.as_str() == name)
+    }
+
+    fn names() -> Vec<&'static str> {
+        Self::ALL.iter().map(|choice| choice.as_str()).collect()
+    }
+}
+
+/// Reads a table at `path`: its own keys belong to the chosen name; tables in it that are called
+/// after a choice hold what applies only if that one is chosen, so that a sweep can go over the name.
+pub(super) fn read<'a, C: Choice>(
+    node: &'a Node,
+    path: &str,
+    swept: &SweptKeys,
+) -> Result<(C, C::Keys, &'a Table), DeError> {
+    let Value::Table(table) = &node.value else {
+        let message = format!("`transport` must be a table, not {}", node.describe());
+        let example = format!("such as {{ name = \"{}\" }}", C::ALL[0].as_str());
+        return Err(DeError::new(message, example).at(node.origin));
+    };
+    let name: C = read_name(node, table)?;
+    let is_swept = swept.contains(&format!("{path}.name"));
+    let mut merged = Table::default();
+    let mut own = None;
+    for entry in table.0.iter().filter(|entry| !C::COMMON.contains(&entry.key.as_str())) {
+        let key = entry.key.as_str();
+        if let Some(other) = C::named(key) {
+            let Value::Table(inner) = &entry.node.value else {
+                let message = format!("`{key}` must be a table, not {}", entry.node.describe());
+                return Err(DeError::new(message, "not a table").at(entry.node.origin));
+            };
+            // A mistake is one even where the table is not used.
+            other.read_keys(inner, entry.node.origin)?;
+            if other == name {
+                own = Some(inner);
+            }
+        } else if name.keys().contains(&key) {
+            merged.0.push(entry.clone());
+        } else if let Some(message) = foreign(name, key) {
+            if !is_swept {
+                let (message, other) = message;
+                return Err(DeError::new(message, format!("{} has no such key", name.as_str()))
+                    .with_help(format!("what is only for {other} goes into [{path}.{other}]"))
+                    .at(entry.key_origin));
+            }
+        } else {
+            let known = [C::COMMON, &C::names(), &name.keys()].concat();
+            return Err(DeError::unknown_key(key, &known).at(entry.key_origin));
+        }
+    }
+    for entry in own.iter().flat_map(|table| &table.0) {
+        merged.insert(entry.clone());
+    }
+    Ok((name, name.read_keys(&merged, node.origin)?, table))
+}
+
+/// What is wrong with a key that only other choices have, and the first of them.
+fn foreign<C: Choice>(name: C, key: &str) -> Option<(String, &'static str)> {
+    let others = C::ALL.iter().filter(|other| other.keys().contains(&key));
+    let others: Vec<&str> = others.map(|other| other.as_str()).collect();
+    let (last, before) = others.split_last()?;
+    let all = match before {
+        [] => (*last).to_owned(),
+        before => format!("{} and {last}", before.join(", ")),
+    };
+    Some((format!("`{key}` is not a key of {}, but of {all}", name.as_str()), others[0]))
+}
+
+fn read_name<C: Choice>(node: &Node, table: &Table) -> Result<C, DeError> {
+    let Some(entry) = table.get("name") else {
+        return Err(DeError::new("the transport has no `name`", "`name` is missing here")
+            .with_help(format!("it is {}", one_of(&C::names())))
+            .at(node.origin));
+    };
+    let Some(text) = entry.node.as_str() else {
+        let message = format!("a transport's name is a string, not {}", entry.node.describe());
+        return Err(DeError::new(message, "not a name").at(entry.node.origin));
+    };
+    C::named(text).ok_or_else(|| C::unknown(text).at(entry.node.origin))
+}
+
+/// A label is shown in legends and columns.
+const MAX_LABEL_CHARS: usize = 64;
+
+/// The key `label`: what results call the choice.
+pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
+    let Some(entry) = table.get("label") else { return Ok(None) };
+    let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
+    let Some(text) = entry.node.as_str() else {
+        return Err(wrong(format!("a label is a string, not {}", entry.node.describe())));
+    };
+    let is_wrong = |c: char| c.is_control();
+    if text.trim().is_empty() || text.chars().count() > MAX_LABEL_CHARS || text.contains(is_wrong) {
+        return Err(wrong(format!("a label is a line of 1 to {MAX_LABEL_CHARS} characters")));
+    }
+    Ok(Some(text.trim().to_owned()))
+}
+
+/// Where a table is and what it chooses, for messages about its keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) path: &'a str,
+    pub(super) name: &'static str,
+}
+
+impl Place<'_> {
+    /// An invalid value, in whichever of the tables it is: the choice's own comes first.
+    pub(super) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
+        Problem::new(format!("{}.{}.{key}", self.path, self.name), message)
+            .or_at(format!("{}.{key}", self.path))
+    }
+
+    /// An error for each message of the workload that the transport does not take.
+    pub(super) fn refuse_longer_messages(
+        self,
+        workload: &WorkloadConfig,
+        max: u32,
+    ) -> Result<(), Problem> {
+        if is_on_streams(workload) {
+            return Ok(());
+        }
+        let max = u64::from(max);
+        // A background stream has its transport inside, the measured workload has a table of its own.
+        let table = self.path.strip_suffix(".transport").unwrap_or("workload");
+        let (key, longest) = match &workload.pattern {
+            Pattern::Trace(trace) => ("file", trace.entries().iter().map(|e| e.bytes).max()),
+            other => ("sizes", other.sizes().map(SizeDist::max)),
+        };
+        let longest = longest.unwrap_or(0);
+        let too_long = |key: &str, bytes: u64| {
+            let (longest, max, name) = (Bytes(bytes), Bytes(max), self.name);
+            let message = format!("messages of up to {longest}: this {name} takes {max} at most");
+            Problem::new(format!("{table}.{key}"), message)
+        };
+        if longest > max {
+            let problem = too_long(key, longest);
+            return Err(match key {
+                "sizes" => problem.with_help(format!(
+                    "`truncate = \"{}\"` cuts the distribution there",
+                    Bytes(max)
+                )),
+                _ => problem,
+            });
+        }
+        match workload.exchange.response_bytes(longest) {
+            Some(response) if response > max => Err(too_long("response", response)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether messages are spans of streams, which have no limit of length.
+pub(super) fn is_on_streams(workload: &WorkloadConfig) -> bool {
+    workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::transport::Name;
+    use super::super::tree::parse_document;
+    use super::*;
+
+    #[test]
+    fn the_names_of_keys_are_those_that_serde_knows() {
+        let table = parse_document("zzzzzzzzzzzzzzz = 1", 0).ok().unwrap();
+        for name in Name::ALL {
+            let error = name.read_keys(&table, Origin::new(0, 0..0)).map(drop).unwrap_err();
+            assert_eq!(error.help.unwrap(), format!("known here: {}", name.keys().join(", ")));
+        }
+    }
+}

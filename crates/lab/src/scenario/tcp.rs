@@ -1,0 +1,102 @@
+//! The keys of TCP and DCTCP.
+
+use rackweave_core::{Bytes, Span};
+use rackweave_transport::tcp;
+use serde::Deserialize;
+
+use super::keys::{Place, keys};
+use super::problem::Problem;
+use super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
+
+keys! {
+    /// TCP's and DCTCP's keys.
+    struct TcpKeys for tcp::Config {
+        congestion: Congestion,
+        initial_window: AtLeast<1> => initial_window_segments,
+        initial_rto: Unit<Span> => initial_rto,
+        min_rto: AboveZero<Span> => min_rto,
+        max_rto: Unit<Span> => max_rto,
+        ack_every: AtLeast<1> => ack_every_segments,
+        delayed_ack: Unit<Span> => delayed_ack,
+        receive_window: Unit<Bytes>,
+        connections_per_peer: AtLeast<1> => connections_per_peer,
+        handshake: bool => handshake,
+        sack: bool => sack,
+        limited_transmit: bool => limited_transmit,
+        tail_loss_probe: bool => tail_loss_probe,
+        slow_start_after_idle: bool => slow_start_after_idle,
+        ecn: bool => ecn,
+        dctcp_gain_shift: AtMost<10> => dctcp_gain_shift,
+        priority: Priority => priority,
+        spray: bool => spray,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Congestion {
+    Newreno,
+    Cubic,
+    Dctcp,
+    /// Only the kernel's TCP has it.
+    Bbr,
+}
+
+/// Largest receive window: what 16 bits say with a scale of 8 (RFC 7323, section 2.2).
+const MAX_RECEIVE_WINDOW: u64 = 16_776_960;
+
+impl TcpKeys {
+    /// `is_dctcp`: which of the two transports it is.
+    pub(super) fn resolve(&self, place: Place<'_>, is_dctcp: bool) -> Result<tcp::Config, Problem> {
+        let mut config = if is_dctcp { tcp::Config::dctcp() } else { tcp::Config::tcp() };
+        if let Some(congestion) = self.congestion {
+            if is_dctcp != (congestion == Congestion::Dctcp) {
+                let message = format!("this is no congestion control of {}", place.name);
+                return Err(place
+                    .bad("congestion", message)
+                    .with_help("tcp has \"newreno\" and \"cubic\" (and, in the testbed, \"bbr\"); dctcp is a transport by name"));
+            }
+            config.congestion_control = match congestion {
+                Congestion::Newreno => tcp::CongestionControl::NewReno,
+                // BBR runs in the kernel, whose TCP takes the place of this stream's.
+                Congestion::Cubic | Congestion::Bbr => tcp::CongestionControl::Cubic,
+                Congestion::Dctcp => tcp::CongestionControl::Dctcp,
+            };
+        }
+        self.apply(&mut config);
+        if self.initial_rto.is_none() {
+            // Connections are long open: their timeout begins at the minimum.
+            config.initial_rto = config.initial_rto.max(config.min_rto);
+        }
+        if self.max_rto.is_none() {
+            config.max_rto = config.max_rto.max(config.min_rto);
+        }
+        if config.max_rto < config.min_rto {
+            return Err(place.bad("max_rto", "`max_rto` must not be below `min_rto`"));
+        }
+        if let Some(Unit(Bytes(bytes))) = self.receive_window {
+            if !(u64::from(config.mss)..=MAX_RECEIVE_WINDOW).contains(&bytes) {
+                let (least, most) = (config.mss, MAX_RECEIVE_WINDOW);
+                let message = format!("`receive_window` must be from {least} B to {most} B");
+                return Err(place.bad("receive_window", message));
+            }
+            config.receive_window = bytes as u32;
+        }
+        Ok(config)
+    }
+
+    /// Whether connections begin with a handshake, if that is said.
+    pub(super) fn handshake(&self) -> Option<bool> {
+        self.handshake
+    }
+
+    /// The kernel's name of the congestion control.
+    pub(super) fn kernel_name(&self, is_dctcp: bool) -> &'static str {
+        match self.congestion {
+            _ if is_dctcp => "dctcp",
+            Some(Congestion::Newreno) => "reno",
+            Some(Congestion::Bbr) => "bbr",
+            _ => "cubic",
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The group systems whose programs the user-space switch can run: the only list of them.
+//!
+//! A new one implements [`System`](rackweave_group::system::System) in `group`, and gets a place in [`Systems`] and a
+//! [`ProgramName`] here. Systems in one tuple run on the same switches, each on its own packets:
+//! `type Systems = (Option<Orca>, Option<Next>)`.
+
+use rackweave_core::HostId;
+use rackweave_group::orca::system::Orca;
+use rackweave_wire::orca::Key;
+
+/// What the switches of a fabric run; `None`: they only forward.
+pub type Systems = Option<Orca>;
+
+/// Names a system's switch programs, on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramName {
+    /// Forwarding only.
+    #[default]
+    Plain,
+    /// Orca's label switches.
+    Orca,
+}
+
+impl ProgramName {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Plain, Self::Orca];
+
+    /// The name and a short help.
+    #[must_use]
+    pub const fn describe(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Plain => ("plain", "Nothing"),
+            Self::Orca => ("orca", "Orca: multicast by labels in packets"),
+        }
+    }
+
+    /// The systems that are configured by this name, a controller's host and a key of all members.
+    ///
+    /// # Errors
+    /// If the system has no controller or no key, but one is given.
+    pub const fn system(
+        self,
+        controller: Option<HostId>,
+        key: Option<Key>,
+    ) -> Result<Systems, &'static str> {
+        match self {
+            Self::Plain if controller.is_some() || key.is_some() => {
+                Err("--controller and --key-file are of use with --program orca only")
+            }
+            Self::Plain => Ok(None),
+            Self::Orca => Ok(Some(Orca { controller, key })),
+        }
+    }
+}

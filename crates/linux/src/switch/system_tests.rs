@@ -1,0 +1,278 @@
+//! Two systems on the same switches: Orca, and one that redirects requests, which this crate does not know.
+
+use std::sync::Arc;
+
+use rackweave_core::{Header, HostId, Packet, Port, Rate, Span, Time, Verdict};
+use rackweave_group::orca::system::Orca;
+use rackweave_switch::Fabric;
+use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError, SystemProgram};
+use rackweave_wire::orca::{self, Body, Control, Session};
+use rackweave_wire::overlay;
+
+use super::core::{CoreConfig, Departure};
+use super::frame::{Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame};
+
+const HOSTS: u32 = 4;
+const KIND: u8 = 9;
+const PORT: u16 = 7000;
+const MAGIC: u8 = 0x5e;
+
+/// Hosts announce what they hold, and switches send requests to a host that holds it: `MAGIC, what, chunk`.
+#[derive(Debug)]
+struct Chunks;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    Have(u8),
+    Want(u8),
+}
+
+#[derive(Debug, Default)]
+struct Redirect {
+    holders: [Option<HostId>; 8],
+    /// Everything is forgotten then.
+    expires: Option<Time>,
+}
+
+const LIFE: Span = Span::from_ms(10);
+
+impl System for Chunks {
+    type View = View;
+    type Program = Redirect;
+
+    fn protocols(&self) -> impl Iterator<Item = Protocol> {
+        std::iter::once(Protocol { kind: KIND, port: PORT, group: None })
+    }
+
+    fn resolves(&self, _dst: HostId) -> bool {
+        false
+    }
+
+    fn parse(&self, kind: u8, bytes: &[u8]) -> Option<Parsed<View>> {
+        assert_eq!(kind, KIND, "only its own packets");
+        let view = match *bytes {
+            [MAGIC, 0, chunk @ 0..8] => View::Have(chunk),
+            [MAGIC, 1, chunk @ 0..8] => View::Want(chunk),
+            _ => return None,
+        };
+        Some(Parsed { view, addresses: None })
+    }
+
+    fn programs(&self, fabric: &Fabric) -> Result<Vec<Redirect>, SystemError> {
+        if fabric.hosts() > 100 {
+            return Err(SystemError::new("at most 100 hosts"));
+        }
+        Ok((0..fabric.switches()).map(|_| Redirect::default()).collect())
+    }
+}
+
+impl SystemProgram for Redirect {
+    type View = View;
+
+    fn handle_packet<H: Header>(
+        &mut self,
+        now: Time,
+        _port: Port,
+        view: View,
+        packet: &mut Packet<H>,
+    ) -> Verdict {
+        match view {
+            View::Have(chunk) => {
+                self.holders[usize::from(chunk)] = Some(packet.src);
+                self.expires = Some(now + LIFE);
+                Verdict::Consume
+            }
+            View::Want(chunk) => {
+                packet.dst = self.holders[usize::from(chunk)].unwrap_or(packet.dst);
+                Verdict::Route
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        assert!(self.expires.is_some_and(|at| at <= now), "not before it asked for it");
+        *self = Self::default();
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.expires
+    }
+}
+
+type Both = (Option<Orca>, Option<Chunks>);
+
+fn fabric(hosts: u32) -> Fabric {
+    Fabric::new(&FabricConfig {
+        topology: Topology::SingleSwitch { hosts, host_link: Rate::from_gbps(1) },
+        host_link_delay: Span::from_us(1),
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::ZERO,
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: SwitchConfig {
+            latency: Span::ZERO,
+            buffer: BufferConfig::PerPort { bytes: u64::MAX },
+            ecn_threshold_bytes: None,
+            priorities: true,
+            trim: None,
+            routing: Routing::Transport,
+        },
+    })
+    .unwrap()
+}
+
+struct Bench {
+    core: super::Core<Both>,
+    rules: Rules<Both>,
+    by_frames: bool,
+}
+
+impl Bench {
+    fn new(system: Both, by_frames: bool) -> Self {
+        let system = Arc::new(system);
+        let rules = Rules { hosts: HOSTS, mtu: 1500, system: Arc::clone(&system) };
+        let core = CoreConfig {
+            fabric: fabric(HOSTS),
+            faults: Vec::new(),
+            seed: 1,
+            run: 0,
+            frames: 10,
+            nic_queue_bytes: u64::MAX,
+            sample_every: Span::ZERO,
+            system,
+        };
+        Self { core: core.build().unwrap(), rules, by_frames }
+    }
+
+    /// Sends a packet and returns who gets it, with the destination that the frame names then.
+    fn send(
+        &mut self,
+        kind: u8,
+        port: u16,
+        from: u32,
+        to: u32,
+        packet: &[u8],
+    ) -> Option<(u32, u32)> {
+        let from = HostId(from);
+        let (bytes, read) = if self.by_frames {
+            let bytes = frame(from.0, to, port, packet);
+            let read = read_frame(&bytes, from, &self.rules);
+            (bytes, read)
+        } else {
+            let mut bytes = Vec::new();
+            overlay::encode_group(kind, from, HostId(to), packet.len() as u16, &mut bytes);
+            bytes.extend_from_slice(packet);
+            let read = read_datagram(&bytes, 0, from, &self.rules);
+            (bytes, read)
+        };
+        let slot = self.core.bodies().insert(&bytes).unwrap();
+        let read = read.unwrap().map(|carried| carried.at(slot));
+        self.core.arrive(self.core.now(), from, read);
+        self.core.run(self.core.now() + Span::from_ms(1));
+        let got = self.core.departure().map(|Departure { host, packet, .. }| {
+            let slot = packet.header.slot;
+            let dst = if self.by_frames {
+                let len = finish_frame(self.core.bodies(), &packet, host);
+                let bytes = &self.core.bodies().get(slot)[..len];
+                assert_eq!(ones_sum(&bytes[14..34]), 0xffff, "the checksum of the IP header");
+                u32::from(bytes[33])
+            } else {
+                let (_, bytes) = finish_datagram(self.core.bodies(), &packet, host);
+                overlay::decode_group(bytes).unwrap().dst.0
+            };
+            self.core.bodies().release(slot);
+            (host.0, dst)
+        });
+        assert_eq!((self.core.departure(), self.core.bodies().live()), (None, 0));
+        got
+    }
+
+    fn chunk(&mut self, what: u8, chunk: u8, from: u32, to: u32) -> Option<(u32, u32)> {
+        self.send(KIND, PORT, from, to, &[MAGIC, what, chunk])
+    }
+}
+
+fn frame(from: u32, to: u32, port: u16, packet: &[u8]) -> Vec<u8> {
+    let total = (28 + packet.len()) as u16;
+    let mut bytes = vec![0; 42];
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14] = 0x45;
+    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+    bytes[22..24].copy_from_slice(&[64, 17]);
+    bytes[26..30].copy_from_slice(&[10, 0, 0, from as u8]);
+    bytes[30..34].copy_from_slice(&[10, 0, 0, to as u8]);
+    let check = !ones_sum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&check.to_be_bytes());
+    bytes[36..38].copy_from_slice(&port.to_be_bytes());
+    bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    bytes.extend_from_slice(packet);
+    bytes
+}
+
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[test]
+fn two_systems_share_a_switch_and_each_sees_its_own_packets() {
+    for by_frames in [false, true] {
+        let mut bench = Bench::new((Some(Orca::default()), Some(Chunks)), by_frames);
+        assert_eq!(bench.chunk(1, 5, 0, 1), Some((1, 1)), "nobody has announced it");
+        assert_eq!(bench.chunk(0, 5, 3, 1), None, "the switch takes note");
+        assert_eq!(bench.chunk(1, 5, 0, 1), Some((3, 3)), "redirected, also in the frame");
+        assert_eq!(bench.chunk(1, 6, 0, 1), Some((1, 1)));
+        let mut orca = Vec::new();
+        let body = Body::SetActive { rack: 0, agent: 2, epoch: 1 };
+        let order = Control { from: HostId(0), to: HostId(1), session: Session(1), body };
+        orca::encode_header(&orca::Header::Control(order), 1, None, &[], &mut orca);
+        assert_eq!(bench.send(orca::KIND, orca::PORT, 0, 1, &orca), None, "Orca's ToR obeys");
+        assert_eq!(bench.core.counters().consumed, 2);
+        bench.core.run(Time::ZERO + LIFE + LIFE);
+        assert_eq!(bench.chunk(1, 5, 0, 1), Some((1, 1)), "expired");
+    }
+}
+
+#[test]
+fn a_system_that_is_left_out_leaves_its_packets_alone() {
+    for by_frames in [false, true] {
+        let mut bench = Bench::new((Some(Orca::default()), None), by_frames);
+        assert_eq!(bench.chunk(0, 5, 3, 1), Some((1, 1)), "as any other packet");
+        let mut bench = Bench::new((None, None), by_frames);
+        assert_eq!(bench.chunk(1, 5, 3, 1), Some((1, 1)));
+    }
+}
+
+#[test]
+fn frames_are_read_by_the_system_of_their_protocol() {
+    let bench = Bench::new((Some(Orca::default()), Some(Chunks)), true);
+    let read = |bytes: &[u8]| read_frame(bytes, HostId(0), &bench.rules).map(|p| p.header.view());
+    let seen = read(&frame(0, 1, PORT, &[MAGIC, 1, 7]));
+    assert_eq!(seen, Ok(Some(Either::Second(View::Want(7)))));
+    assert_eq!(read(&frame(0, 1, PORT, &[MAGIC, 1, 8])), Ok(None), "not its packet");
+    assert_eq!(read(&frame(0, 1, PORT + 1, &[MAGIC, 1, 7])), Ok(None), "not its port");
+    let mut bytes = Vec::new();
+    overlay::encode_group(KIND, HostId(0), HostId(1), 1, &mut bytes);
+    bytes.push(0);
+    let wrong = read_datagram(&bytes, 0, HostId(0), &bench.rules);
+    assert_eq!(wrong.err(), Some(Unfit::Malformed), "its kind, but no packet of its");
+}
+
+#[test]
+fn what_a_system_says_against_a_fabric_is_reported() {
+    let system: Arc<Both> = Arc::new((None, Some(Chunks)));
+    let config = CoreConfig {
+        fabric: fabric(101),
+        faults: Vec::new(),
+        seed: 1,
+        run: 0,
+        frames: 10,
+        nic_queue_bytes: u64::MAX,
+        sample_every: Span::ZERO,
+        system,
+    };
+    assert_eq!(config.build().unwrap_err().to_string(), "at most 100 hosts");
+}

@@ -1,0 +1,353 @@
+//! Orca's ToR in the kernel, between interfaces of namespaces that the test makes and removes.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::slice::from_ref;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rackweave_core::HostId;
+use rackweave_linux::netns;
+use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
+use rackweave_linux::tc::TcError;
+use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorError, TorHost};
+use rackweave_wire::orca::{
+    Body, Control, Data, GROUP, Header, Label, Labelled, PORT, Place, Session, TO_AGENT, TO_GROUP,
+    encode_header,
+};
+use socket2::SockRef;
+
+const HOSTS: u8 = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A switch's namespace and those of hosts; removed when dropped.
+struct Rack {
+    prefix: String,
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.map_err(|error| format!("ip: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
+}
+
+const fn address(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 1 + host)
+}
+
+const fn mac(host: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, host]
+}
+
+impl Rack {
+    /// `None`: it may not be done here.
+    fn make(test: &str) -> Option<Self> {
+        let rack = Self { prefix: format!("rwt-{}-{test}", std::process::id()) };
+        let switch = rack.switch();
+        if netns::check().is_err() || ip(&format!("netns add {switch}")).is_err() {
+            println!("skipped: needs CAP_NET_ADMIN");
+            return None;
+        }
+        for host in 0..HOSTS {
+            let name = rack.host(host);
+            let mac = mac(host).map(|byte| format!("{byte:02x}")).join(":");
+            ip(&format!("netns add {name}")).unwrap();
+            ip(&format!(
+                "link add p{host} netns {switch} type veth peer name eth0 address {mac} netns {name}"
+            ))
+            .unwrap();
+            ip(&format!("-n {switch} link set p{host} up")).unwrap();
+            ip(&format!("-n {name} link set eth0 up")).unwrap();
+            ip(&format!("-n {name} addr add {}/24 dev eth0", address(host))).unwrap();
+            ip(&format!("-n {name} route add 224.0.0.0/4 dev eth0")).unwrap();
+        }
+        Some(rack)
+    }
+
+    fn switch(&self) -> String {
+        format!("{}sw", self.prefix)
+    }
+
+    fn host(&self, host: u8) -> String {
+        format!("{}{host}", self.prefix)
+    }
+
+    /// Does something in a host's namespace, or the switch's.
+    fn inside<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|threads| {
+            let done = threads.spawn(|| {
+                netns::enter(name).unwrap();
+                what()
+            });
+            done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// `None`: no program can be had here.
+    fn tor(&self, config: TorConfig) -> Option<Tor> {
+        let config = TorConfig {
+            ports: (0..HOSTS).map(|host| format!("p{host}")).collect(),
+            hosts: (0..HOSTS)
+                .filter(|host| !config.uplinks.contains(host))
+                .map(|host| TorHost { mac: mac(host), ip: Some(address(host)), port: host })
+                .collect(),
+            ..config
+        };
+        match Self::inside(&self.switch(), || Tor::attach(&config)) {
+            Ok(tor) => Some(tor),
+            Err(TorError::Tc(error @ (TcError::NoCompiler | TcError::NoRights))) => {
+                println!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A socket in a host's namespace that hears the group.
+    fn socket(&self, host: u8) -> UdpSocket {
+        Self::inside(&self.host(host), || {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+            let socket = UdpSocket::bind(any, 4 << 20, false).unwrap();
+            SockRef::from(&socket).join_multicast_v4(&GROUP.into(), &address(host)).unwrap();
+            SockRef::from(&socket).set_multicast_loop_v4(false).unwrap();
+            socket
+        })
+    }
+
+    /// Bytes and frames that a host's interface has received.
+    fn received(&self, host: u8) -> (u64, u64) {
+        Self::inside(&self.host(host), || {
+            let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let line = table.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+            let mut numbers = line.split_whitespace().map(|number| number.parse().unwrap());
+            (numbers.next().unwrap(), numbers.next().unwrap())
+        })
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        let _ = netns::remove(&self.prefix);
+    }
+}
+
+fn group() -> SocketAddr {
+    SocketAddr::from((GROUP, PORT))
+}
+
+fn send(socket: &mut UdpSocket, to: SocketAddr, packets: &[Vec<u8>]) {
+    let mut batch = SendBatch::default();
+    for packet in packets {
+        batch.push(to, 0, |_| {}, [Bytes::copy_from_slice(packet)].into_iter().collect());
+    }
+    while !batch.is_empty() {
+        assert_eq!(socket.send(&mut batch).unwrap(), 0);
+    }
+}
+
+/// Waits until as many packets have come.
+fn receive(socket: &UdpSocket, packets: usize) -> Vec<Vec<u8>> {
+    let begin = rackweave_linux::Clock::start();
+    let mut batch = ReceiveBatch::default();
+    let mut all = Vec::new();
+    while all.len() < packets {
+        if socket.receive(&mut batch).unwrap() == 0 {
+            assert!(
+                begin.now().0 < PATIENCE.as_nanos() as u64 * 1000,
+                "{} of {packets}",
+                all.len()
+            );
+            std::thread::park_timeout(Duration::from_millis(1));
+            continue;
+        }
+        all.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+    }
+    all
+}
+
+/// Nothing has come.
+fn silent(socket: &UdpSocket) {
+    assert_eq!(socket.receive(&mut ReceiveBatch::default()).unwrap(), 0);
+}
+
+fn data(labelled: Labelled, label: u128, offset: u64, len: u16) -> Vec<u8> {
+    let header = Header::Data(Data {
+        labelled,
+        label: Label(label),
+        session: Session(7),
+        offset,
+        len,
+        repair: false,
+        end: false,
+        parity: None,
+    });
+    let payload = vec![offset as u8; usize::from(len)];
+    let mut packet = Vec::new();
+    encode_header(&header, 1, None, &[&payload], &mut packet);
+    packet.extend_from_slice(&payload);
+    packet
+}
+
+fn control(to: HostId, body: Body) -> Vec<u8> {
+    let header = Header::Control(Control { from: HostId(0), to, session: Session(7), body });
+    let mut packet = Vec::new();
+    encode_header(&header, 1, None, &[], &mut packet);
+    packet
+}
+
+#[test]
+fn tcp_and_arp_cross_it_with_all_offloads_on() {
+    let Some(rack) = Rack::make("t") else { return };
+    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let bytes: Vec<u8> =
+        (0..8_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let listener = Rack::inside(&rack.host(2), || TcpListener::bind((address(2), 9000)).unwrap());
+    let mut to = Rack::inside(&rack.host(0), || {
+        TcpStream::connect_timeout(&SocketAddr::from((address(2), 9000)), PATIENCE).unwrap()
+    });
+    let (mut from, _) = listener.accept().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            to.write_all(&bytes).unwrap();
+            drop(to);
+        });
+        let mut got = Vec::new();
+        from.read_to_end(&mut got).unwrap();
+        assert!(got == bytes);
+    });
+    let (overheard, _) = rack.received(3);
+    let counters = tor.counters().unwrap();
+    assert!(counters.flooded >= 1, "ARP asks all: {counters:?}");
+    assert!(counters.routed >= 10 && counters.lost == 0, "{counters:?}");
+    // The other hosts have heard no more than what was for all.
+    assert!(overheard < 100_000, "{overheard} bytes");
+}
+
+#[test]
+fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
+    let Some(rack) = Rack::make("g") else { return };
+    // Host 3 stands for the rest of the world.
+    let config = TorConfig { uplinks: vec![3], agent: Some(1), ..TorConfig::default() };
+    let Some(tor) = rack.tor(config) else { return };
+    let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
+    let gateway = "lladdr 02:ff:00:00:00:01 dev eth0 nud permanent";
+    ip(&format!("-n {} neigh replace {} {gateway}", rack.host(0), address(2))).unwrap();
+    let packets: Vec<Vec<u8>> = (0..60).map(|i| data(Labelled::Host, 0, i * 1400, 1400)).collect();
+    send(&mut sockets[0], SocketAddr::from((address(2), PORT)), &packets);
+    assert!(receive(&sockets[2], packets.len()) == packets);
+    send(&mut sockets[0], SocketAddr::from((address(3), PORT)), &packets);
+    assert!(receive(&sockets[3], packets.len()) == packets);
+    send(&mut sockets[3], SocketAddr::from((address(0), PORT)), &packets);
+    assert!(receive(&sockets[0], packets.len()) == packets);
+    // Up from below, to the active agent from above; rack labels do not come from there.
+    let pilot = data(Labelled::Pilot, 7, 0, 100);
+    send(&mut sockets[2], group(), from_ref(&pilot));
+    assert!(receive(&sockets[3], 1) == [pilot.clone()]);
+    send(&mut sockets[3], group(), from_ref(&data(Labelled::Rack, 7, 0, 100)));
+    send(&mut sockets[3], group(), from_ref(&pilot));
+    assert!(receive(&sockets[1], 1) == [pilot]);
+    silent(&sockets[0]);
+    silent(&sockets[2]);
+    assert_eq!(tor.counters().unwrap().spoofed, 1);
+}
+
+#[test]
+fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
+    let Some(rack) = Rack::make("l") else { return };
+    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
+    let before: Vec<u64> = (0..HOSTS).map(|host| rack.received(host).1).collect();
+    let flooded = tor.counters().unwrap();
+    // 1 and 3, the sender itself, and ports that do not exist.
+    let packets: Vec<Vec<u8>> =
+        (0..160).map(|i| data(Labelled::Rack, 0xff_0000_000b, i * 1400, 1400)).collect();
+    send(&mut sockets[0], group(), &packets);
+    for host in [1, 3] {
+        assert!(receive(&sockets[host], packets.len()) == packets);
+        // Joining the group, and IPv6, say something now and then.
+        assert!(rack.received(host as u8).1 - before[host] < 40, "super-packets were cut");
+    }
+    for host in [0, 2] {
+        silent(&sockets[host]);
+    }
+    let counters = tor.counters().unwrap();
+    assert!((4..40).contains(&counters.replicated), "{counters:?}");
+    assert!(counters.copies - flooded.copies >= 2 * counters.replicated, "{counters:?}");
+    assert_eq!((counters.lost, counters.nobody), (0, 0));
+}
+
+#[test]
+fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
+    let Some(rack) = Rack::make("r") else { return };
+    let config = TorConfig { rack: 5, controller: Some(3), ..TorConfig::default() };
+    let Some(mut tor) = rack.tor(config) else { return };
+    let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
+    let pilot = data(Labelled::Pilot, 0x1234, 0, 100);
+    let word = control(TO_AGENT, Body::End { length: 9 });
+    let set = |rack, agent, epoch| control(TO_GROUP, Body::SetActive { rack, agent, epoch });
+    let wait = |what: &dyn Fn(&TorCounters) -> bool| {
+        let begin = rackweave_linux::Clock::start();
+        while !what(&tor.counters().unwrap()) {
+            assert!(begin.now().0 < PATIENCE.as_nanos() as u64 * 1000, "{:?}", tor.counters());
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    };
+
+    assert_eq!(tor.active().unwrap(), None);
+    send(&mut sockets[0], group(), from_ref(&pilot));
+    send(&mut sockets[0], group(), from_ref(&word));
+    wait(&|counters| counters.no_agent == 2);
+    // Not from there, and not for this rack (which is then a packet for all).
+    send(&mut sockets[0], group(), &[set(5, 1, 9)]);
+    wait(&|counters| counters.spoofed == 1);
+    send(&mut sockets[3], group(), &[set(4, 1, 9)]);
+    assert_eq!(receive(&sockets[1], 1).len(), 1);
+    assert_eq!(receive(&sockets[2], 1).len(), 1);
+    assert_eq!(tor.active().unwrap(), None);
+
+    send(&mut sockets[3], group(), &[set(5, 1, 9)]);
+    wait(&|counters| counters.consumed == 1);
+    assert_eq!(tor.active().unwrap(), Some(1));
+    // An old word changes nothing.
+    send(&mut sockets[3], group(), &[set(5, 2, 8)]);
+    wait(&|counters| counters.consumed == 2);
+    assert_eq!(tor.active().unwrap(), Some(1));
+    send(&mut sockets[0], group(), from_ref(&pilot));
+    send(&mut sockets[0], group(), from_ref(&word));
+    assert!(receive(&sockets[1], 2) == [pilot.clone(), word]);
+
+    tor.set_active(Some(2)).unwrap();
+    assert_eq!(tor.active().unwrap(), Some(2));
+    assert!(tor.set_active(Some(4)).is_err());
+    send(&mut sockets[0], group(), from_ref(&pilot));
+    assert!(receive(&sockets[2], 1) == [pilot.clone()]);
+    silent(&sockets[1]);
+
+    // A ping that names another's port does not pass; one that names its own does.
+    let ping =
+        |port, number| control(HostId(3), Body::Ping { place: Place { rack: 5, port }, number });
+    let to = SocketAddr::from((address(3), PORT));
+    send(&mut sockets[0], to, &[ping(1, 1)]);
+    send(&mut sockets[0], to, &[ping(0, 2)]);
+    // The first word of the controller to all was its own.
+    assert!(receive(&sockets[3], 1) == [ping(0, 2)]);
+    assert_eq!(tor.counters().unwrap().spoofed, 2);
+}
+
+#[test]
+fn a_port_has_one_tor_and_is_free_when_that_is_gone() {
+    let Some(rack) = Rack::make("o") else { return };
+    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let config = TorConfig { ports: vec!["p1".into()], ..TorConfig::default() };
+    let second = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    assert!(matches!(second, Err(TorError::Tc(TcError::Taken(name))) if name == "p1"));
+    drop(tor);
+    Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop)).unwrap();
+    let config = TorConfig { ports: vec!["nothing".into()], ..TorConfig::default() };
+    let third = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    assert!(
+        matches!(third, Err(TorError::Tc(TcError::Attach { interface, .. })) if interface == "nothing")
+    );
+}

@@ -1,0 +1,123 @@
+//! The parameters that the receiver-driven transports have in common.
+
+use rackweave_core::{Framing, Span};
+
+/// Parameters of a receiver-driven transport.
+pub trait Parameters: core::fmt::Debug {
+    /// Those that all of these transports have.
+    fn shared(&self) -> Shared;
+}
+
+/// Parameters that every receiver-driven transport has under these names; its configuration describes them.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "each configuration describes them")]
+pub struct Shared {
+    pub max_payload: u32,
+    pub header_bytes: u32,
+    pub control_bytes: u32,
+    pub spray: bool,
+    pub control_priority: u8,
+    pub patience: Span,
+    /// How often a client that waits for its response asks for it.
+    pub ask_interval: Span,
+    pub max_message_bytes: u32,
+    pub max_exchanges: u32,
+    pub max_finished: u32,
+    pub finished_for: Span,
+    pub max_control: u32,
+}
+
+impl Shared {
+    /// How messages are cut into packets.
+    #[must_use]
+    #[inline]
+    pub const fn framing(&self) -> Framing {
+        Framing {
+            max_payload: self.max_payload,
+            header_bytes: self.header_bytes,
+            spray_above_bytes: if self.spray { 0 } else { u32::MAX },
+        }
+    }
+
+    /// Whether these bytes are one packet of a message of this length.
+    #[inline]
+    pub(crate) fn is_packet(&self, message_length: u32, offset: u32, len: u16) -> bool {
+        offset.is_multiple_of(self.max_payload)
+            && offset < message_length
+            && u32::from(len) == self.max_payload.min(message_length - offset)
+            && message_length <= self.max_message_bytes
+    }
+}
+
+/// Implements [`Parameters`] for a configuration with fields of the names above, and what follows from them. Expects an
+/// `InvalidConfig` with the variants `Zero`, `TooLong`, `Priority` and `FinishedFor`.
+macro_rules! shared_parameters {
+    ($config:ty, ask_interval: $ask_interval:ident, priorities: [$($priority:ident),+]) => {
+        impl $crate::common::Parameters for $config {
+            #[inline]
+            fn shared(&self) -> $crate::common::Shared {
+                self.shared_parameters()
+            }
+        }
+
+        impl $config {
+            #[inline]
+            const fn shared_parameters(&self) -> $crate::common::Shared {
+                $crate::common::Shared {
+                    max_payload: self.max_payload,
+                    header_bytes: self.header_bytes,
+                    control_bytes: self.control_bytes,
+                    spray: self.spray,
+                    control_priority: self.control_priority,
+                    patience: self.patience,
+                    ask_interval: self.$ask_interval,
+                    max_message_bytes: self.max_message_bytes,
+                    max_exchanges: self.max_exchanges,
+                    max_finished: self.max_finished,
+                    finished_for: self.finished_for,
+                    max_control: self.max_control,
+                }
+            }
+
+            /// How messages are cut into packets.
+            #[must_use]
+            pub const fn framing(&self) -> rackweave_core::Framing {
+                self.shared_parameters().framing()
+            }
+
+            /// Packets of a message of so many bytes.
+            pub(super) const fn packets(&self, bytes: u32) -> u32 {
+                bytes.div_ceil(self.max_payload)
+            }
+
+            /// Checks `own`, which must be above zero, and everything that all configurations must fulfil.
+            fn check_shared(&self, own: &[(&'static str, bool)]) -> Result<(), InvalidConfig> {
+                let shared = [
+                    ("max_payload", self.max_payload > 0),
+                    ("max_message_bytes", self.max_message_bytes > 0),
+                    ("max_exchanges", self.max_exchanges > 0),
+                    ("max_finished", self.max_finished > 0),
+                    ("max_control", self.max_control > 0),
+                    ("max_gaps", self.max_gaps > 0),
+                ];
+                if let Some((name, _)) = own.iter().chain(&shared).find(|(_, positive)| !positive) {
+                    return Err(InvalidConfig::Zero(name));
+                }
+                let data = self.max_payload.saturating_add(self.header_bytes);
+                let longest = data.max(self.control_bytes);
+                if longest > 65_000 {
+                    return Err(InvalidConfig::TooLong(longest));
+                }
+                let priority = [$(self.$priority),+].into_iter().max().unwrap_or(0);
+                if priority > 7 {
+                    return Err(InvalidConfig::Priority(priority));
+                }
+                if self.finished_for <= self.patience {
+                    return Err(InvalidConfig::FinishedFor(self.patience));
+                }
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use shared_parameters;

@@ -1,0 +1,123 @@
+//! What the header of every protocol can do, and what the headers of the receiver-driven ones have in common.
+
+use core::fmt;
+
+use rackweave_core::{MessageId, Slice};
+
+use crate::homa::Layout;
+use crate::malformed::{Malformed, Put, Reader};
+use crate::{Id64, Ports};
+
+/// A protocol's header: fields as the state machines use them, and the bytes that they have on the wire.
+pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
+    /// The number by which IP knows the protocol. Only Homa's depends on the layout.
+    #[must_use]
+    fn ip_protocol(layout: Layout) -> u8;
+
+    /// Bytes of the header, without payload.
+    #[must_use]
+    fn header_bytes(&self, layout: Layout) -> u32;
+
+    /// Appends the header's bytes: exactly [`Codec::header_bytes`].
+    fn encode(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>);
+
+    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may have been cut by a
+    /// capture (or by a switch that trims), but not within the header.
+    ///
+    /// Whether offsets and lengths make sense is for the state machine to judge.
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    fn decode(layout: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed>;
+
+    /// The length of the message that the packet carries bytes of; `None`: it carries none, or bytes of a stream,
+    /// whose length is not known.
+    #[must_use]
+    fn message_bytes(&self) -> Option<u32>;
+
+    /// Writes the protocol's name and the header's fields, as [`crate::dump::Line`] prints them.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// In `flags` of the [`Prologue`]: the message expects no response.
+const FLAG_ONE_WAY: u8 = 0x80;
+
+/// The first 16 bytes of the headers of NDP, pHost and Polo.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prologue {
+    pub(crate) ports: Ports,
+    /// The packet type.
+    pub(crate) code: u8,
+    /// Bits below [`FLAG_ONE_WAY`], which each protocol uses as it likes.
+    pub(crate) flags: u8,
+    /// A field whose meaning depends on the packet type.
+    pub(crate) extra: u16,
+    pub(crate) id: Id64,
+    pub(crate) one_way: bool,
+}
+
+impl Prologue {
+    pub(crate) const BYTES: u32 = 16;
+
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        out.put_u16(self.ports.source);
+        out.put_u16(self.ports.destination);
+        out.put_u8(self.code);
+        out.put_u8(self.flags | flag(self.one_way, FLAG_ONE_WAY));
+        out.put_u16(self.extra);
+        out.put_u64(self.id.get());
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
+        let (code, flags, extra) = (reader.u8()?, reader.u8()?, reader.u16()?);
+        let (id, one_way) = (Id64::new(reader.u64()?), flags & FLAG_ONE_WAY != 0);
+        Ok(Self { ports, code, flags: flags & !FLAG_ONE_WAY, extra, id, one_way })
+    }
+
+    /// Whether a bit of `flags` is set.
+    pub(crate) const fn has(&self, bit: u8) -> bool {
+        self.flags & bit != 0
+    }
+
+    /// Writes what the line of each packet begins with.
+    pub(crate) fn fmt_line(
+        f: &mut fmt::Formatter<'_>,
+        packet: &str,
+        id: Id64,
+        one_way: bool,
+    ) -> fmt::Result {
+        write!(f, "{packet} id {}", id.get())?;
+        f.write_str(if one_way { " one-way" } else { "" })
+    }
+}
+
+/// The bit if it is set, else none.
+pub(crate) const fn flag(set: bool, bit: u8) -> u8 {
+    if set { bit } else { 0 }
+}
+
+/// Payload bytes of a data packet that has `l4_bytes` after the IP header.
+pub(crate) fn payload_len(l4_bytes: usize, header_bytes: u32) -> Result<u16, Malformed> {
+    let said = l4_bytes.saturating_sub(header_bytes as usize);
+    u16::try_from(said).map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })
+}
+
+/// The payload of a data packet.
+#[inline]
+pub(crate) fn slice(id: Id64, offset: u32, len: u16) -> Slice {
+    Slice { message: MessageId(id.get()), offset, len: u32::from(len) }
+}
+
+/// Writes which bytes of a message a data packet carries.
+pub(crate) fn fmt_range(
+    f: &mut fmt::Formatter<'_>,
+    offset: u32,
+    len: u16,
+    message_length: u32,
+) -> fmt::Result {
+    write!(f, " [{offset}..{}) of {message_length}", u64::from(offset) + u64::from(len))
+}

@@ -1,0 +1,349 @@
+//! Puts the records of all hosts together: which messages are measured, when all of them have ended, what became
+//! of them.
+//!
+//! The definitions, for every world:
+//!
+//! - *Measured* are the first so many messages of the first stream that start after the warm-up, and the messages of
+//!   other streams that start between the warm-up and the last of them.
+//! - The run is *done* when all measured messages of the first stream have ended.
+//! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
+//!   complete or not, by the host that started the exchange.
+//! - The *ideal time* of a message is what it would take on the unloaded path; of a request, there and back. Its
+//!   *slowdown* is the time that it took divided by that.
+//! - A message *fails* when its sender's transport, or the crash of a host, says that it will not complete.
+
+use rackweave_core::{FailReason, HostId, Span, Time};
+
+use super::MessageEnd;
+use crate::pattern::Exchange;
+
+/// A message that a host has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageStart {
+    /// The stream of messages that it belongs to (index in the run's streams).
+    pub stream: u16,
+    /// The host that started it.
+    pub src: HostId,
+    /// The receiver.
+    pub dst: HostId,
+    /// Its length (of a request: of the request).
+    pub bytes: u64,
+    /// When it started: when its application wanted to send it.
+    pub at: Time,
+}
+
+/// A measured message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageRecord {
+    /// The stream of messages that it belongs to (index in the run's streams).
+    pub stream: u16,
+    /// The host that started it.
+    pub src: HostId,
+    /// The receiver.
+    pub dst: HostId,
+    /// Its length (of a request: of the request).
+    pub bytes: u64,
+    /// When it was submitted.
+    pub start: Time,
+    /// The time it would take on the unloaded path (of a request: there and back).
+    pub ideal: Span,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its last byte arrived at this time (of a request: of the response).
+    Completed(Time),
+    /// It failed.
+    Failed(FailReason),
+    /// The run ended before.
+    Unfinished,
+}
+
+/// What is collected.
+#[derive(Clone, Debug)]
+pub struct CollectorConfig {
+    /// The number of hosts.
+    pub hosts: u32,
+    /// Whether messages are answered, by stream.
+    pub exchanges: Vec<Exchange>,
+    /// How many messages of the first stream are measured at most.
+    pub wanted: u64,
+    /// Messages that start before this are not measured.
+    pub warmup: Time,
+    /// Starts are reported by all hosts as they happen, in the order of time, as in a simulator. Otherwise hosts
+    /// report in batches ([`Collector::reported`]).
+    pub in_order: bool,
+}
+
+/// Names a message in a [`Collector`] until it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordId {
+    serial: u64,
+    slot: u32,
+}
+
+impl RecordId {
+    /// A message that is not measured.
+    const UNMEASURED: Self = Self { serial: u64::MAX, slot: u32::MAX };
+}
+
+/// The place of a message among all: by start, and where several start at one time, as the driver says.
+type Position = (Time, u64);
+
+/// A message that may be measured.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    serial: u64,
+    order: u64,
+    start: MessageStart,
+    /// Its sender knows that it is complete; its receiver has not reported it (yet).
+    sent: Option<Time>,
+}
+
+impl Entry {
+    const fn position(&self) -> Position {
+        (self.start.at, self.order)
+    }
+}
+
+/// How far a host has reported.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    until: Time,
+    /// Its first stream of messages has ended.
+    has_ended: bool,
+}
+
+/// The measured messages of a run. See the [module](self) for what that means.
+///
+/// Memory grows with what is under way and measured, not with the length of the run.
+#[derive(Debug)]
+pub struct Collector {
+    config: CollectorConfig,
+    open: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    ended: Vec<(Entry, Time, MessageEnd)>,
+    next_serial: u64,
+    /// Messages of the first stream that may be measured: started, and not ended.
+    started: u64,
+    under_way: u64,
+    /// Only messages before this are measured, once it is known.
+    limit: Option<Position>,
+    hosts: Vec<Progress>,
+    /// Hosts whose first stream has not ended.
+    active_hosts: u32,
+    last_end: Time,
+    /// By stream, and by the host that started the exchange.
+    delivered: Vec<Vec<u64>>,
+}
+
+impl Collector {
+    /// A collector without messages.
+    #[must_use]
+    pub fn new(config: CollectorConfig) -> Self {
+        let until = if config.in_order { Time::MAX } else { Time::ZERO };
+        let hosts = config.hosts as usize;
+        Self {
+            open: Vec::new(),
+            free: Vec::new(),
+            ended: Vec::new(),
+            next_serial: 0,
+            started: 0,
+            under_way: 0,
+            limit: (config.wanted == 0).then_some((Time::ZERO, 0)),
+            hosts: vec![Progress { until, has_ended: false }; hosts],
+            active_hosts: config.hosts,
+            last_end: Time::ZERO,
+            delivered: vec![vec![0; hosts]; config.exchanges.len()],
+            config,
+        }
+    }
+
+    /// A message has started. `order` places it among those that start at the same time.
+    pub fn started(&mut self, start: MessageStart, order: u64) -> RecordId {
+        if !self.may_be_measured((start.at, order)) {
+            return RecordId::UNMEASURED;
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.open.push(None);
+            self.open.len() as u32 - 1
+        });
+        self.open[slot as usize] = Some(Entry { serial, order, start, sent: None });
+        if start.stream == 0 {
+            self.started += 1;
+            self.under_way += 1;
+            self.find_limit();
+        }
+        RecordId { serial, slot }
+    }
+
+    fn may_be_measured(&self, position: Position) -> bool {
+        position.0 >= self.config.warmup && self.limit.is_none_or(|limit| position < limit)
+    }
+
+    fn entry(&mut self, id: RecordId) -> Option<&mut Entry> {
+        let entry = self.open.get_mut(id.slot as usize)?.as_mut();
+        entry.filter(|entry| entry.serial == id.serial)
+    }
+
+    /// A message has ended: a request at the host that started it, a one-way message where it arrived. No effect if
+    /// it had ended before.
+    pub fn ended(&mut self, id: RecordId, at: Time, end: MessageEnd) {
+        let Some(entry) = self.entry(id).copied() else { return };
+        self.open[id.slot as usize] = None;
+        self.free.push(id.slot);
+        self.under_way -= u64::from(entry.start.stream == 0);
+        // Clocks of two hosts may differ.
+        let at = at.max(entry.start.at);
+        self.last_end = self.last_end.max(at);
+        self.ended.push((entry, at, end));
+    }
+
+    /// The sender of a one-way message knows that it has arrived. It ends when the receiver reports it, or at this
+    /// time if the receiver never can.
+    pub fn sent(&mut self, id: RecordId, at: Time) {
+        if let Some(entry) = self.entry(id) {
+            entry.sent = Some(at);
+        }
+    }
+
+    /// A receiver has stored payload of an exchange that `src` started.
+    #[inline]
+    pub fn stored(&mut self, at: Time, stream: u16, src: HostId, bytes: u64) {
+        if at >= self.config.warmup {
+            self.delivered[usize::from(stream)][src.0 as usize] += bytes;
+        }
+    }
+
+    /// The first stream of messages has ended at a host, or goes on there.
+    pub fn set_ended(&mut self, host: HostId, has_ended: bool) {
+        let Some(known) = self.hosts.get_mut(host.0 as usize) else { return };
+        match (std::mem::replace(&mut known.has_ended, has_ended), has_ended) {
+            (false, true) => self.active_hosts -= 1,
+            (true, false) => self.active_hosts += 1,
+            _ => {}
+        }
+    }
+
+    /// A host has reported all that happened there up to a time.
+    pub fn reported(&mut self, host: HostId, until: Time, has_ended: bool) {
+        self.set_ended(host, has_ended);
+        if let Some(known) = self.hosts.get_mut(host.0 as usize) {
+            known.until = until;
+        }
+        self.find_limit();
+    }
+
+    /// Up to when a host has reported everything.
+    #[must_use]
+    pub fn reported_until(&self, host: HostId) -> Time {
+        self.hosts.get(host.0 as usize).map_or(Time::ZERO, |known| known.until)
+    }
+
+    /// A host has lost all its messages. What arrived there and was not reported, its senders know.
+    pub fn host_crashed(&mut self, host: HostId, at: Time) {
+        for slot in 0..self.open.len() {
+            let Some(entry) = self.open[slot] else { continue };
+            let id = RecordId { serial: entry.serial, slot: slot as u32 };
+            if entry.start.src == host {
+                self.ended(id, at, MessageEnd::Failed(FailReason::HostCrashed));
+            } else if entry.start.dst == host
+                && let Some(sent) = entry.sent
+            {
+                self.ended(id, sent, MessageEnd::Completed);
+            }
+        }
+        if let Some(known) = self.hosts.get_mut(host.0 as usize) {
+            // Until it is back it starts nothing.
+            known.until = Time::MAX;
+        }
+        self.find_limit();
+    }
+
+    /// Once all wanted messages have started: which is the last of them.
+    fn find_limit(&mut self) {
+        if self.limit.is_some() || self.started < self.config.wanted {
+            return;
+        }
+        // No host can report an earlier start than this.
+        let horizon = self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX);
+        let ended = self.ended.iter().map(|(entry, ..)| entry);
+        let all = self.open.iter().flatten().chain(ended);
+        let first = all.filter(|entry| entry.start.stream == 0 && entry.start.at <= horizon);
+        let mut positions: Vec<Position> = first.map(Entry::position).collect();
+        let index = self.config.wanted.saturating_sub(1) as usize;
+        if index >= positions.len() {
+            return;
+        }
+        let (at, order) = *positions.select_nth_unstable(index).1;
+        let limit = (at, order + 1);
+        self.limit = Some(limit);
+        self.ended.retain(|(entry, ..)| entry.position() < limit);
+        self.last_end = self.ended.iter().map(|(_, at, _)| *at).max().unwrap_or(Time::ZERO);
+        for slot in 0..self.open.len() {
+            if let Some(entry) = self.open[slot].take_if(|entry| entry.position() >= limit) {
+                self.free.push(slot as u32);
+                self.under_way -= u64::from(entry.start.stream == 0);
+            }
+        }
+    }
+
+    /// Whether all that was to be measured has ended.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.under_way == 0 && (self.limit.is_some() || self.active_hosts == 0)
+    }
+
+    /// How many measured messages of the first stream are wanted (`u64::MAX`: unknown), and how many have ended.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let started = self.started.min(self.config.wanted);
+        (self.config.wanted, started.saturating_sub(self.under_way))
+    }
+
+    /// When the last measured message ended, if any did.
+    #[must_use]
+    pub fn last_end(&self) -> Option<Time> {
+        (!self.ended.is_empty()).then_some(self.last_end)
+    }
+
+    /// The payload stored in the measured time, by stream and by the host that started the exchange.
+    #[must_use]
+    pub fn delivered(&self) -> &[Vec<u64>] {
+        &self.delivered
+    }
+
+    /// The measured messages, in the order of their start. `ideal` is the time that some bytes of a stream take from
+    /// one host to another on the unloaded path.
+    #[must_use]
+    pub fn records(
+        &self,
+        ideal: impl Fn(u16, HostId, HostId, u64) -> Span,
+    ) -> Vec<MessageRecord> {
+        let open = self.open.iter().flatten().map(|entry| {
+            // Its receiver cannot report it any more, but its sender knows.
+            let outcome = entry.sent.map_or(Outcome::Unfinished, Outcome::Completed);
+            (entry, outcome)
+        });
+        let ended = self.ended.iter().map(|(entry, at, end)| match end {
+            MessageEnd::Completed => (entry, Outcome::Completed(*at)),
+            MessageEnd::Failed(reason) => (entry, Outcome::Failed(*reason)),
+        });
+        let mut all: Vec<(&Entry, Outcome)> = open.chain(ended).collect();
+        all.sort_unstable_by_key(|(entry, _)| entry.position());
+        let record = |&(entry, outcome): &(&Entry, Outcome)| {
+            let MessageStart { stream, src, dst, bytes, at } = entry.start;
+            let there = ideal(stream, src, dst, bytes);
+            let exchange = self.config.exchanges[usize::from(stream)];
+            let back = exchange.response_bytes(bytes);
+            let back = back.map_or(Span::ZERO, |bytes| ideal(stream, dst, src, bytes));
+            MessageRecord { stream, src, dst, bytes, start: at, ideal: there + back, outcome }
+        };
+        all.iter().map(record).collect()
+    }
+}

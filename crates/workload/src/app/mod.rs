@@ -1,0 +1,853 @@
+//! The application of one host: it starts the messages of its workloads, answers requests, takes in what
+//! arrives, and records what became of every message.
+//!
+//! [`App`] is a state machine without a clock, I/O or randomness of its own (its generators are seeded). A driver,
+//! which owns the transports, uses it as follows.
+//!
+//! - It calls [`App::handle_timeout`] when [`App::poll_timeout`] is due, and [`App::handle_event`] with
+//!   every event of a transport.
+//! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and does what the actions say. It
+//!   reports what was refused.
+//!
+//! One call of `handle_timeout` starts at most one message, so that a driver can let its transports act in between.
+//!
+//! A simulator knows more than any one host. It may use this to have the end of a one-way message known to its
+//! sender at the instant at which the receiver has it, without a packet ([`OneWayEnd::WhenReceived`] and
+//! [`App::received_by_peer`]). The verbs for such knowledge are named as such; a real host does not call them.
+//!
+//! [`Collector`] puts the records of all hosts together: there is one definition of goodput, ideal time,
+//! slowdown and failure for both worlds.
+
+mod channel;
+mod collector;
+mod message;
+mod receive;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rackweave_core::{
+    Event, FailReason, HostId, Kind, MessageId, RangeSet, Schedule, Slice, Span, Time,
+};
+
+pub use self::channel::{ChannelId, Direction, Place};
+pub use self::collector::{
+    Collector, CollectorConfig, MessageRecord, MessageStart, Outcome, RecordId,
+};
+pub use self::message::MessageKey;
+
+use self::channel::Channels;
+use self::message::Messages;
+use self::receive::{ReceivedMessage, Thread, Work};
+use crate::application::{Application, Streaming};
+use crate::generator::HostGenerator;
+use crate::pattern::{Arrival, Exchange, WorkloadConfig};
+
+/// From the failure of a message of a closed loop to the start of the next one, at least: or a loop whose
+/// messages fail at once would never let time pass. (Our choice: it is far below any retransmission timeout.)
+pub const DELAY_AFTER_FAILURE: Span = Span::from_us(10);
+
+/// Responses that may wait to be submitted. Beyond that the oldest is dropped and counted as refused.
+const MAX_WAITING_RESPONSES: usize = 1 << 16;
+
+/// A stream of messages at one host.
+#[derive(Debug)]
+pub struct AppStream {
+    /// The transport that carries it.
+    pub instance: u8,
+    /// Whether messages are answered.
+    pub exchange: Exchange,
+    /// Whether messages travel on channels.
+    pub streaming: Option<Streaming>,
+    /// What it costs to take messages in.
+    pub application: Application,
+    /// Draws the messages of this host.
+    pub generator: HostGenerator,
+}
+
+impl AppStream {
+    /// The share of one host in a workload.
+    #[must_use]
+    pub const fn new(config: &WorkloadConfig, instance: u8, generator: HostGenerator) -> Self {
+        Self {
+            instance,
+            exchange: config.exchange,
+            streaming: config.streaming,
+            application: config.application,
+            generator,
+        }
+    }
+}
+
+/// How the sender of a one-way message learns that it has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneWayEnd {
+    /// From its transport: [`Event::Sent`], or the acknowledgement of a stream's bytes.
+    WhenSent,
+    /// From its driver, by [`App::received_by_peer`].
+    WhenReceived,
+}
+
+/// What a driver has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Submit a message that this host starts. The driver reports its id with [`App::submitted`], or
+    /// that it was refused with [`App::submit_refused`].
+    Submit {
+        /// The message.
+        key: MessageKey,
+        /// The stream of messages that it belongs to.
+        stream: u16,
+        /// The transport.
+        instance: u8,
+        /// The receiver.
+        peer: HostId,
+        /// Its length.
+        bytes: u64,
+        /// [`Kind::OneWay`] or [`Kind::Request`].
+        kind: Kind,
+        /// When it was to start.
+        start: Time,
+    },
+    /// Submit the response to a request; if it is refused, [`App::respond_refused`] says so.
+    Respond {
+        /// The stream of messages that it belongs to.
+        stream: u16,
+        /// The transport.
+        instance: u8,
+        /// The client.
+        peer: HostId,
+        /// The id of the response.
+        id: MessageId,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Open a stream of the transport, without a deadline; answered by [`App::opened`] or
+    /// [`App::open_refused`].
+    Open {
+        /// The channel that it carries.
+        channel: ChannelId,
+        /// The transport.
+        instance: u8,
+        /// The server.
+        peer: HostId,
+    },
+    /// The next `bytes` of a direction are a message. Nothing is written yet: the driver notes what the bytes
+    /// are, and lets the receiver know ([`App::announce`]) in its own way.
+    Append {
+        /// The stream of messages that it belongs to.
+        stream: u16,
+        /// Where it is sent.
+        direction: Direction,
+        /// The message, as the host that started the exchange names it.
+        key: MessageKey,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Write the next bytes of a direction; if they are refused, [`App::write_refused`] says so.
+    Write {
+        /// Where.
+        direction: Direction,
+        /// How many.
+        bytes: u64,
+    },
+    /// The application has taken bytes of a stream in.
+    Consume {
+        /// Of which direction.
+        direction: Direction,
+        /// How many.
+        bytes: u64,
+    },
+    /// Cancel a message, or a stream, at this host's transport.
+    Cancel {
+        /// The transport.
+        instance: u8,
+        /// The other end.
+        peer: HostId,
+        /// The message or stream.
+        id: MessageId,
+    },
+    /// The same; and a driver that can cancels it at the peer's transport too.
+    CancelAtBothEnds {
+        /// The transport.
+        instance: u8,
+        /// The other end.
+        peer: HostId,
+        /// The message or stream.
+        id: MessageId,
+    },
+    /// This host has lost a peer's message after its transport had acknowledged it. A driver that can fails it at
+    /// the peer; on real hosts, the peer's application would wait for its own timeout.
+    Abandon {
+        /// The transport.
+        instance: u8,
+        /// The peer that started it.
+        peer: HostId,
+        /// Its id.
+        id: MessageId,
+        /// The message, as the peer names it.
+        key: MessageKey,
+    },
+    /// This host, the server of a stream, has given it up. A driver that can fails it at the client;
+    /// on real hosts the transport lets it know.
+    AbandonStream {
+        /// What the client sends.
+        direction: Direction,
+        /// Why.
+        reason: FailReason,
+    },
+}
+
+impl Action {
+    const fn instance(&self) -> u8 {
+        match self {
+            Self::Submit { instance, .. }
+            | Self::Respond { instance, .. }
+            | Self::Open { instance, .. }
+            | Self::Cancel { instance, .. }
+            | Self::CancelAtBothEnds { instance, .. }
+            | Self::Abandon { instance, .. } => *instance,
+            Self::Append { direction, .. }
+            | Self::Write { direction, .. }
+            | Self::Consume { direction, .. }
+            | Self::AbandonStream { direction, .. } => direction.instance,
+        }
+    }
+}
+
+/// Something that happened to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// This host has started a message.
+    Started {
+        /// The message.
+        key: MessageKey,
+        /// What it is.
+        start: MessageStart,
+        /// The channel that it is the first message of.
+        new_channel: Option<ChannelId>,
+    },
+    /// A message of this host has ended.
+    Ended {
+        /// The message.
+        key: MessageKey,
+        /// The receiver.
+        dst: HostId,
+        /// Its id in the transport, if it was submitted by itself.
+        id: Option<MessageId>,
+        /// When.
+        at: Time,
+        /// How.
+        end: MessageEnd,
+    },
+    /// The application of this host has taken in a one-way message.
+    Received {
+        /// The host that sent it.
+        peer: HostId,
+        /// The message, as its sender names it.
+        key: MessageKey,
+        /// Its id in the transport, or that of the stream that carried it.
+        id: MessageId,
+        /// When.
+        at: Time,
+    },
+}
+
+/// How a message ended, as its sender knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageEnd {
+    /// It has arrived, and its response too if it is a request.
+    Completed,
+    /// It will not complete.
+    Failed(FailReason),
+}
+
+/// What a receiver cannot see in a message: its driver knows it, from the sender or from the message's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The stream of messages that it belongs to.
+    pub stream: u16,
+    /// The message, as the host that started the exchange names it.
+    pub key: MessageKey,
+    /// Its place in its channel, if that is one of unary RPCs.
+    pub place: Option<Place>,
+}
+
+/// What an application is made of.
+#[derive(Debug)]
+pub struct AppConfig {
+    /// This host.
+    pub host: HostId,
+    /// Its streams of messages; the first is the one that is measured.
+    pub streams: Vec<AppStream>,
+    /// How one-way messages end.
+    pub one_way_end: OneWayEnd,
+    /// Whether the bytes of what arrives are checked. The driver then calls [`App::handle_store`].
+    pub verify: bool,
+    /// The process before this one crashed at the first of these times and this one began at the second: messages
+    /// that were to start in between fail, and those of before are not started again.
+    pub restarted: Option<(Time, Time)>,
+}
+
+/// Whether a host works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up,
+    /// It does nothing; what it would submit waits.
+    Paused,
+    /// It has lost everything. Messages of open loops fail at once; those of closed loops wait for its return.
+    Down,
+}
+
+/// Something that can start now.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    /// A message of a closed loop.
+    Start { stream: u16, arrival: Arrival },
+    /// A message that has started while the host was paused.
+    Submit { key: MessageKey, start: Time },
+    Respond { stream: u16, request: ReceivedMessage },
+}
+
+/// A stream of messages, running.
+#[derive(Debug)]
+struct Stream {
+    instance: u8,
+    exchange: Exchange,
+    streaming: Option<Streaming>,
+    application: Application,
+    generator: HostGenerator,
+    next: Option<Arrival>,
+    /// Messages that will start, and messages under way: zero means that the stream has ended here.
+    alive: u64,
+}
+
+/// What a transport is to do, in order.
+#[derive(Debug, Default)]
+struct ActionQueue {
+    actions: VecDeque<Action>,
+    /// The transport had no room for the first of them.
+    blocked: bool,
+}
+
+/// The application of one host. See the [module](self).
+#[derive(Debug)]
+pub struct App {
+    host: HostId,
+    streams: Vec<Stream>,
+    one_way_end: OneWayEnd,
+    verify: bool,
+    state: State,
+    /// Messages do not start before this: when the host came back from a crash.
+    up_since: Time,
+    /// Of a process that replaces one that crashed: since when the host was down.
+    down_since: Option<Time>,
+    messages: Messages,
+    channels: Channels,
+    /// By stream of messages; empty if no application takes time.
+    threads: Vec<Thread>,
+    ready: VecDeque<Ready>,
+    waiting_responses: usize,
+    /// What waits for the host to go on, or to come back.
+    held: Vec<Ready>,
+    /// Messages of closed loops that start after their think time.
+    scheduled: Schedule<(u16, Arrival)>,
+    /// By transport.
+    actions: Vec<ActionQueue>,
+    records: VecDeque<Record>,
+    /// Where the bytes of messages that arrive have been stored, if they are checked.
+    coverage: BTreeMap<(HostId, MessageId), RangeSet>,
+    /// Messages that have arrived since the last crash, if they are checked.
+    completed: BTreeSet<(HostId, MessageId)>,
+    verified: u64,
+    refused: u64,
+}
+
+impl App {
+    /// An application at time 0, with the first message of each of its streams drawn.
+    #[must_use]
+    pub fn new(config: AppConfig) -> Self {
+        let AppConfig { host, streams, one_way_end, verify, restarted } = config;
+        let instances = streams.iter().map(|stream| usize::from(stream.instance) + 1).max();
+        let takes_time = streams.iter().any(|stream| !stream.application.is_instant());
+        let threads = if takes_time { streams.len() } else { 0 };
+        let mut app = Self {
+            host,
+            one_way_end,
+            verify,
+            state: State::Up,
+            up_since: restarted.map_or(Time::ZERO, |(_, began)| began),
+            down_since: restarted.map(|(crashed, _)| crashed),
+            messages: Messages::default(),
+            channels: Channels::default(),
+            threads: std::iter::repeat_with(Thread::default).take(threads).collect(),
+            ready: VecDeque::new(),
+            waiting_responses: 0,
+            held: Vec::new(),
+            scheduled: Schedule::default(),
+            actions: Vec::new(),
+            records: VecDeque::new(),
+            coverage: BTreeMap::new(),
+            completed: BTreeSet::new(),
+            verified: 0,
+            refused: 0,
+            streams: Vec::with_capacity(streams.len()),
+        };
+        app.actions.resize_with(instances.unwrap_or(0), ActionQueue::default);
+        for stream in streams {
+            let AppStream { instance, exchange, streaming, application, generator } = stream;
+            let (next, alive) = (None, 0);
+            app.streams.push(Stream {
+                instance,
+                exchange,
+                streaming,
+                application,
+                generator,
+                next,
+                alive,
+            });
+            app.draw(app.streams.len() - 1);
+        }
+        app
+    }
+
+    /// Draws the next message that a stream starts by itself.
+    fn draw(&mut self, stream: usize) {
+        let state = &mut self.streams[stream];
+        state.next = state.generator.next_arrival();
+        if let Some(crashed) = self.down_since
+            && !state.generator.is_loop()
+        {
+            // The process before has recorded these.
+            while state.next.is_some_and(|arrival| arrival.at <= crashed) {
+                state.next = state.generator.next_arrival();
+            }
+        }
+        state.alive += u64::from(state.next.is_some());
+    }
+
+    /// The host that it runs on.
+    #[must_use]
+    pub const fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Whether a stream of messages has ended at this host: it starts nothing more, and nothing is under way.
+    #[must_use]
+    pub fn has_ended(&self, stream: u16) -> bool {
+        self.streams[usize::from(stream)].alive == 0
+    }
+
+    /// Messages that transports have refused.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Messages whose bytes were checked.
+    #[must_use]
+    pub const fn verified(&self) -> u64 {
+        self.verified
+    }
+
+    /// The transport of a stream of messages.
+    #[must_use]
+    pub fn instance(&self, stream: u16) -> u8 {
+        self.streams[usize::from(stream)].instance
+    }
+
+    /// Whether some stream of messages uses channels.
+    #[must_use]
+    pub fn has_channels(&self) -> bool {
+        self.streams.iter().any(|stream| stream.streaming.is_some())
+    }
+
+    /// The transport's id of a message under way, if it was submitted by itself.
+    #[must_use]
+    pub fn id(&self, key: MessageKey) -> Option<MessageId> {
+        self.messages.get(key)?.id
+    }
+
+    /// The origin of a message of this host, for its receiver.
+    #[must_use]
+    pub fn origin(&self, key: MessageKey) -> Option<Origin> {
+        let message = self.messages.get(key)?;
+        let place = message.channel.and_then(|channel| self.channels.place(channel));
+        Some(Origin { stream: message.stream, key, place })
+    }
+
+    fn push(&mut self, action: Action) {
+        self.actions[usize::from(action.instance())].actions.push_back(action);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        let open = self.actions.iter_mut().filter(|queue| !queue.blocked);
+        open.into_iter().find_map(|queue| queue.actions.pop_front())
+    }
+
+    /// The transport has no room for an action now. It, and those after it for the same transport, are given out
+    /// again after [`App::unblock`]; until then the streams of this transport start nothing.
+    pub fn put_back(&mut self, action: Action) {
+        let queue = &mut self.actions[usize::from(action.instance())];
+        queue.actions.push_front(action);
+        queue.blocked = true;
+    }
+
+    /// There may be room again. Returns whether any action had been put back.
+    pub fn unblock(&mut self) -> bool {
+        let mut any = false;
+        for queue in &mut self.actions {
+            any |= std::mem::take(&mut queue.blocked);
+        }
+        any
+    }
+
+    /// The next thing that happened to a message.
+    pub fn poll_record(&mut self) -> Option<Record> {
+        self.records.pop_front()
+    }
+
+    /// When [`App::handle_timeout`] is to be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.ready.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let arrivals = self.streams.iter().filter(|stream| !self.is_blocked(stream.instance));
+        let arrivals = arrivals.filter_map(|stream| stream.next.map(|arrival| arrival.at));
+        let works = self.threads.iter().filter_map(Thread::due);
+        let works = works.filter(|_| self.state == State::Up);
+        arrivals.chain(self.scheduled.next_time()).chain(works).min()
+    }
+
+    fn is_blocked(&self, instance: u8) -> bool {
+        self.actions[usize::from(instance)].blocked
+    }
+
+    /// Does one thing that is due: starts a message, submits a response, or ends a thread's work.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if let Some(ready) = self.ready.pop_front() {
+            return self.start_ready(now, ready);
+        }
+        if let Some((_, (stream, arrival))) = self.scheduled.pop_due(now) {
+            return self.start_ready(now, Ready::Start { stream, arrival });
+        }
+        for stream in 0..self.streams.len() {
+            let instance = self.streams[stream].instance;
+            let next = self.streams[stream].next.filter(|arrival| arrival.at <= now);
+            if let Some(arrival) = next.filter(|_| !self.is_blocked(instance)) {
+                self.start(now, stream as u16, arrival);
+                self.draw(stream);
+                self.streams[stream].alive -= 1;
+                return;
+            }
+        }
+        if self.state == State::Up {
+            self.finish_due_work(now);
+        }
+    }
+
+    fn start_ready(&mut self, now: Time, ready: Ready) {
+        match (self.state, ready) {
+            (State::Down, Ready::Start { .. }) => self.held.push(ready),
+            (_, Ready::Start { stream, arrival }) => {
+                self.start(now, stream, arrival);
+                self.streams[usize::from(stream)].alive -= 1;
+            }
+            (State::Paused, _) => self.held.push(ready),
+            (State::Up, Ready::Submit { key, start }) => self.submit(key, start),
+            (State::Up, Ready::Respond { stream, request }) => {
+                self.waiting_responses -= 1;
+                self.respond(stream, request);
+            }
+            (State::Down, Ready::Submit { .. } | Ready::Respond { .. }) => {}
+        }
+    }
+
+    /// Starts a message.
+    fn start(&mut self, now: Time, stream: u16, arrival: Arrival) {
+        let Arrival { at, dst, bytes } = arrival;
+        let down = at < self.up_since && self.down_since.is_some_and(|crashed| at > crashed);
+        let start = if down { at } else { at.max(self.up_since) };
+        self.streams[usize::from(stream)].alive += 1;
+        let key = self.messages.insert(stream, dst, bytes);
+        let new_channel = self.join_channel(stream, key);
+        let what = MessageStart { stream, src: self.host, dst, bytes, at: start };
+        self.records.push_back(Record::Started { key, start: what, new_channel });
+        match self.state {
+            _ if down => self.fail_at(at, now, key, FailReason::HostCrashed),
+            State::Up => self.submit(key, start),
+            State::Paused => self.held.push(Ready::Submit { key, start }),
+            State::Down => self.fail(now, key, FailReason::HostCrashed),
+        }
+    }
+
+    fn submit(&mut self, key: MessageKey, start: Time) {
+        // It may have failed while it waited.
+        let Some(&message) = self.messages.get(key) else { return };
+        if self.write_message(key, message.bytes) {
+            return;
+        }
+        let Stream { instance, exchange, .. } = self.streams[usize::from(message.stream)];
+        let kind = if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
+        self.push(Action::Submit {
+            key,
+            stream: message.stream,
+            instance,
+            peer: message.dst,
+            bytes: message.bytes,
+            kind,
+            start,
+        });
+    }
+
+    fn respond(&mut self, stream: u16, request: ReceivedMessage) {
+        let Stream { instance, exchange, .. } = self.streams[usize::from(stream)];
+        let bytes = exchange.response_bytes(request.bytes).unwrap_or(request.bytes);
+        let (peer, id) = (request.peer, request.id.response());
+        match request.direction {
+            Some(direction) => {
+                let direction = Direction { id: direction.id.response(), ..direction };
+                self.append(stream, direction, request.key, bytes);
+            }
+            None => self.push(Action::Respond { stream, instance, peer, id, bytes }),
+        }
+    }
+
+    /// The transport has taken a message of this host, under this id.
+    pub fn submitted(&mut self, key: MessageKey, id: MessageId) {
+        if let Some(message) = self.messages.get_mut(key) {
+            message.id = Some(id);
+        }
+    }
+
+    /// The transport has refused a message of this host.
+    pub fn submit_refused(&mut self, now: Time, key: MessageKey) {
+        self.refused += 1;
+        self.fail(now, key, FailReason::Cancelled);
+    }
+
+    /// The transport has refused a response.
+    pub const fn respond_refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// A transport of this host reports something. `origin` is that of the message that the event is about;
+    /// `None`: there is no such message under way, or the event is about a stream.
+    pub fn handle_event(
+        &mut self,
+        now: Time,
+        instance: u8,
+        event: Event,
+        origin: Option<Origin>,
+    ) {
+        match event {
+            Event::Delivered { peer, id, bytes, kind } => {
+                self.delivered(now, (peer, id), bytes, kind, origin);
+            }
+            Event::Sent { id, .. } => {
+                if let Some(origin) = origin
+                    && self.one_way_end == OneWayEnd::WhenSent
+                    && !id.is_response()
+                    && self.streams[usize::from(origin.stream)].exchange == Exchange::OneWay
+                {
+                    self.end(now, origin.key, MessageEnd::Completed);
+                }
+            }
+            Event::Failed { peer, id, reason } => match origin {
+                Some(origin) => self.fail(now, origin.key, reason),
+                None => {
+                    self.stream_failed(now, Direction { instance, peer, id }, reason);
+                }
+            },
+            Event::Stream(event) => self.on_stream_event(now, instance, event),
+        }
+    }
+
+    fn delivered(
+        &mut self,
+        now: Time,
+        (peer, id): (HostId, MessageId),
+        bytes: u64,
+        kind: Kind,
+        origin: Option<Origin>,
+    ) {
+        let Some(Origin { stream, key, place }) = origin else {
+            // A message that its sender has given up may still arrive, but none arrives twice.
+            assert!(!self.completed.contains(&(peer, id)), "message {id} came twice");
+            return;
+        };
+        if self.verify {
+            let stored = self.coverage.remove(&(peer, id)).unwrap_or_default();
+            let is_whole = stored.iter().eq([0..bytes]);
+            assert!(is_whole, "message {id} of {bytes} bytes: {stored:?} stored");
+            self.verified += 1;
+        }
+        let message = ReceivedMessage { peer, id, bytes, kind, key, direction: None };
+        match place {
+            Some(place) => self.arrive_in_order(now, stream, place, message),
+            None => self.take_in(now, stream, Work::Message(message)),
+        }
+    }
+
+    /// A receiver has stored bytes of a message or stream, where they are checked.
+    pub fn handle_store(&mut self, instance: u8, peer: HostId, slice: Slice, is_stream: bool) {
+        if slice.len == 0 {
+            return;
+        }
+        if is_stream {
+            return self.store_of_stream(instance, peer, slice);
+        }
+        let (start, len) = (u64::from(slice.offset), u64::from(slice.len));
+        self.coverage.entry((peer, slice.message)).or_default().insert(start..start + len);
+    }
+
+    /// Whether the exchange that a message belongs to has not ended, as far as this host knows.
+    fn is_wanted(&self, message: &ReceivedMessage) -> bool {
+        message.kind != Kind::Response || self.messages.get(message.key).is_some()
+    }
+
+    /// The application has taken in a message.
+    fn processed(&mut self, now: Time, stream: u16, message: ReceivedMessage) {
+        let ReceivedMessage { peer, id, kind, key, .. } = message;
+        if self.verify && message.direction.is_none() {
+            self.completed.insert((peer, id));
+        }
+        match kind {
+            Kind::Request => {
+                self.ready.push_back(Ready::Respond { stream, request: message });
+                self.waiting_responses += 1;
+                self.bound_waiting_responses();
+            }
+            Kind::OneWay => self.records.push_back(Record::Received { peer, key, id, at: now }),
+            Kind::Response => self.end(now, key, MessageEnd::Completed),
+        }
+    }
+
+    fn bound_waiting_responses(&mut self) {
+        if self.waiting_responses > MAX_WAITING_RESPONSES {
+            let is_response = |ready: &Ready| matches!(ready, Ready::Respond { .. });
+            if let Some(oldest) = self.ready.iter().position(is_response) {
+                self.ready.remove(oldest);
+                self.waiting_responses -= 1;
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// A peer's message is given up; it is of no use to go on with it. For drivers that know it without a packet.
+    pub fn forget(&mut self, peer: HostId, id: MessageId) {
+        self.completed.remove(&(peer, id));
+        for thread in &mut self.threads {
+            thread.forget(peer, id);
+        }
+    }
+
+    /// A peer has taken in a one-way message of this host. For drivers that know it without a packet, with
+    /// [`OneWayEnd::WhenReceived`].
+    pub fn received_by_peer(&mut self, now: Time, key: MessageKey) {
+        self.end(now, key, MessageEnd::Completed);
+    }
+
+    /// A message of this host will not complete; all others of its channel fail with it.
+    pub fn fail(&mut self, now: Time, key: MessageKey, reason: FailReason) {
+        self.fail_at(now, now, key, reason);
+    }
+
+    fn fail_at(&mut self, at: Time, now: Time, key: MessageKey, reason: FailReason) {
+        match self.messages.get(key).and_then(|message| message.channel) {
+            Some((channel, _)) => self.fail_channel(now, channel, reason),
+            None => self.end_at(at, now, key, MessageEnd::Failed(reason)),
+        }
+    }
+
+    /// The stream of a channel will not go on. For drivers that know it without a packet.
+    pub fn fail_stream(&mut self, now: Time, direction: Direction, reason: FailReason) {
+        self.stream_failed(now, direction, reason);
+    }
+
+    fn end(&mut self, now: Time, key: MessageKey, end: MessageEnd) {
+        self.end_at(now, now, key, end);
+    }
+
+    /// A message of this host has ended, if it has not before; in a closed loop the next one follows.
+    fn end_at(&mut self, at: Time, now: Time, key: MessageKey, end: MessageEnd) {
+        let Some(message) = self.messages.remove(key) else { return };
+        if let Some(channel) = message.channel {
+            self.channels.forget_message(channel);
+        }
+        let (dst, id) = (message.dst, message.id);
+        self.records.push_back(Record::Ended { key, dst, id, at, end });
+        let stream = message.stream;
+        let state = &mut self.streams[usize::from(stream)];
+        state.alive -= 1;
+        if let Some(arrival) = state.generator.completed(now) {
+            state.alive += 1;
+            let is_failure = matches!(end, MessageEnd::Failed(_));
+            let delay = if is_failure { DELAY_AFTER_FAILURE } else { Span::ZERO };
+            let at = arrival.at.max(now + delay);
+            if at <= now {
+                self.ready.push_back(Ready::Start { stream, arrival });
+            } else {
+                self.scheduled.push(at, (stream, Arrival { at, ..arrival }));
+            }
+        }
+    }
+
+    /// The host stands still: nothing is submitted or taken in until [`App::resume`]. Messages start on time.
+    pub fn pause(&mut self) {
+        self.state = State::Paused;
+    }
+
+    /// The host goes on after a pause, and what its threads were at goes on with it. (Our choice: the time of
+    /// the pause counts as time worked, so that at most one thing a thread is done too early.)
+    pub fn resume(&mut self) {
+        self.state = State::Up;
+        self.ready.extend(self.held.drain(..));
+    }
+
+    /// The host loses everything: the messages that it started, and what had arrived and was not taken in.
+    pub fn crash(&mut self, now: Time) {
+        self.state = State::Down;
+        self.held.clear();
+        for queue in &mut self.actions {
+            queue.actions.clear();
+            queue.blocked = false;
+        }
+        let starts = |ready: &Ready| matches!(ready, Ready::Start { .. });
+        self.ready.retain(starts);
+        self.waiting_responses = 0;
+        for key in self.messages.keys() {
+            self.end(now, key, MessageEnd::Failed(FailReason::HostCrashed));
+        }
+        self.coverage.clear();
+        self.completed.clear();
+        for stream in 0..self.threads.len() {
+            let thread = std::mem::take(&mut self.threads[stream]);
+            for work in thread.into_works() {
+                self.abandon(stream as u16, work);
+            }
+        }
+        self.crash_channels(now);
+    }
+
+    /// Something that had arrived is lost. The transport of its sender may have been told that it arrived, and
+    /// would never learn otherwise. Bytes of a stream are lost with it.
+    fn abandon(&mut self, stream: u16, work: Work) {
+        if let Work::Message(ReceivedMessage { peer, id, key, kind, .. }) = work
+            && kind != Kind::Response
+        {
+            let instance = self.streams[usize::from(stream)].instance;
+            self.push(Action::Abandon { instance, peer, id, key });
+        }
+    }
+
+    /// The host is back after a crash, up or paused.
+    pub fn restart(&mut self, now: Time, paused: bool) {
+        self.state = if paused { State::Paused } else { State::Up };
+        self.up_since = now;
+        self.ready.extend(self.held.drain(..));
+    }
+}
