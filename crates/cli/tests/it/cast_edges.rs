@@ -1,6 +1,5 @@
 //! `rackweave cast` where things end early, are in the way, or are not what they seem.
 
-
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes, Permissions};
 use std::io::Read as _;
@@ -430,7 +429,10 @@ fn links_in_a_directory_are_left_out_and_a_link_that_is_named_is_sent() {
     let receiver = Receiver::into(&place, &["--once"]);
     let output = send(&[&source, &named], &receiver.address, &[]).output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
-    assert!(said(&output).contains("loop is a symbolic link or a special file and is not sent"), "{output:?}");
+    assert!(
+        said(&output).contains("loop is a symbolic link or a special file and is not sent"),
+        "{output:?}"
+    );
     assert_eq!(std::fs::read(place.join("tree/real")).unwrap(), content(1000));
     assert_eq!(std::fs::read(place.join("named")).unwrap(), content(1000));
     assert!(place.join("tree/loop").symlink_metadata().is_err());

@@ -1,7 +1,6 @@
 //! `rackweave cast` by labels in other ways: through the doors of agents, with a key, and with ToRs in the kernel. Without
 //! rights nothing is tested.
 
-
 use std::process::Command;
 
 use crate::common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};

@@ -1,6 +1,5 @@
 //! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
 
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
