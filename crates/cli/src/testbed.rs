@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use miette::IntoDiagnostic;
 use rackweave_lab::output::OutputDir;
-use rackweave_lab::testbed::{WorkerCommand, Testbed, worker_main};
+use rackweave_lab::testbed::{Testbed, WorkerCommand, worker_main};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;

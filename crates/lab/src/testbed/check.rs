@@ -4,8 +4,8 @@ use rackweave_core::{HostId, frame};
 use rackweave_group::baseline::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
+use rackweave_sim::Fabric;
 use rackweave_sim::config::Topology;
-use rackweave_sim::{Fabric, mean_gap};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
@@ -193,7 +193,8 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
         let of =
             |range: &Option<std::ops::Range<u32>>| range.as_ref().map_or(all, |range| range.len());
         let (senders, receivers) = (of(&workload.senders), of(&workload.receivers));
-        let gap = mean_gap(fabric, stream)
+        let gap = stream
+            .mean_gap(fabric.host_rate())
             .map_err(|error| refused(error.to_string(), "see [workload] in the scenario"))?;
         let both_ways = if workload.exchange.response_bytes(1).is_some() { 2.0 } else { 1.0 };
         let data = match (gap, workload.pattern.sizes()) {

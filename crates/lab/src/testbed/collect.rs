@@ -7,9 +7,7 @@ use rackweave_core::{HostId, MessageId, Span, Time};
 use rackweave_sim::Fabric;
 use rackweave_sim::result::MessageRecord;
 use rackweave_workload::Exchange;
-use rackweave_workload::app::{
-    Collector, CollectorConfig, MessageEnd, MessageStart, RecordId,
-};
+use rackweave_workload::app::{Collector, CollectorConfig, MessageEnd, MessageStart, RecordId};
 
 use super::protocol::{Arrived, Ended, Records, Started};
 use crate::scenario::PointSpec;
@@ -137,11 +135,8 @@ impl<'a> ReportCollector<'a> {
         let Some(message) = self.messages.get_mut(&(starter, key)) else { return };
         let (at, stream) = (Time(arrived.at), message.stream);
         let counted = &mut message.counted[usize::from(id.is_response())];
-        let bytes = if arrived.whole {
-            arrived.bytes.saturating_sub(*counted)
-        } else {
-            arrived.bytes
-        };
+        let bytes =
+            if arrived.whole { arrived.bytes.saturating_sub(*counted) } else { arrived.bytes };
         *counted += bytes;
         self.deliveries.push(Delivery { at, stream, src: starter, bytes });
         if arrived.whole && self.exchange(stream) == Exchange::OneWay {

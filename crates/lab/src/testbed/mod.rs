@@ -11,22 +11,22 @@
 //!   a killed one has left (`cleanup`).
 
 mod check;
-mod endpoints;
-mod collect;
 mod cleanup;
-mod worker;
+mod collect;
+mod endpoints;
 mod point;
 mod process;
 mod protocol;
 mod space;
+mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::Time;
 
-pub use self::worker::main as worker_main;
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
+pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
 use crate::results::{PointFailure, PointResult, Results};

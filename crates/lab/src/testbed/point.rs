@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
+use rackweave_sim::Fabric;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{
     Counters, End, LinkStats, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
 };
-use rackweave_sim::{Fabric, mean_gap};
 use rackweave_workload::Generator;
 use rustix::process::Signal;
 
-use super::endpoints::EndpointSpecs;
-use super::collect::ReportCollector;
 use super::cleanup::{CleanupJournal, RunEntry};
-use super::process::{Update, PATIENCE, Worker, Workers};
-use super::protocol::{Bind, CastEnd, HostEnd, Command, Role, WorkerMessage, Setup, SwitchEnd};
-use super::{Testbed, TestbedError, worker, space};
+use super::collect::ReportCollector;
+use super::endpoints::EndpointSpecs;
+use super::process::{PATIENCE, Update, Worker, Workers};
+use super::protocol::{Bind, CastEnd, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
+use super::{Testbed, TestbedError, space, worker};
 use crate::cast::{CastConfig, CastResult, FileTimes, ReceiverTimes};
 use crate::scenario::PointSpec;
 
@@ -92,11 +92,12 @@ pub(super) fn run(
     point: &PointSpec,
     journal: &CleanupJournal,
 ) -> Result<Option<Ran>, TestbedError> {
-    let fabric =
-        Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Worker(error.to_string()))?;
+    let fabric = Fabric::new(&point.config.fabric)
+        .map_err(|error| TestbedError::Worker(error.to_string()))?;
     let config = &point.config;
     let total = match config.streams.first() {
-        Some(stream) => mean_gap(&fabric, stream)
+        Some(stream) => stream
+            .mean_gap(fabric.host_rate())
             .and_then(|gap| {
                 Generator::new(&stream.workload, fabric.hosts(), gap, config.seed, config.run, 0)
             })
@@ -188,7 +189,8 @@ impl PointRun<'_> {
     }
 
     fn start_worker(&mut self, role: Role) -> Result<(), TestbedError> {
-        let incarnation = self.incarnations.entry(role).and_modify(|incarnation| *incarnation += 1).or_insert(0);
+        let incarnation =
+            self.incarnations.entry(role).and_modify(|incarnation| *incarnation += 1).or_insert(0);
         let mut sets = self.bed.sets.clone();
         sets.extend(self.point.arguments.iter().cloned());
         let setup = Setup {
@@ -308,12 +310,17 @@ impl PointRun<'_> {
     }
 
     /// The next thing that a worker says. That it has ended, or cannot go on, is an error.
-    fn next_update(&mut self, patience: Duration) -> Result<Option<(Role, WorkerMessage)>, TestbedError> {
+    fn next_update(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Option<(Role, WorkerMessage)>, TestbedError> {
         let Update { role, incarnation, said } = match self.update.recv_timeout(patience) {
             Ok(update) => update,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
         };
-        let Some(worker) = self.workers.get_mut(&role).filter(|worker| worker.incarnation() == incarnation) else {
+        let Some(worker) =
+            self.workers.get_mut(&role).filter(|worker| worker.incarnation() == incarnation)
+        else {
             // Of a incarnation that has ended, and was meant to.
             return Ok(None);
         };
@@ -322,7 +329,9 @@ impl PointRun<'_> {
                 let exit_report = worker.exit_report();
                 Err(TestbedError::Worker(format!("{exit_report}, in the middle of the run")))
             }
-            Some(WorkerMessage::Failed(problem)) => Err(TestbedError::Worker(format!("{role}: {problem}"))),
+            Some(WorkerMessage::Failed(problem)) => {
+                Err(TestbedError::Worker(format!("{role}: {problem}")))
+            }
             Some(said) => Ok(Some((role, said))),
         }
     }
@@ -333,7 +342,9 @@ impl PointRun<'_> {
         while let Some(update) = self.next_update(patience)? {
             patience = Duration::ZERO;
             match update {
-                (Role::Host(host), WorkerMessage::Records(records)) => self.collector.add(host, &records),
+                (Role::Host(host), WorkerMessage::Records(records)) => {
+                    self.collector.add(host, &records)
+                }
                 (Role::Host(host), WorkerMessage::HostEnd(end)) => {
                     // It ends after this: that is no update.
                     self.host_ends.insert(host, *end);
@@ -406,7 +417,9 @@ impl PointRun<'_> {
         let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
         while let Some(first) = left.first().copied() {
             if began.now().0 > patience.0 {
-                return Err(TestbedError::Worker(format!("{first} does not end when it is told to")));
+                return Err(TestbedError::Worker(format!(
+                    "{first} does not end when it is told to"
+                )));
             }
             match self.next_update(POLL_EVERY)? {
                 Some((Role::Host(host), WorkerMessage::Records(records))) => {
@@ -586,7 +599,8 @@ impl PointRun<'_> {
 
     /// Whether the machine kept up: if it did not, the numbers are those of the machine, not of the transports.
     fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
-        let framing = self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
+        let framing =
+            self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
         let round_trip = self.fabric.base_rtt(framing, SMALLEST);
         let mut doubts = Vec::new();
         let late = Span(switch.late_p99_ps);

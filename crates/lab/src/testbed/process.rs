@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TestbedError;
-use super::protocol::{Command, Role, WorkerMessage, Setup};
+use super::protocol::{Command, Role, Setup, WorkerMessage};
 
 /// How workers are begun: this program, with arguments that make a worker of it.
 #[derive(Clone, Debug)]

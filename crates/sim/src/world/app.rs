@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Schedule, Slice, StreamEvent, Submit,
-    Time, Transport as _, frame,
+    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Schedule, Slice, StreamEvent,
+    Submit, Time, Transport as _, frame,
 };
 use rackweave_workload::app::{
     Action, App, AppConfig, AppStream, ChannelId, Collector, CollectorConfig, Direction,
@@ -104,7 +104,12 @@ struct Carrier {
 enum Deferred {
     /// Its application has something to start.
     Start(HostId),
-    Cancel { host: HostId, peer: HostId, id: MessageId, instance: u8 },
+    Cancel {
+        host: HostId,
+        peer: HostId,
+        id: MessageId,
+        instance: u8,
+    },
 }
 
 /// When an application is to be called.

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{
-    DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time,
-};
+use rackweave_core::{DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time};
 use rackweave_switch::Edge;
 
 use super::World;

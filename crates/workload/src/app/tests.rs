@@ -486,8 +486,12 @@ fn responses_that_wait_are_bounded() {
     let mut app = apps(&config, OneWayEnd::WhenSent, false).remove(0);
     let more = MAX_WAITING_RESPONSES as u64 + 10;
     for n in 0..more {
-        let event =
-            Event::Delivered { peer: HostId(1), id: MessageId::request(n), bytes: 1, kind: Kind::Request };
+        let event = Event::Delivered {
+            peer: HostId(1),
+            id: MessageId::request(n),
+            bytes: 1,
+            kind: Kind::Request,
+        };
         let origin = Origin { stream: 0, key: MessageKey(n), place: None };
         app.handle_event(Time::ZERO, 0, event, Some(origin));
     }

@@ -67,8 +67,7 @@ impl Host {
     ) -> Self {
         let requests_of = (0..endpoints.len()).map(|endpoint| {
             let here = |stream: &AppStream| usize::from(stream.instance) == endpoint;
-            let answered =
-                |stream: &AppStream| here(stream) && stream.exchange != Exchange::OneWay;
+            let answered = |stream: &AppStream| here(stream) && stream.exchange != Exchange::OneWay;
             let stream = streams.iter().position(answered);
             stream.or_else(|| streams.iter().position(here)).unwrap_or(0) as u16
         });
@@ -290,7 +289,7 @@ impl Host {
     pub(super) fn log_arriving(&mut self) {
         let Some(now) = self.now() else { return };
         for (number, endpoint) in self.endpoints.iter().enumerate() {
-            self.log.arriving(number as u8, endpoint.arriving(), now);
+            self.log.arriving(number as u8, endpoint.arriving().into_iter(), now);
         }
     }
 

@@ -133,8 +133,7 @@ mod tests {
         log.arriving(0, [(peer, id, 700)].into_iter(), Time(3));
         log.arrived(0, peer, id, 1000, Time(4));
         let records = log.take(Time(5), false);
-        let arrived: Vec<_> =
-            records.arrived.iter().map(|a| (a.at, a.bytes, a.whole)).collect();
+        let arrived: Vec<_> = records.arrived.iter().map(|a| (a.at, a.bytes, a.whole)).collect();
         assert_eq!(arrived, [(1, 500, false), (3, 200, false), (4, 1000, true)]);
         assert_eq!(log.len(), 0);
     }

@@ -3,8 +3,8 @@
 
 mod cast;
 mod host;
-mod payload;
 mod log;
+mod payload;
 mod switch;
 
 use std::io::{BufRead, Write};
@@ -24,7 +24,7 @@ use rackweave_workload::app::AppStream;
 pub(super) use self::host::longest;
 use self::host::{Host, Incarnation};
 use super::endpoints::EndpointSpecs;
-use super::protocol::{Bind, Command, Role, WorkerMessage, Setup};
+use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
 
 /// How often a host tells what became of its messages.
@@ -309,7 +309,8 @@ fn streams(
 ) -> Result<Vec<AppStream>, String> {
     let config = &point.config;
     let mut streams = Vec::with_capacity(config.streams.len());
-    for (number, (stream, endpoint)) in config.streams.iter().zip(&endpoints.of_stream).enumerate() {
+    for (number, (stream, endpoint)) in config.streams.iter().zip(&endpoints.of_stream).enumerate()
+    {
         let workload = &stream.workload;
         let generator = stream.mean_gap(fabric.host_rate()).and_then(|gap| {
             Generator::new(workload, fabric.hosts(), gap, config.seed, config.run, number as u64)

@@ -13,7 +13,7 @@ use rackweave_sim::config::FabricConfig;
 use crate::cast::Scheme;
 use crate::scenario::PointSpec;
 use crate::systems::Systems;
-use crate::testbed::protocol::{Bind, LinkEnd, Command, WorkerMessage, Setup, SwitchEnd};
+use crate::testbed::protocol::{Bind, Command, LinkEnd, Setup, SwitchEnd, WorkerMessage};
 
 /// Looks at queues that the switch is asked for at most: each is kept.
 const MOST_SAMPLES: u64 = 100_000;

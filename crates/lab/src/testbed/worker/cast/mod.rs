@@ -16,7 +16,7 @@ use self::content::Content;
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, tell, writer};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::PointSpec;
-use crate::testbed::protocol::{Bind, CastEnd, HostEnd, Command, Records, WorkerMessage, Setup};
+use crate::testbed::protocol::{Bind, CastEnd, Command, HostEnd, Records, Setup, WorkerMessage};
 
 /// What counts on Ethernet, but not in an interface's counters: checksum, preamble, and the gap.
 const BEYOND_FRAME: u64 = 24;

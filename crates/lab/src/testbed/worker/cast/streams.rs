@@ -11,8 +11,8 @@ use rackweave_group::baseline::Rounds;
 
 use super::content::{Arrivals, Content};
 use super::{Line, Member, Place, pause};
-use crate::testbed::worker;
 use crate::testbed::protocol::CastEnd;
+use crate::testbed::worker;
 
 /// Between two looks at what threads have done, who tell the times themselves.
 const LOOK: Span = Span::from_ms(2);
