@@ -17,7 +17,7 @@ use rackweave_wire::orca::{Reason, Session};
 use super::args::{MethodArg, SendArgs};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{Interrupted, agent_client, compare, diagnose, fabric, random, rate, say, size};
+use super::{Interrupted, agent_client, compare, diagnose, fabric, rate, say, size};
 use crate::{exit, print};
 
 /// How long members of a group may take to answer.
@@ -214,7 +214,7 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     let wrong = |error: SourceError| miette!("{error}");
     if args.is_stdin() {
         let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
-        let stream = random()?;
+        let stream = rackweave_linux::random();
         let limit = args.spool_limit.map(|limit| limit.0);
         let name = args.name.as_str();
         if rackweave_cast::format::check_path(name.as_bytes()).is_err() {

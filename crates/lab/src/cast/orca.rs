@@ -235,8 +235,8 @@ impl Server {
             return;
         }
         loop {
-            while let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
-                self.writers.begin(bytes);
+            while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
+                self.writers.start(bytes);
             }
             let waits = self.offered.saturating_sub(host.released(FILES));
             let Some(Write { bytes, .. }) = self.writers.advance(now, |_| waits < self.ahead)

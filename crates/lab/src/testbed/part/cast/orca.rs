@@ -183,7 +183,7 @@ impl Member for Sender {
             return Ok(());
         }
         self.acknowledgements(time);
-        while let Some(bytes) = self.rounds.begin(time, true) {
+        while let Some(bytes) = self.rounds.start_next(time, true) {
             self.gate.open(bytes);
             // The engine has not seen it yet.
             self.next = Some(Time::ZERO);
