@@ -1,6 +1,5 @@
 //! `rackweave cast` as users run it, on loopback.
 
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;

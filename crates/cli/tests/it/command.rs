@@ -1,6 +1,5 @@
 //! The command as scripts see it: exit codes, standard output, files.
 
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! `rackweave cast` by labels, between namespaces that the test makes and removes: two racks and a spine in the user-space
 //! switch, with a process for each host. Without rights nothing is tested.
 
-
 use std::process::{Command, Output};
 
 use crate::common::racks::{CONTROLLER, World, content};

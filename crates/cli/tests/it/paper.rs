@@ -1,6 +1,5 @@
 //! `rackweave paper` as scripts see it.
 
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

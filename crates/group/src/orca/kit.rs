@@ -408,9 +408,9 @@ impl Net {
         );
         match verdict {
             Verdict::Forward(Port(port)) => self.enqueue(ports.start + u32::from(port), packet),
-            Verdict::Replicate(set) => {
-                for port in (0..64).filter(|port| set >> port & 1 == 1) {
-                    self.enqueue(ports.start + port, packet);
+            Verdict::Replicate(mut set) => {
+                while let Some(Port(port)) = set.pop() {
+                    self.enqueue(ports.start + u32::from(port), packet);
                 }
             }
             Verdict::Route => match self.forwarders[switch as usize].route(&packet) {

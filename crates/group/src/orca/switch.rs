@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, Header, HostId, Packet, Port, Time, Verdict};
+use rackweave_core::{
+    DropReason, Header, HostId, Packet, PayloadStore, Port, PortSet, Time, Verdict,
+};
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Labelled, TO_GROUP};
@@ -235,12 +237,13 @@ impl SystemProgram for Program {
     type View = View;
 
     #[inline]
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         _now: Time,
         port: Port,
         view: View,
         packet: &mut Packet<H>,
+        _payloads: &mut S,
     ) -> Verdict {
         self.decide(port, packet.src, packet.dst, view)
     }
@@ -253,7 +256,7 @@ const fn bit(port: Port) -> u64 {
 }
 
 const fn replicate(ports: u64) -> Verdict {
-    if ports == 0 { DROP } else { Verdict::Replicate(ports) }
+    if ports == 0 { DROP } else { Verdict::Replicate(PortSet::from_bits(ports)) }
 }
 
 const fn forward_to_agent(active: Register) -> Verdict {
@@ -304,7 +307,7 @@ mod tests {
         let (_, _, mut programs) = programs(single(4));
         let view = View::Data { labelled: Labelled::Rack, label: Label(0b1_1011) };
         let verdict = programs[0].decide(Port(1), HostId(1), TO_GROUP, view);
-        assert_eq!(verdict, Verdict::Replicate(0b1001));
+        assert_eq!(verdict, Verdict::Replicate(PortSet::from_bits(0b1001)));
         let alone = View::Data { labelled: Labelled::Rack, label: Label(0b10) };
         assert_eq!(programs[0].decide(Port(1), HostId(1), TO_GROUP, alone), DROP);
     }
@@ -354,7 +357,7 @@ mod tests {
             assert_eq!(set_active(&mut tors[tor], right, tor as u16, 1, 1), Verdict::Consume);
             let sync = View::Sync { rack: tor as u16 };
             let copied = tors[tor].decide(Port(right), CONTROLLER, HostId(1), sync);
-            assert_eq!(copied, Verdict::Replicate(0b1111));
+            assert_eq!(copied, Verdict::Replicate(PortSet::from_bits(0b1111)));
         }
     }
 
@@ -394,7 +397,9 @@ mod tests {
             let port = Port(back.expect("cables have two directions") as u16);
             let ports = match programs[switch as usize].decide(port, from, dst, view) {
                 Verdict::Forward(Port(port)) => vec![u32::from(port)],
-                Verdict::Replicate(set) => (0..64).filter(|port| set >> port & 1 == 1).collect(),
+                Verdict::Replicate(mut set) => {
+                    std::iter::from_fn(|| set.pop().map(|port| u32::from(port.0))).collect()
+                }
                 Verdict::Drop(_) => vec![],
                 other => panic!("{other:?}"),
             };
@@ -464,7 +469,7 @@ mod tests {
             let mut packet = Packet::new(HostId(50), TO_GROUP, 100, header);
             let (port, view) = (Port(session as u16 % 52), View::of(&header));
             let program = &mut programs[session as usize % 6];
-            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet);
+            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet, &mut ());
         }
         let after: Vec<_> =
             programs.iter().map(|program| (program.register(), program.state_bytes())).collect();

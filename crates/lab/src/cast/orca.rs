@@ -19,7 +19,7 @@ use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::nodes::{Either, Role};
 use super::run::{CastError, Scene};
-use super::{CastResult, OrcaScheme, SpreadBy};
+use super::{CastResult, OrcaScheme};
 
 /// The session of the files; those of the acknowledgements have numbers from this on.
 const FILES: Session = Session(1);
@@ -41,12 +41,7 @@ pub(super) fn run(
     let cast = scene.cast;
     let layout = Arc::new(Layout::new(&fabric)?);
     let flow = flow_config(scheme);
-    let spread = match scheme.spread {
-        SpreadBy::Labels => Spread::Labels,
-        SpreadBy::Relay => Spread::Relay,
-        SpreadBy::Multicast => Spread::Multicast,
-        SpreadBy::Unicast => Spread::Unicast,
-    };
+    let spread = scheme.spread;
     let host = |me: HostId, ports: usize| {
         Host::new(HostConfig {
             me,

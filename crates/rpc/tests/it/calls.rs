@@ -1,6 +1,5 @@
 //! Calls between nodes of one process.
 
-
 use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};

@@ -1,6 +1,5 @@
 //! Calls and streams through a switch that loses, damages, repeats and delays packets.
 
-
 use crate::common::fabric::BadFabric;
 use crate::common::{PATIENCE, bytes, drained, reverse, reversed};
 use rackweave_rpc::{Incoming, Rate, Transport};

@@ -1,6 +1,5 @@
 //! Servers that die and come back: processes of their own, which are killed.
 
-
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};

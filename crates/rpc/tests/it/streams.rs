@@ -1,6 +1,5 @@
 //! Streams between nodes of one process.
 
-
 use std::io::ErrorKind;
 use std::time::Duration;
 

@@ -300,8 +300,7 @@ impl App {
         else {
             return;
         };
-        let OpenState::Opening(waiting) =
-            std::mem::replace(&mut state.state, OpenState::Open(id))
+        let OpenState::Opening(waiting) = std::mem::replace(&mut state.state, OpenState::Open(id))
         else {
             return;
         };
@@ -599,9 +598,9 @@ impl App {
     #[must_use]
     pub fn is_forgotten_by_server(&self, instance: u8, id: MessageId) -> bool {
         let channel = self.channels.open.get(&(instance, request(id)));
-        channel.and_then(|channel| self.channels.own.get(channel)).is_some_and(|channel| {
-            matches!(&channel.carrier, Carrier::Stream(state) if state.server_forgot)
-        })
+        channel.and_then(|channel| self.channels.own.get(channel)).is_some_and(
+            |channel| matches!(&channel.carrier, Carrier::Stream(state) if state.server_forgot),
+        )
     }
 
     /// Whether this host has opened a stream of this id.

@@ -321,10 +321,7 @@ impl Collector {
     /// The measured messages, in the order of their start. `ideal` is the time that some bytes of a stream take from
     /// one host to another on the unloaded path.
     #[must_use]
-    pub fn records(
-        &self,
-        ideal: impl Fn(u16, HostId, HostId, u64) -> Span,
-    ) -> Vec<MessageRecord> {
+    pub fn records(&self, ideal: impl Fn(u16, HostId, HostId, u64) -> Span) -> Vec<MessageRecord> {
         let open = self.open.iter().flatten().map(|entry| {
             // Its receiver cannot report it any more, but its sender knows.
             let outcome = entry.sent.map_or(Outcome::Unfinished, Outcome::Completed);

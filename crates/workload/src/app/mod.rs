@@ -304,10 +304,19 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     /// A message of a closed loop.
-    Start { stream: u16, arrival: Arrival },
+    Start {
+        stream: u16,
+        arrival: Arrival,
+    },
     /// A message that has started while the host was paused.
-    Submit { key: MessageKey, start: Time },
-    Respond { stream: u16, request: ReceivedMessage },
+    Submit {
+        key: MessageKey,
+        start: Time,
+    },
+    Respond {
+        stream: u16,
+        request: ReceivedMessage,
+    },
 }
 
 /// A stream of messages, running.
@@ -636,13 +645,7 @@ impl App {
 
     /// A transport of this host reports something. `origin` is that of the message that the event is about;
     /// `None`: there is no such message under way, or the event is about a stream.
-    pub fn handle_event(
-        &mut self,
-        now: Time,
-        instance: u8,
-        event: Event,
-        origin: Option<Origin>,
-    ) {
+    pub fn handle_event(&mut self, now: Time, instance: u8, event: Event, origin: Option<Origin>) {
         match event {
             Event::Delivered { peer, id, bytes, kind } => {
                 self.delivered(now, (peer, id), bytes, kind, origin);

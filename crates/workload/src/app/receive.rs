@@ -97,9 +97,9 @@ impl App {
         let application = self.application(stream);
         while let Some(mut work) = self.threads[usize::from(stream)].queue.pop_front() {
             let cost = match &mut work {
-                Work::Message(message) => self
-                    .is_wanted(message)
-                    .then(|| whole_message_cost(application, message.bytes)),
+                Work::Message(message) => {
+                    self.is_wanted(message).then(|| whole_message_cost(application, message.bytes))
+                }
                 Work::Bytes { direction, bytes } => {
                     let arrived = *bytes;
                     let cost = self.read_cost(application, *direction, bytes);
