@@ -212,7 +212,7 @@ impl Chosen {
     ) -> Result<TransportConfig, Problem> {
         let place = self.place();
         let is_dctcp = self.name == Name::Dctcp;
-        let (config, max_message_bytes) = match &self.keys {
+        let (max_message_bytes, config) = match &self.keys {
             Keys::Homa(keys) => {
                 let config = keys.resolve(place, fabric, workload)?;
                 return Ok(TransportConfig::Homa(Arc::new(config)));
@@ -223,23 +223,19 @@ impl Chosen {
             }
             Keys::Ndp(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Ndp(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Ndp(Arc::new(config)))
             }
             Keys::PHost(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::PHost(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::PHost(Arc::new(config)))
             }
             Keys::Polo(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Polo(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Polo(Arc::new(config)))
             }
             Keys::Datagram(keys) => {
                 let config = keys.resolve(place, workload)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Datagram(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Datagram(Arc::new(config)))
             }
         };
         place.refuse_longer_messages(workload, max_message_bytes)?;
