@@ -1,9 +1,9 @@
 //! tonic's own transport, HTTP/2, over one long-lived stream instead of a TCP connection.
 //!
-//! HTTP/2 has flow control of its own, above that of the stream below. Its windows are set here so that they do not
-//! throttle: [`STREAM_WINDOW`] for a call, [`CONNECTION_WINDOW`] for all calls of a connection, frames of up to
-//! [`FRAME`]. (hyper's own choice for clients is 2 MB and 5 MB with frames of 16 kB, and for servers 1 MB each.)
-//! They are what a side that reads slowly may have to hold.
+//! HTTP/2 has its own flow control on top of the stream's. Its windows are set so that they do not
+//! throttle: [`STREAM_WINDOW`] per call, [`CONNECTION_WINDOW`] for all calls of a connection, frames of up to
+//! [`FRAME`]. (hyper's defaults are 2 MB and 5 MB with frames of 16 kB for clients, and 1 MB each for servers.)
+//! A side that reads slowly may have to buffer that much.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,26 +17,26 @@ use tower_service::Service;
 
 use crate::Dial;
 
-/// Bytes of one call that may be under way or unread, in each direction.
+/// Bytes of one call that may be in flight or unread, in each direction.
 pub const STREAM_WINDOW: u32 = 8 << 20;
 
-/// Bytes of all calls together that may be under way or unread, in each direction.
+/// Bytes of all calls together that may be in flight or unread, in each direction.
 pub const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// Longest HTTP/2 frame: what a short call may have to wait for, on the connection that it shares with a long one.
+/// Longest HTTP/2 frame: what a short call may have to wait for behind a long one on the same connection.
 pub const FRAME: u32 = 64 << 10;
 
-/// How often an idle connection is asked whether the other side is there, and how long that may take.
+/// Interval of keep-alive pings on an idle connection, and the time allowed for the reply.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 
-/// A channel over what `dial` opens; it is opened at the first call, and anew whenever it was lost. A call under way
-/// then fails as `UNAVAILABLE`, later ones are served by the new one.
+/// A channel over the stream that `dial` opens, at the first call and again after each loss. Outstanding calls
+/// then fail as `UNAVAILABLE`, and later ones use the new stream.
 #[must_use]
 pub fn channel<D: Dial>(dial: D) -> Channel {
     endpoint().connect_with_connector_lazy(Connector(dial))
 }
 
-/// The settings of [`channel`], for who wants others too: use them with [`Connector`].
+/// The settings of [`channel`], for use with [`Connector`] and further settings.
 #[must_use]
 pub fn endpoint() -> Endpoint {
     Endpoint::from_static("http://rackweave")
@@ -49,7 +49,7 @@ pub fn endpoint() -> Endpoint {
         .connect_timeout(Duration::from_secs(10))
 }
 
-/// A tonic server with the settings for this: give it services, then `serve_with_incoming`.
+/// A tonic server with these settings: add services to it, then call `serve_with_incoming`.
 #[must_use]
 pub fn server() -> Server {
     Server::builder()
@@ -60,7 +60,7 @@ pub fn server() -> Server {
         .http2_keepalive_timeout(Some(KEEP_ALIVE.1))
 }
 
-/// What `Endpoint::connect_with_connector` takes; whatever the URI says, it goes where the [`Dial`] goes.
+/// The argument of `Endpoint::connect_with_connector`. It ignores the URI and connects where the [`Dial`] leads.
 #[derive(Clone, Debug)]
 pub struct Connector<D>(pub D);
 

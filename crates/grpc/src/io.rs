@@ -1,4 +1,4 @@
-//! Streams, whatever carries them: opened by a [`Dial`], [`Accepted`] by a server.
+//! Streams over any carrier: opened by a [`Dial`] at the client, [`Accepted`] by a server.
 
 use std::fmt;
 use std::future::Future;
@@ -11,31 +11,31 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Opens streams to one server.
 pub trait Dial: Clone + Send + Sync + 'static {
-    /// The stream. Dropped before its end, it tells the other side so.
+    /// The stream. Dropping it before its end notifies the other side.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Opens one.
+    /// Opens a stream.
     fn dial(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// What carries single messages to the same server and back, if there is such a thing: see
+    /// The carrier of single messages to the same server and back, if there is one: see
     /// [`direct`](crate::direct).
     fn messages(&self) -> Option<Messages> {
         None
     }
 }
 
-/// Calls of a node, from one message to one answer.
+/// A node's calls to one peer: one message, one response.
 #[derive(Clone, Debug)]
 pub struct Messages {
     pub(crate) client: rackweave_rpc::Client,
     pub(crate) peer: rackweave_rpc::Peer,
 }
 
-/// A stream that came, and from whom.
+/// An incoming stream and its client.
 pub struct Accepted<S> {
     /// The stream.
     pub stream: S,
-    /// Whom the service is told: `tonic::Request::remote_addr` reads it.
+    /// The client's address, which `tonic::Request::remote_addr` returns.
     pub info: TcpConnectInfo,
 }
 

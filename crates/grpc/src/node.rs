@@ -1,4 +1,4 @@
-//! The streams of a Rackweave node.
+//! gRPC over a Rackweave node.
 
 use std::fmt;
 use std::future::Future;
@@ -16,20 +16,20 @@ use crate::direct::{self, Limits};
 use crate::io::Messages;
 use crate::{Accepted, Dial, http2};
 
-/// A channel by HTTP/2 from a node to the server at an address: [`http2::channel`] over one stream of the node.
+/// An HTTP/2 channel from a node to the server at an address: [`http2::channel`] over one stream of the node.
 #[must_use]
 pub fn connect(node: &Node, address: SocketAddr) -> Channel {
     http2::channel(DialPeer::new(node, node.peer(address)))
 }
 
-/// A channel of the direct way from a node to the server at an address, which is a [`direct::Server::serve_node`].
+/// A direct channel from a node to the server at an address, which runs [`direct::Server::serve_node`].
 #[must_use]
 pub fn connect_directly(node: &Node, address: SocketAddr) -> direct::Channel<DialPeer> {
     direct::Channel::new(DialPeer::new(node, node.peer(address)), Limits::default())
 }
 
-/// The streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node stops. Calls and messages that are no streams are not served:
-/// their clients are told so.
+/// The streams that clients open to a node, for `serve_with_incoming` of tonic's server. It ends when the node stops. Requests
+/// and one-way messages are refused.
 pub fn incoming(server: Server) -> IncomingStreams {
     IncomingStreams { next: Some(Box::pin(next(server))) }
 }
@@ -42,7 +42,7 @@ pub struct DialPeer {
 }
 
 impl DialPeer {
-    /// From a node, to one of its peers: [`Node::peer`] or, behind a user-space switch, [`Node::host`].
+    /// Opens streams from a node to one of its peers: [`Node::peer`] or, behind a user-space switch, [`Node::host`].
     #[must_use]
     pub fn new(node: &Node, peer: Peer) -> Self {
         Self { client: node.client(), peer }
@@ -71,7 +71,7 @@ pub struct IncomingStreams {
 
 async fn next(server: Server) -> Option<(Stream, Server)> {
     loop {
-        // What is no stream is dropped, and so refused.
+        // Requests and messages are dropped, and so refused.
         if let Incoming::Stream(stream) = server.next().await? {
             return Some((stream, server));
         }
@@ -99,7 +99,7 @@ impl tokio_stream::Stream for IncomingStreams {
     }
 }
 
-/// What a stream's failure means for its call.
+/// The gRPC status for a stream's failure.
 pub(crate) fn failed(error: &io::Error) -> Status {
     let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
     let code = match reason {

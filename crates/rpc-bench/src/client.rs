@@ -1,4 +1,4 @@
-//! A thread that asks.
+//! A client thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,22 +16,22 @@ use crate::config::{BenchConfig, Load, Mode};
 use crate::measure::{Digests, Interval, Seconds, ThreadEnd, Trouble};
 use crate::server::{GREETING, NAP, WANTS_ECHO, WANTS_SHORT};
 
-/// How long a server is asked whether it is there.
+/// How long to greet a server before giving up.
 const GREET_FOR: Span = Span::from_secs(3);
 
-/// From one greeting that failed at once to the next, and how long requests wait after one that failed.
+/// Interval between failed greetings, and delay of requests after a failure.
 const PAUSE: Span = Span::from_ms(20);
 
-/// Requests begin at different places of a block of noise that is so much longer than the longest of them.
+/// Requests are slices of a block of noise that is this much longer than the longest of them.
 const NOISE_BYTES: u64 = 1 << 20;
 
-/// What all threads share.
+/// Shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
-    /// Bytes that are still to be asked with.
+    /// Bytes of requests that remain to be sent.
     pub(crate) budget: Option<AtomicU64>,
-    /// What has happened since it was last fetched, a thread each.
+    /// Measurements since they were last fetched, per thread.
     pub(crate) intervals: Vec<Mutex<Interval>>,
     pub(crate) noise: Bytes,
 }
@@ -60,7 +60,7 @@ impl Shared {
         self.intervals[thread].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to so many bytes from what is still to be sent.
+    /// Takes up to `bytes` from those that remain to be sent.
     pub(crate) fn take(&self, bytes: u64) -> u64 {
         let Some(budget) = &self.budget else { return bytes };
         let order = Ordering::Relaxed;
@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// A request that is under way.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     at: Time,
@@ -77,7 +77,7 @@ struct Call {
     len: usize,
 }
 
-/// One thread's endpoint, and what it is about.
+/// One thread's endpoint and state.
 pub(crate) struct Client {
     pub(crate) thread: usize,
     pub(crate) config: Arc<BenchConfig>,
@@ -89,22 +89,22 @@ pub(crate) struct Client {
     pub(crate) rng: Rng,
     sizes: SizeDist,
     calls: FxHashMap<(HostId, MessageId), Call>,
-    /// All calls by deadline, also those that have ended.
+    /// All calls by deadline, including those that have ended.
     deadlines: VecDeque<(Time, HostId, MessageId)>,
     most: usize,
-    /// An open loop's next request.
+    /// When the open loop's next request is due.
     due: Time,
-    /// Its gap, in picoseconds.
+    /// Mean gap of the open loop, in picoseconds.
     gap: f64,
-    /// Lengths that are to be measured without load, and the next request if it could not be sent.
+    /// Lengths to measure without load, and the next request if it could not be sent.
     plan: Option<VecDeque<(u64, u64)>>,
     next: Option<(usize, usize)>,
     was_backed_up: bool,
     not_before: Time,
-    /// The last answer, and what has failed since.
+    /// Time of the last response, and failures since.
     heard: Time,
     failed_since: u64,
-    /// What was sent and what came back.
+    /// Digests of what was sent and received.
     hashers: Option<(blake3::Hasher, blake3::Hasher, u64)>,
 }
 
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Runs to the end, and tells how it was.
+    /// Runs to the end and returns the outcome.
     pub(crate) fn run(mut self) -> ThreadEnd {
         let result = match self.config.mode {
             Mode::Stream => self.greet(WANTS_ECHO).and_then(|()| self.run_stream()),
@@ -178,7 +178,7 @@ impl Client {
         self.endpoint.turn().map_err(|error| socket(&error))
     }
 
-    /// Asks each server whether it is there, and says what answers are wanted.
+    /// Greets each server, and tells it which kind of responses to send.
     fn greet(&mut self, wants: u8) -> Result<(), Trouble> {
         let greeting = Bytes::from([&GREETING[..], &[wants]].concat());
         let began = self.clock.now();
@@ -253,7 +253,7 @@ impl Client {
         }
     }
 
-    /// Sends what is due; `true`: there is nothing more to send.
+    /// Sends what is due; `true`: everything has been sent.
     fn ask(&mut self, now: Time) -> Result<bool, Trouble> {
         let open = matches!(self.config.load, Load::Open { .. });
         while now >= self.not_before && (!open || now >= self.due) {
@@ -292,14 +292,14 @@ impl Client {
         Ok(false)
     }
 
-    /// A request of an open loop is due and can't be sent; each is counted once.
+    /// Counts a due request of an open loop that could not be sent, once.
     fn back_up(&mut self, open: bool) {
         if open && !std::mem::replace(&mut self.was_backed_up, true) {
             self.shared.interval(self.thread).backed_up += 1;
         }
     }
 
-    /// The next request: where in the noise it begins, and how long it is.
+    /// The next request: its offset in the noise and its length.
     fn draw(&mut self) -> Option<(usize, usize)> {
         let len = match &mut self.plan {
             Some(plan) => {
@@ -333,7 +333,7 @@ impl Client {
                     self.failed(&reason.to_string());
                 }
                 Event::PeerRestarted { peer } => {
-                    // It has to be told anew what answers are wanted; nobody waits for the answer to that.
+                    // A restarted server must be greeted again; the reply to that is ignored.
                     let wants =
                         if self.config.mode == Mode::OneWay { WANTS_SHORT } else { WANTS_ECHO };
                     let greeting = Bytes::from([&GREETING[..], &[wants]].concat());
@@ -368,7 +368,7 @@ impl Client {
         self.shared.interval(self.thread).failed(reason);
     }
 
-    /// Gives up calls that have taken too long.
+    /// Cancels calls whose deadline has passed.
     fn expire(&mut self) {
         let now = self.clock.now();
         while let Some(&(at, host, id)) = self.deadlines.front() {
@@ -385,7 +385,7 @@ impl Client {
         }
     }
 
-    /// Ends the run where nobody answers any more.
+    /// Ends the run if no server responds any more.
     fn look_for_silence(&self) -> Result<(), Trouble> {
         let waited = self.clock.now().since(self.heard);
         if self.failed_since == 0 || waited <= self.config.deadline {

@@ -1,4 +1,4 @@
-//! What is run.
+//! The configuration of servers and clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use rackweave_linux::{
 use rackweave_transport::{TransportConfig, homa, polo};
 use rackweave_workload::{SizeDist, WorkloadError};
 
-/// What carries the calls.
+/// The transport of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Homa over UDP.
@@ -38,7 +38,7 @@ impl Transport {
         }
     }
 
-    /// What goes through a firewall.
+    /// Its protocol as firewalls see it.
     #[must_use]
     pub const fn protocol(self) -> &'static str {
         match self {
@@ -48,49 +48,49 @@ impl Transport {
     }
 }
 
-/// Which Homa.
+/// A profile of Homa: a published set of parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// The talk's.
+    /// The profile of the Leverage Homa talk.
     #[default]
     LeverageHoma,
-    /// The kernel module's of 2023.
+    /// The kernel module's defaults of 2023.
     Linux,
-    /// The paper's simulator's.
+    /// The parameters of the SIGCOMM 2018 simulations.
     Sigcomm18,
 }
 
-/// What endpoints are made of.
+/// Configuration of the endpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The transport.
     pub transport: Transport,
-    /// Which Homa, if it is Homa.
+    /// The profile of Homa, ignored by other transports.
     pub profile: Profile,
-    /// The rate of the host's link: Homa and Polo send no faster.
+    /// The rate of the host's link, which Homa and Polo do not exceed.
     pub link: Rate,
-    /// How long a wait looks again and again before it sleeps.
+    /// How long to poll before sleeping.
     pub busy_poll: Span,
-    /// The longest message; `None`: what the transport has by itself.
+    /// The longest message; `None`: the transport's default.
     pub max_message: Option<u64>,
     /// TCP's congestion control; `None`: the system's default.
     pub congestion: Option<String>,
 }
 
-/// The longest message over Homa or Polo: the packets' length field says no more.
+/// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
-/// Bytes in flight on the way and back that Homa's simulator profile reckons with.
+/// Bytes of a round trip that the SIGCOMM'18 profile assumes.
 const SIGCOMM18_RTT_BYTES: u32 = 60_000;
 
-/// The way to a process and back that Polo's first window covers (ours).
+/// Round trip between processes that Polo's first window covers (ours).
 const HOST_RTT: Span = Span::from_us(100);
 
-/// For how long a peer may be silent, at least: processes wait for a processor.
+/// Minimum time for which a peer may be silent, since processes wait for a processor.
 const PATIENCE: Span = Span::from_secs(2);
 
 impl Setup {
-    /// With defaults for all that is not named.
+    /// A configuration with defaults for everything but the transport.
     #[must_use]
     pub const fn new(transport: Transport) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Setup {
         match (self.transport, self.max_message) {
             (Transport::Tcp, Some(max)) => max,
             (_, Some(max)) => max.min(MAX_UDP_MESSAGE),
-            // As long as the kernel module takes them, whatever the profile.
+            // The kernel module's maximum, whatever the profile.
             (Transport::Homa, None) => 1_000_000,
             (Transport::Polo | Transport::Tcp, None) => 128 << 20,
         }
@@ -136,7 +136,7 @@ impl Setup {
         }
     }
 
-    /// An endpoint at an address, which serves peers of these networks.
+    /// An endpoint at an address, serving peers of these networks.
     pub(crate) fn endpoint(
         &self,
         clock: Clock,
@@ -144,9 +144,9 @@ impl Setup {
         allow: Vec<Network>,
     ) -> Result<AnyEndpoint, BenchError> {
         let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
-        // Numbers do not matter where peers are known by address.
+        // Numbers are irrelevant where peers are known by address.
         let host = HostId(0);
-        // One message at a time always goes; more than that should.
+        // One message is always admitted; leave room for more.
         let memory = (256 << 20_u32).max(4 * self.longest().min(1 << 40));
         Ok(match self.machine() {
             Some(machine) => {
@@ -175,13 +175,13 @@ impl Setup {
     }
 }
 
-/// How long requests are: a published distribution or all of one length.
+/// Lengths of requests: a published distribution or a single length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes(pub SizeDist);
 
-/// Why a text says no length.
+/// The error about a text that is no length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is neither a workload ({names}) nor a length (100, 64KiB, 1MB)", names = SizeDist::NAMES.join(", "))]
+#[error("`{text}` is neither a workload ({names}) nor a length (such as 100, 64KiB or 1MB)", names = SizeDist::NAMES.join(", "))]
 pub struct NotASize {
     text: String,
 }
@@ -205,75 +205,75 @@ impl FromStr for Sizes {
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// As many as may be outstanding, always.
+    /// Closed loop: always as many as may be outstanding.
     Closed,
-    /// At times of a Poisson process, so many gigabits of requests a second.
+    /// Open loop: a Poisson process with this many gigabits of requests per second.
     Open {
         /// The rate, over all threads.
         gbps: f64,
     },
-    /// One after the other, so many of each length.
+    /// One at a time, this many of each length.
     Unloaded {
-        /// How many.
+        /// Requests of each length.
         each: u64,
     },
 }
 
-/// What is done.
+/// The kind of exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The response is as long as the request.
+    /// Responses are as long as their requests.
     Echo,
-    /// The response is short: 100 bytes.
+    /// Responses are short: 100 bytes.
     OneWay,
-    /// Bytes go over one stream a thread, and the server answers with their digest.
+    /// Each thread sends one stream, and the server replies with its digest.
     Stream,
 }
 
 /// A run of clients.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
-    /// What their endpoints are made of.
+    /// Configuration of the endpoints.
     pub setup: Setup,
-    /// The servers' endpoints; each request goes to one of them.
+    /// Addresses of the servers; requests are spread over them.
     pub servers: Vec<SocketAddr>,
-    /// How long requests are.
+    /// Lengths of requests.
     pub sizes: SizeDist,
-    /// What is done.
+    /// The kind of exchange.
     pub mode: Mode,
     /// When requests are sent.
     pub load: Load,
     /// Threads, each with its own endpoint.
     pub ports: u16,
-    /// Requests that are under way at a time, over all threads.
+    /// Outstanding requests, across all threads.
     pub outstanding: u32,
-    /// How long it goes; `None`: until something else ends it.
+    /// Duration; `None`: until something else ends the run.
     pub duration: Option<Span>,
-    /// Bytes of requests (or streams) after which it ends.
+    /// Bytes of requests or streams after which the run ends.
     pub total: Option<u64>,
-    /// A request without a response for so long has failed.
+    /// A request without a response for this long has failed.
     pub deadline: Span,
-    /// Every response is compared with its request, and both are digested.
+    /// Compare each response with its request, and digest both.
     pub check: bool,
-    /// Every round trip goes into this file.
+    /// File for all round trips.
     pub dump: Option<PathBuf>,
-    /// Of lengths, contents, times.
+    /// Seed of lengths, contents and times.
     pub seed: u64,
 }
 
 impl BenchConfig {
-    /// The lengths as they are sent, where longer messages than the transport takes are cut down if
-    /// `truncate` says so.
+    /// Checks the configuration. Messages longer than the transport's maximum are cut if
+    /// `truncate` allows it.
     ///
     /// # Errors
-    /// If there are longer ones and they are not to be cut, or nothing else fits together.
+    /// If there are longer messages that must not be cut, or options do not fit together.
     pub fn check(&mut self, truncate: bool) -> Result<(), BenchError> {
         let longest = self.setup.longest();
         if self.mode == Mode::Stream {
             return match (self.setup.transport, self.check) {
                 (Transport::Polo, _) => Err(BenchError::NoStreams),
                 (_, false) => Ok(()),
-                // They are digested anyway.
+                // Streams are always digested.
                 (_, true) => {
                     self.check = false;
                     Ok(())
@@ -298,10 +298,10 @@ impl BenchConfig {
     }
 }
 
-/// Why nothing was run, or why it ended.
+/// Why a run could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A length that the transport does not carry.
+    /// The workload has messages that are too long for the transport.
     #[error(
         "{name} has messages of up to {max} bytes, and {transport} is set to carry {longest} at most: \
          --truncate cuts longer ones down, --max-message raises the limit (at the server too)"
@@ -313,40 +313,40 @@ pub enum BenchError {
         max: u64,
         /// The transport.
         transport: &'static str,
-        /// What it takes.
+        /// The transport's maximum.
         longest: u64,
     },
-    /// Streams over Polo.
-    #[error("Polo has messages only, no streams: --stream goes with homa and tcp")]
+    /// Polo has no streams.
+    #[error("Polo has no streams: --stream requires homa or tcp")]
     NoStreams,
-    /// `--check` with short responses.
+    /// `--check` requires full responses.
     #[error(
         "--check compares responses with requests, and with --one-way there is nothing to compare"
     )]
     CheckOneWay,
-    /// No endpoint over UDP.
+    /// The endpoint over UDP failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// No endpoint over TCP.
+    /// The endpoint over TCP failed.
     #[error(transparent)]
     Tcp(#[from] TcpError),
-    /// The workload is none.
+    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// No way to a server.
-    #[error("there is no way from this host to {server}: {source}")]
+    /// There is no route to a server.
+    #[error("no route from this host to {server}: {source}")]
     NoRoute {
         /// The server.
         server: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file for the dump can't be written.
+    /// The dump cannot be written.
     #[error("cannot write {path}: {source}")]
     Dump {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A thread could not be started.
@@ -354,11 +354,11 @@ pub enum BenchError {
     Thread(io::Error),
 }
 
-/// The address from which this host talks to a server.
+/// The address from which this host reaches a server.
 pub(crate) fn local_address(server: SocketAddr) -> Result<IpAddr, BenchError> {
     let any: SocketAddr =
         if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    // A UDP socket that is connected sends nothing, but has been given an address.
+    // Connecting a UDP socket sends nothing, but assigns a source address.
     let socket = UdpSocket::bind(any).and_then(|socket| {
         socket.connect(server)?;
         socket.local_addr()

@@ -1,9 +1,18 @@
-//! Remote procedure calls over any transport, measured in the manner of HomaModule's `cp_node`: a server that
-//! answers, and clients that ask in a closed or an open loop, with the published message sizes.
+//! Remote procedure calls over any transport, measured as by HomaModule's `cp_node`: a server that
+//! echoes, and clients in a closed or an open loop, with the published message sizes.
 //!
-//! - [`Server`]: threads that answer with what they were asked, or shortly, and that digest streams.
-//! - [`Bench`]: threads that ask; [`Bench::tick`] tells what has happened since the last time.
+//! - [`Server`]: threads that echo requests or send short responses, and digest streams.
+//! - [`Bench`]: client threads; [`Bench::tick`] returns the measurements since the last call.
 //! - [`report`]: `cp_node`'s line, its dump of (length, round trip), and the summary.
+//!
+//! ```
+//! use rackweave_rpc_bench::Sizes;
+//!
+//! let published: Sizes = "W4".parse().unwrap();
+//! let single: Sizes = "64KiB".parse().unwrap();
+//! assert!(published.0.max() > single.0.max());
+//! assert!("neither".parse::<Sizes>().is_err());
+//! ```
 
 mod client;
 mod config;

@@ -1,4 +1,4 @@
-//! What has been measured.
+//! Measurements.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,49 +6,49 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Up to this many bytes count as one group in the summary.
+/// Upper bounds of the length groups in the summary.
 pub(crate) const GROUPS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, u64::MAX];
 
-/// Round trips are recorded with three digits.
+/// Significant digits of recorded round trips.
 const DIGITS: u8 = 3;
 
-/// Rounds trips of a thread that wait to be written to the dump.
+/// Maximum of round trips per thread that wait to be written to the dump.
 const MAX_ROWS: usize = 1 << 22;
 
 pub(crate) fn histogram() -> Histogram<u64> {
-    // Three digits are a number that the crate takes; it grows as it needs to.
+    // Three digits are valid, and the histogram resizes itself.
     Histogram::new(DIGITS).unwrap_or_else(|_| unreachable!("one to five digits"))
 }
 
 fn record(histogram: &mut Histogram<u64>, rtt_ns: u64) {
-    // It grows: nothing is too large.
+    // The histogram resizes itself, so no value is out of range.
     let _ = histogram.record(rtt_ns.max(1));
 }
 
-/// Calls of some time.
+/// The calls of an interval.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// How long it was.
+    /// Length of the interval.
     pub span: Duration,
     /// Round trips of calls, in nanoseconds.
     pub rtt_ns: Histogram<u64>,
-    /// Bytes of requests that were answered, or of streams that went.
+    /// Bytes of answered requests, or of streams.
     pub bytes_out: u64,
     /// Bytes of responses.
     pub bytes_in: u64,
-    /// What failed, by reason.
+    /// Failures by reason.
     pub failures: BTreeMap<String, u64>,
-    /// How far behind its plan an open loop is, in nanoseconds.
+    /// How far an open loop is behind its schedule, in nanoseconds.
     pub lag_ns: u64,
-    /// Requests that were due and had to wait for others to end.
+    /// Requests that were due while the maximum was outstanding.
     pub backed_up: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that are under way.
+    /// Outstanding requests.
     pub outstanding: u64,
     /// Rows for the dump: length, round trip in nanoseconds.
     pub(crate) rows: Vec<(u64, u64)>,
-    /// Rows that were not kept, since nobody fetched them.
+    /// Rows that were dropped because they were not fetched in time.
     pub rows_lost: u64,
 }
 
@@ -86,16 +86,16 @@ impl Interval {
         *self.failures.entry(reason.to_string()).or_default() += 1;
     }
 
-    /// What there is since the last time; what is only known of now stays.
+    /// Takes the counters since the last call; current values remain.
     pub(crate) fn take(&mut self) -> Self {
         let taken = std::mem::take(self);
         (self.lag_ns, self.outstanding) = (taken.lag_ns, taken.outstanding);
         taken
     }
 
-    /// Adds another thread's.
+    /// Adds another thread's measurements of the same interval.
     pub(crate) fn join(&mut self, mut other: Self) {
-        // Both can grow: nothing does not fit.
+        // Both histograms resize themselves.
         let _ = self.rtt_ns.add(&other.rtt_ns);
         self.bytes_out += other.bytes_out;
         self.bytes_in += other.bytes_in;
@@ -110,7 +110,7 @@ impl Interval {
         self.rows_lost += other.rows_lost;
     }
 
-    /// Adds what came after it.
+    /// Adds the measurements of a later interval.
     pub(crate) fn extend(&mut self, mut later: Self) {
         let (lag_ns, outstanding) = (later.lag_ns, later.outstanding);
         later.rows.clear();
@@ -125,10 +125,10 @@ impl Interval {
     }
 }
 
-/// What ended a run before its time, or made it worthless.
+/// What ended a run early, or made it worthless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Nobody has answered from the beginning.
+    /// No server has answered from the beginning.
     #[error(
         "nobody answers at {server} over {transport} (asked for {waited_s:.1} s). Does `rackweave rpc serve \
          --transport {transport}` run there and listen at this address and port (--listen, --ports)? Does it \
@@ -136,45 +136,45 @@ pub enum Trouble {
         .server.port()
     )]
     NoAnswer {
-        /// Whom.
+        /// The servers.
         server: SocketAddr,
-        /// Over what.
+        /// The transport.
         transport: &'static str,
-        /// What it goes through firewalls as.
+        /// Its protocol as firewalls see it.
         protocol: &'static str,
-        /// How long it was asked.
+        /// How long they were greeted.
         waited_s: Seconds,
     },
-    /// Nobody answers any more.
+    /// No server answers any more.
     #[error(
         "no server has answered for {waited_s:.1} s: {failed} requests have failed since the last answer \
          ({reason}). Does `rackweave rpc serve` still run?"
     )]
     WentSilent {
-        /// For how long.
+        /// How long nothing was answered.
         waited_s: Seconds,
-        /// Requests that failed meanwhile.
+        /// Requests that failed in that time.
         failed: u64,
         /// The last reason.
         reason: String,
     },
-    /// A socket does not work any more.
+    /// A socket failed.
     #[error("a socket has failed: {0}")]
     Socket(String),
-    /// A request was refused.
+    /// The transport refused a request.
     #[error("a request was refused: {0}")]
     Refused(String),
-    /// A stream has ended otherwise than it should.
+    /// A stream failed.
     #[error("the stream to {server} has failed: {reason}")]
     Stream {
-        /// To whom.
+        /// The server.
         server: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Seconds that print as such.
+/// Seconds, displayed with their unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub f64);
 
@@ -192,7 +192,7 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-/// What one thread knows at its end.
+/// A thread's results.
 #[derive(Debug)]
 pub(crate) struct ThreadEnd {
     /// Round trips by length, for [`GROUPS`].
@@ -216,36 +216,36 @@ impl ThreadEnd {
     }
 }
 
-/// BLAKE3 of all that a thread has sent and got back.
+/// BLAKE3 of everything that a thread has sent and received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
-    /// Bytes that were digested.
+    /// Digested bytes.
     pub bytes: u64,
-    /// Of requests (or the stream) in the order in which responses came.
+    /// Digest of the requests (or the stream), in the order of their responses.
     pub sent: String,
-    /// Of the responses, or what the server says of the stream.
+    /// Digest of the responses, or the server's digest of the stream.
     pub back: String,
 }
 
-/// A whole run.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// All of it.
+    /// The whole run as one interval.
     pub all: Interval,
-    /// Round trips by length: the longest of the group, and how long they took.
+    /// Round trips by length: the upper bound of each group, and its histogram.
     pub groups: Vec<(u64, Histogram<u64>)>,
-    /// What has gone wrong.
+    /// Problems of the run.
     pub troubles: Vec<Trouble>,
-    /// Responses that were not what was sent.
+    /// Responses that differ from what was sent.
     pub corrupt: u64,
-    /// What each thread has digested, if it was to.
+    /// Digests per thread, if requested.
     pub digests: Vec<Digests>,
-    /// The most memory that the process has had.
+    /// Peak memory of the process.
     pub peak_rss_bytes: u64,
 }
 
 impl Summary {
-    /// Whether all is as it should be.
+    /// Whether everything succeeded.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty()
@@ -255,7 +255,7 @@ impl Summary {
     }
 }
 
-/// The most memory that this process has had; 0 where it can't be told.
+/// Peak memory of this process; 0 if unknown.
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! What is printed.
+//! Output: `cp_node`'s lines, its dump, and the summary.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-/// `cp_node`'s line of clients, and lines of what there should not be.
+/// `cp_node`'s line of clients, followed by lines about problems.
 #[must_use]
 pub fn clients_line(name: &str, interval: &Interval) -> String {
     let seconds = interval.span.as_secs_f64();
@@ -44,7 +44,7 @@ pub fn clients_line(name: &str, interval: &Interval) -> String {
         us(&interval.rtt_ns, 0.999),
         interval.bytes_out as f64 / calls.max(1) as f64,
     );
-    // Below that it is how coarsely threads wake up.
+    // Smaller values are the resolution at which threads wake up.
     if interval.lag_ns > 1_000_000 {
         let _ = writeln!(text, "  Lag due to overload: {:.1} ms", interval.lag_ns as f64 / 1e6);
     }
@@ -62,7 +62,7 @@ pub fn clients_line(name: &str, interval: &Interval) -> String {
     text
 }
 
-/// The line of a stream.
+/// The line of streams.
 #[must_use]
 pub fn stream_line(name: &str, interval: &Interval) -> String {
     let gbps = per_second(interval.bytes_out, interval.span.as_secs_f64()) * 8e-9;
@@ -89,7 +89,7 @@ fn group_name(most: u64) -> String {
     if most == u64::MAX { "longer".into() } else { format!("up to {}", Bytes(most)) }
 }
 
-/// The summary for people.
+/// The summary as text.
 #[must_use]
 pub fn summary(config: &BenchConfig, summary: &Summary) -> String {
     let all = &summary.all;
@@ -152,7 +152,7 @@ fn distribution(histogram: &Histogram<u64>) -> Value {
     })
 }
 
-/// The summary for programs.
+/// The summary as JSON.
 #[must_use]
 pub fn to_json(config: &BenchConfig, summary: &Summary) -> Value {
     let all = &summary.all;

@@ -18,7 +18,7 @@ use crate::measure::GROUPS;
 use crate::measure::{Interval, Summary, ThreadEnd, Trouble, histogram, peak_rss_bytes};
 use crate::report;
 
-/// Clients at work.
+/// Running clients.
 #[derive(Debug)]
 pub struct Bench {
     config: Arc<BenchConfig>,
@@ -30,7 +30,7 @@ pub struct Bench {
     dump: Option<Dump>,
 }
 
-/// Round trips on their way into a file, which is only named so when it is whole.
+/// Round trips on their way into a file, which gets its name when it is complete.
 #[derive(Debug)]
 struct Dump {
     file: BufWriter<NamedTempFile>,
@@ -41,7 +41,7 @@ impl Bench {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If there is no way to a server, the dump can't be written, or a thread can't be started.
+    /// If there is no route to a server, the dump cannot be written, or a thread cannot be started.
     pub fn start(config: BenchConfig) -> Result<Self, BenchError> {
         let clock = Clock::start();
         let config = Arc::new(config);
@@ -66,7 +66,7 @@ impl Bench {
         Ok(Self { config, shared, threads, clock, last, all: Interval::default(), dump })
     }
 
-    /// What has happened since the last time.
+    /// The measurements since the last call.
     pub fn tick(&mut self) -> Interval {
         let mut sum = Interval::default();
         for thread in 0..self.shared.intervals.len() {
@@ -84,7 +84,7 @@ impl Bench {
         sum
     }
 
-    /// Nothing more is sent; what is under way may end.
+    /// Stops sending; outstanding requests may finish.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -95,13 +95,13 @@ impl Bench {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// What it was run with.
+    /// The run's configuration.
     #[must_use]
     pub fn config(&self) -> &BenchConfig {
         &self.config
     }
 
-    /// Waits for the threads, and sums up.
+    /// Waits for the threads and returns the results.
     ///
     /// # Errors
     /// If the dump could not be written.
@@ -114,12 +114,12 @@ impl Bench {
                 continue;
             };
             for (sum, group) in groups.iter_mut().zip(&end.groups) {
-                // Both can grow: nothing does not fit.
+                // Both histograms resize themselves.
                 let _ = sum.1.add(group);
             }
             corrupt += end.corrupt;
             digests.extend(end.digests);
-            // Threads that ask the same server learn the same.
+            // Threads of the same server report the same problem.
             troubles.extend(end.trouble.filter(|trouble| !seen(&troubles, trouble)));
         }
         self.tick();
@@ -133,7 +133,7 @@ impl Bench {
     }
 }
 
-/// Whether a trouble of this kind with the same server is known.
+/// Whether a problem of this kind with the same server is already known.
 fn seen(known: &[Trouble], new: &Trouble) -> bool {
     known.iter().any(|known| match (known, new) {
         (Trouble::NoAnswer { server: a, .. }, Trouble::NoAnswer { server: b, .. }) => a == b,

@@ -1,4 +1,4 @@
-//! The server: it answers with what it was asked.
+//! The server: it echoes requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,43 +15,43 @@ use rustc_hash::FxHashMap;
 
 use crate::config::{BenchError, Setup};
 
-/// How a client says what it wants for answers; requests that begin otherwise are only load.
+/// How a client's greeting begins, which asks for a kind of response. Other requests are only load.
 pub(crate) const GREETING: &[u8; 16] = b"rackweave bench1";
 
-/// What follows the greeting, and the answer to it.
+/// What follows the greeting, and the reply to it.
 pub(crate) const WANTS_ECHO: u8 = b'e';
 pub(crate) const WANTS_SHORT: u8 = b's';
 
-/// Bytes of a short response, as `cp_node --one-way` has it.
+/// Bytes of a short response, as with `cp_node --one-way`.
 pub(crate) const SHORT_BYTES: usize = 100;
 
-/// Responses that wait for memory; requests beyond are given up.
+/// Responses that may wait for memory; further requests are dropped.
 const MAX_WAITING: usize = 1 << 14;
 
-/// How long a thread sleeps before it looks whether it is to stop.
+/// How long a thread sleeps before it checks whether to stop.
 pub(crate) const NAP: Span = Span::from_ms(50);
 
-/// Servers that run on this host.
+/// Configuration of the servers on this host.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// What their endpoints are made of.
+    /// Configuration of the endpoints.
     pub setup: Setup,
-    /// Where the first listens; the others at the ports that follow.
+    /// Address of the first thread; the others listen at the following ports.
     pub listen: SocketAddr,
     /// Threads, each with its own endpoint.
     pub ports: u16,
-    /// Who is served, besides this host.
+    /// Networks that are served, besides this host.
     pub allow: Vec<Network>,
 }
 
 /// What servers have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Requests that were answered, and streams.
+    /// Answered requests, and streams.
     pub requests: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes_in: u64,
-    /// Bytes that went.
+    /// Bytes sent.
     pub bytes_out: u64,
     /// Requests and streams that failed.
     pub failed: u64,
@@ -65,7 +65,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// Threads that serve.
+/// Serving threads.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<SocketAddr>,
@@ -75,10 +75,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and begins to serve.
+    /// Listens and starts to serve.
     ///
     /// # Errors
-    /// If an address can't be had, or a thread can't be started.
+    /// If an address is not available, or a thread cannot be started.
     pub fn start(config: &ServeConfig) -> Result<Self, BenchError> {
         let mut allow: Vec<Network> =
             ["127.0.0.0/8", "::1"].iter().filter_map(|network| network.parse().ok()).collect();
@@ -107,13 +107,13 @@ impl Server {
         Ok(Self { addresses, stop, counters, threads })
     }
 
-    /// Where they listen.
+    /// The addresses that they listen at.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What they have done so far.
+    /// The counters so far.
     #[must_use]
     pub fn served(&self) -> Served {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -125,16 +125,16 @@ impl Server {
         }
     }
 
-    /// Whether one of the threads has ended by itself.
+    /// Whether one of the threads has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends them.
+    /// Stops the threads.
     ///
     /// # Errors
-    /// What a thread has ended with.
+    /// The error of a thread that failed.
     pub fn stop(self) -> io::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -144,16 +144,16 @@ impl Server {
     }
 }
 
-/// A response that did not fit into the memory for what is sent.
+/// A response that waits for memory.
 type Waiting = (HostId, MessageId, Bytes);
 
 struct Worker {
     endpoint: AnyEndpoint,
     counters: Arc<Counters>,
-    /// Clients that want short responses.
+    /// Clients that asked for short responses.
     short: FxHashMap<HostId, ()>,
     streams: FxHashMap<(HostId, MessageId), blake3::Hasher>,
-    /// In order.
+    /// Waiting responses, first come, first served.
     waiting: VecDeque<Waiting>,
     short_response: Bytes,
 }
@@ -183,7 +183,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether there were any.
+    /// Handles events; returns whether there were any.
     fn handle_events(&mut self) -> bool {
         let mut any = false;
         while let Some((peer, id, bytes)) = self.waiting.pop_front() {
@@ -266,7 +266,7 @@ impl Worker {
         if self.short.contains_key(&peer) { self.short_response.clone() } else { request }
     }
 
-    /// Answers, or gives the answer back if there is no memory for it now.
+    /// Sends a response, or returns it if there is no memory for it now.
     fn respond(&mut self, peer: HostId, id: MessageId, bytes: Bytes) -> Option<Waiting> {
         let len = bytes.len() as u64;
         match self.endpoint.respond(peer, id, bytes.clone()) {
@@ -276,7 +276,7 @@ impl Worker {
                 None
             }
             Err(SendError::Full { .. }) => Some((peer, id, bytes)),
-            // The client has given it up.
+            // The client has cancelled the call.
             Err(_) => {
                 self.counters.failed.fetch_add(1, Ordering::Relaxed);
                 None

@@ -1,4 +1,4 @@
-//! A stream of gigabytes, and its digest back.
+//! A long stream, and its digest in reply.
 
 use bytes::Bytes;
 use rackweave_core::{Span, Time};
@@ -8,14 +8,14 @@ use crate::client::{Client, socket};
 use crate::measure::{Digests, Trouble};
 use crate::server::NAP;
 
-/// What is written at a time.
+/// Bytes per write.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
-/// Bytes that are written ahead of what the receiver has.
+/// Bytes written ahead of the receiver.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 impl Client {
-    /// Writes this thread's part of the total, or until the time is over, and compares digests.
+    /// Writes this thread's share of the total, or until the time is over, and compares digests.
     pub(crate) fn run_stream(&mut self) -> Result<(), Trouble> {
         let (host, server) = self.servers[self.thread % self.servers.len()];
         let failed = |reason: String| Trouble::Stream { server, reason };

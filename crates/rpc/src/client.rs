@@ -1,4 +1,4 @@
-//! To call others.
+//! The calling side of a node.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -16,7 +16,7 @@ use crate::node::Peer;
 use crate::state::{Order, Outcome, Owner};
 use crate::stream::Stream;
 
-/// Calls others, from a [`Node`](crate::Node). Cheap to clone.
+/// Makes calls from a [`Node`](crate::Node). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     owner: Arc<Owner>,
@@ -27,7 +27,7 @@ impl Client {
         Self { owner }
     }
 
-    /// A call: `bytes` go to the peer, what its server answers is the result. Nothing happens until the call is
+    /// Prepares a call: the peer's server gets `bytes`, and its response is the result. Nothing is sent until the call is
     /// awaited.
     ///
     /// ```no_run
@@ -42,8 +42,8 @@ impl Client {
         self.order(peer, Kind::Request, bytes.into(), |answer| answer)
     }
 
-    /// A message without an answer. Awaiting it ends when the peer's node has the message; whether its
-    /// application takes it, nobody says.
+    /// Prepares a one-way message. Awaiting it completes when the peer's node has the message, which does not mean that its
+    /// application takes it.
     pub fn send(&self, peer: Peer, bytes: impl Into<Bytes>) -> Call<()> {
         self.order(peer, Kind::OneWay, bytes.into(), |_| ())
     }
@@ -53,7 +53,7 @@ impl Client {
         Call { owner: Arc::clone(&self.owner), order, result }
     }
 
-    /// Opens a stream. The peer learns of it with the first bytes that are written, or the end of them.
+    /// Opens a stream. The peer learns of it with the first bytes that are written, or with their end.
     ///
     /// # Errors
     /// If the transport has no streams or no room, or the node has stopped.
@@ -61,7 +61,7 @@ impl Client {
         self.open(peer, None)
     }
 
-    /// As [`Client::stream`]; if the stream has not ended in both directions after this time, it fails at
+    /// [`Client::stream`] with a deadline: if the stream has not ended in both directions by then, it fails at
     /// both ends.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Client {
     }
 }
 
-/// A call, or a one-way message, before it is made: await it.
+/// A call or one-way message that has not been made yet: await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Call<T = Bytes> {
     owner: Arc<Owner>,
@@ -92,21 +92,21 @@ pub struct Call<T = Bytes> {
 }
 
 impl<T> Call<T> {
-    /// It fails if there is no answer after so long. A server that has not begun with it by then does not
-    /// begin. `Duration::MAX`: no deadline.
+    /// The call fails if there is no response within this time. A server that has not started on it by then does not
+    /// start. `Duration::MAX`: no deadline.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.order.deadline = Some(deadline);
         self
     }
 
-    /// It may be executed more than once: if the server restarts, it is made again, within its deadline.
+    /// Allows the call to be executed more than once: if the server restarts, it is retried within its deadline.
     /// Otherwise it fails then.
     pub const fn idempotent(mut self) -> Self {
         self.order.idempotent = true;
         self
     }
 
-    /// It fails at once with [`CallError::Full`] if there is no room to send it. Otherwise it waits for
+    /// Fails at once with [`CallError::Full`] if there is no room to send the call. Otherwise it waits for
     /// room, within its deadline.
     pub const fn without_waiting(mut self) -> Self {
         self.order.waits = false;
@@ -124,8 +124,8 @@ impl<T> IntoFuture for Call<T> {
     }
 }
 
-/// A call that is made when it is first polled, and cancelled when it is dropped: the client forgets it, and its
-/// answer is not taken. A server that has it already goes on.
+/// A call that is made when it is first polled, and cancelled when it is dropped: the client forgets it and ignores
+/// its response. A server that has received it continues.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct CallFuture<T = Bytes> {
     owner: Arc<Owner>,
@@ -165,7 +165,7 @@ impl<T> Future for CallFuture<T> {
         };
         let Poll::Ready(outcome) = Pin::new(outcome).poll(cx) else { return Poll::Pending };
         self.stage = Stage::Done;
-        // The state never forgets a call without telling it.
+        // The state reports the end of every call that it forgets.
         let outcome = outcome.unwrap_or(Err(CallError::NodeStopped(None)));
         Poll::Ready(outcome.map(self.result))
     }

@@ -1,4 +1,4 @@
-//! What a node is made of.
+//! The configuration of a node.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_linux::endpoint::Network;
 use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint};
-use rackweave_transport::{TransportConfig, homa, polo, tcp};
+use rackweave_transport::{Profile as _, TransportConfig, homa, polo, tcp};
 
 use crate::error::BindError;
 
-/// The round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two
+/// Round trip between processes that the windows of [`Transport`]'s profiles cover: two system calls, two
 /// wake-ups and a switch.
 const RTT: Span = Span::from_us(60);
 
-/// For how long a peer may be silent, at least: processes wait for a processor.
+/// Minimum time for which a peer may be silent, since processes wait for a processor.
 const PATIENCE: Span = Span::from_secs(2);
 
-/// The longest message of [`Transport`]'s profiles. Longer ones have to be held whole by both
-/// ends: a stream is better for them.
+/// The longest message of [`Transport`]'s profiles. Both ends hold a message in memory as a whole,
+/// so streams suit longer ones better.
 const MAX_MESSAGE: u32 = 64 << 20;
 
-/// Which transport, and its parameters. Both ends need the same.
+/// A transport and its parameters, the same at both ends.
 ///
-/// The profiles are those of the simulator with what real hosts need (ours): windows that cover a round trip
+/// The profiles are those of the simulator, adapted to real hosts (ours): windows that cover a round trip
 /// between processes, about two seconds of patience with a silent peer, messages of up to 64 MiB.
 #[derive(Clone, Debug)]
 pub struct Transport(Kind);
@@ -71,7 +71,7 @@ impl Transport {
         Self::custom(TransportConfig::Homa(Arc::new(config)), link)
     }
 
-    /// Polo: receivers keep the queues of the network short by ECN, and admit very many senders at once.
+    /// Polo: receivers keep queues in the network short by ECN, and admit very many senders at once.
     /// Calls, no streams.
     #[must_use]
     pub fn polo(link: Rate) -> Self {
@@ -80,13 +80,13 @@ impl Transport {
         Self::custom(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE), link)
     }
 
-    /// TCP with CUBIC, in this library and over UDP as the others are. Calls and streams.
+    /// TCP with CUBIC, implemented in this library and carried by UDP like the others. Calls and streams.
     #[must_use]
     pub fn tcp(link: Rate) -> Self {
         Self::of_tcp(tcp::Config::tcp(), link)
     }
 
-    /// DCTCP: TCP whose window follows the share of packets that the network has marked.
+    /// DCTCP: TCP whose window follows the share of packets that the network has marked (RFC 8257).
     /// Calls and streams.
     #[must_use]
     pub fn dctcp(link: Rate) -> Self {
@@ -97,8 +97,8 @@ impl Transport {
         Self::custom(TransportConfig::Tcp(Arc::new(config)).patient(PATIENCE), link)
     }
 
-    /// The kernel's TCP, with its default congestion control or the one named: what there is to compare with, and to
-    /// talk across networks that carry nothing else. Calls and streams.
+    /// The kernel's TCP, with the named congestion control or the system's default: for comparison, and for
+    /// networks that carry nothing else. Calls and streams.
     #[must_use]
     pub fn kernel_tcp(congestion: Option<&str>) -> Self {
         Self(Kind::Kernel { congestion: congestion.map(str::to_owned) })
@@ -110,7 +110,7 @@ impl Transport {
         Self(Kind::Udp { config, link })
     }
 
-    /// After so many bytes that the application has taken from a stream, its peer is told at once.
+    /// Bytes that the application reads from a stream before the peer's window is updated.
     pub(crate) fn credit_step(&self) -> u64 {
         let window = match &self.0 {
             Kind::Udp { config: TransportConfig::Homa(config), .. } => {
@@ -126,10 +126,10 @@ impl Transport {
     }
 }
 
-/// Bytes of a stream over the kernel's TCP that the application has not read.
+/// Bytes of a stream over the kernel's TCP that may wait for the application.
 const KERNEL_WINDOW: u64 = 1 << 20;
 
-/// What a [`Node`](crate::Node) is made of.
+/// The configuration of a [`Node`](crate::Node).
 ///
 /// ```
 /// # use rackweave_rpc::{NodeConfig, Rate, Transport};
@@ -157,9 +157,9 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// A node with this transport and its socket at this address; port 0: the system picks one.
+    /// A node with this transport and its socket at this address; with port 0 the system chooses a port.
     ///
-    /// It may call any peer, and is called by those whose addresses are named or
+    /// It may call any peer, and serves peers whose addresses are named or
     /// [allowed](NodeConfig::allow), or that it has called.
     #[must_use]
     pub const fn new(transport: Transport, bind: SocketAddr) -> Self {
@@ -194,47 +194,47 @@ impl NodeConfig {
         self
     }
 
-    /// Is host number `host` of `hosts` at the port of a user-space switch: all that it sends goes there, and
-    /// nothing else is listened to. Peers are known by number ([`Node::host`](crate::Node::host)).
+    /// Makes the node host number `host` of `hosts` at a port of a user-space switch: all its packets go there, and it
+    /// accepts no others. Peers are known by number ([`Node::host`](crate::Node::host)).
     #[must_use]
     pub const fn through_switch(mut self, host: u32, port: SocketAddr, hosts: u32) -> Self {
         self.switch = Some((HostId(host), port, hosts));
         self
     }
 
-    /// Most bytes of messages and streams that wait to be sent or acknowledged: 256 MiB. More calls wait for
-    /// room. One message at a time is always let in.
+    /// Maximum of bytes that wait to be sent or acknowledged, messages and streams together: 256 MiB. Further calls wait for
+    /// room. One message at a time is always admitted.
     #[must_use]
     pub const fn send_memory(mut self, bytes: u64) -> Self {
         self.send_bytes = bytes;
         self
     }
 
-    /// Most bytes of messages and streams that arrive: 256 MiB. Packets for which there is no room are
-    /// dropped and come again; a message that is longer than this never arrives. As many bytes of requests and
-    /// messages may wait for a server. What the application has not read of streams yet counts with each
-    /// stream's own window instead.
+    /// Maximum of bytes of arriving messages and streams: 256 MiB. Packets that find no room are
+    /// dropped and retransmitted; a message longer than this never arrives. The same number of bytes of requests and
+    /// messages may wait for a server. Unread bytes of streams count against each stream's own window
+    /// instead.
     #[must_use]
     pub const fn receive_memory(mut self, bytes: u64) -> Self {
         self.receive_bytes = bytes;
         self
     }
 
-    /// Bytes of the socket's buffers, each way: 4 MiB; the kernel may give less.
+    /// Size of the socket's buffers in either direction: 4 MiB; the kernel may grant less.
     #[must_use]
     pub const fn socket_buffer(mut self, bytes: usize) -> Self {
         self.socket_buffer = bytes;
         self
     }
 
-    /// The deadline of calls that do not name one: 10 s.
+    /// Deadline of calls that do not set one: 10 s.
     #[must_use]
     pub const fn default_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Most requests, messages and streams that wait for [`Server::next`](crate::Server::next): 4096. More requests
+    /// Maximum of requests, messages and streams that wait for [`Server::next`](crate::Server::next): 4096. Further requests
     /// are refused ([`Refusal::Full`](crate::Refusal::Full)), streams reset, and one-way messages dropped
     /// and counted.
     #[must_use]
@@ -243,7 +243,7 @@ impl NodeConfig {
         self
     }
 
-    /// Most calls that wait for room in [send memory](NodeConfig::send_memory): 65,536. More fail with
+    /// Maximum of calls that wait for [send memory](NodeConfig::send_memory): 65,536. Further calls fail with
     /// [`CallError::Full`](crate::CallError::Full).
     #[must_use]
     pub const fn max_waiting_calls(mut self, calls: usize) -> Self {
@@ -251,14 +251,14 @@ impl NodeConfig {
         self
     }
 
-    /// How many bytes a stream takes from its writer beyond those that the peer has: 1 MiB.
+    /// Bytes that a stream accepts from its writer beyond those that the peer has: 1 MiB.
     #[must_use]
     pub const fn write_ahead(mut self, bytes: u64) -> Self {
         self.write_ahead = if bytes == 0 { 1 } else { bytes };
         self
     }
 
-    /// How long [`Node::shutdown`](crate::Node::shutdown) waits for what is under way, and how long a
+    /// How long [`Node::shutdown`](crate::Node::shutdown) waits for outstanding work, and how long a
     /// stream that was shut down and dropped may take to end: 5 s.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {

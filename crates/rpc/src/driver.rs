@@ -1,5 +1,5 @@
-//! The task that turns the endpoint when packets come or the time has come, and the timer that it shares with
-//! whoever else turns it.
+//! The task that turns the endpoint when packets arrive or a timer is due, and the timer, which it shares with
+//! the callers that turn the endpoint themselves.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,10 +18,10 @@ use tokio::io::unix::AsyncFd;
 
 use crate::state::Shared;
 
-/// Turns without letting other tasks run.
+/// Turns before other tasks may run.
 const TURNS: u32 = 8;
 
-/// The kernel's timer: tokio's have a grain of a millisecond.
+/// The kernel's timer: tokio's have a resolution of a millisecond.
 #[derive(Clone, Debug)]
 pub(crate) struct Timer {
     fd: Arc<OwnedFd>,
@@ -41,9 +41,9 @@ impl Timer {
         Ok(Self { fd: Arc::new(fd), clock })
     }
 
-    /// It fires at this time, at once if that has passed, and not at the time it was set to before.
+    /// Sets the timer to this time, replacing the earlier one; a time in the past fires at once.
     pub(crate) fn set(&self, at: Time) -> io::Result<()> {
-        // Zero would stop it.
+        // Zero would disarm it.
         let it_value = self.clock.timespec(at.max(Time(1000)));
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = Itimerspec { it_interval, it_value };
@@ -52,17 +52,17 @@ impl Timer {
     }
 }
 
-/// Drives a node until it stops; the node stops, too, if this is dropped with its runtime.
+/// Drives a node until it stops. Dropping the future with its runtime stops the node, too.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The socket and the timer.
     files: Option<(AsyncFd<OwnedFd>, AsyncFd<Timer>)>,
-    /// The socket again, while its buffer is full. It is not watched for that always: the kernel would wake us
+    /// The socket again, while its buffer is full. It is not registered permanently, because the kernel would wake the task
     /// for each datagram that has left.
     writable: Option<AsyncFd<OwnedFd>>,
 }
 
-/// Has tokio watch a file.
+/// Registers a file with tokio.
 #[expect(
     deprecated,
     reason = "what replaces it is unsafe, and asks for what holds here: files own \
@@ -75,7 +75,7 @@ pub(crate) fn watch<T: AsRawFd>(file: T, interest: Interest) -> io::Result<Async
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.lock().stop(None);
-        // The port is free when shutdown returns.
+        // The port is free when `shutdown` returns.
         (self.files, self.writable) = (None, None);
         self.shared.lock().set_ended();
         self.shared.ended.notify_waiters();
@@ -122,7 +122,7 @@ impl Driver {
             } else {
                 match is_writable(&mut self.writable, socket, cx) {
                     Ok(writable) => due |= writable,
-                    // Without a descriptor to spare, the next turn tries again.
+                    // Without a spare descriptor, the next turn tries again.
                     Err(_) => state.retry_soon(),
                 }
             }
@@ -141,7 +141,7 @@ impl Driver {
     }
 }
 
-/// Whether the socket takes more, as far as is known; if not, the task is woken when it does.
+/// Whether the socket is known to be writable; if not, the task is woken when it is.
 fn is_writable(
     writable: &mut Option<AsyncFd<OwnedFd>>,
     socket: &AsyncFd<OwnedFd>,
@@ -153,7 +153,7 @@ fn is_writable(
     };
     match file.poll_write_ready(cx) {
         Poll::Ready(guard) => {
-            // If it is full again, the next event says when not any more.
+            // If it is full again, the next event reports it.
             guard?.clear_ready();
             Ok(true)
         }

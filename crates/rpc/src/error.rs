@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences.
+//! Errors of nodes and calls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,115 +7,115 @@ use std::time::Duration;
 
 use rackweave_linux::{EndpointError, TcpError};
 
-/// Why there is no node.
+/// Why a node could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The socket.
+    /// The socket could not be set up.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The kernel's TCP.
+    /// The kernel's TCP could not be set up.
     #[error(transparent)]
     Tcp(#[from] TcpError),
     /// [`Node::bind`](crate::Node::bind) was called outside of a tokio runtime.
     #[error("a node needs a tokio runtime to run in")]
     NoRuntime,
-    /// The system gives no timer, or tokio does not take it.
+    /// The system provides no timer, or tokio does not accept it.
     #[error("cannot set up the node's timer: {0}")]
     Timer(#[source] io::Error),
 }
 
-/// Why a call, a message or a stream has failed.
+/// Why a call, a message or a stream failed.
 ///
-/// [`CallError::is_safe_to_retry`] says of each whether the server's application may have seen it.
+/// [`CallError::is_safe_to_retry`] states whether the server's application may have seen it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The deadline has passed. The server may have executed the call.
-    #[error("no answer from {peer} within the deadline of {deadline:?}")]
+    #[error("no response from {peer} within the deadline of {deadline:?}")]
     Deadline {
-        /// The other end.
+        /// The server.
         peer: SocketAddr,
-        /// How long it was given.
+        /// The call's deadline.
         deadline: Duration,
     },
     /// The deadline that the client gave the stream has passed.
     #[error("the stream's deadline has passed")]
     StreamDeadline,
-    /// Nothing was heard of the peer for as long as the transport waits (about two seconds, unless its
-    /// configuration says otherwise). It may have executed the call.
+    /// The peer was silent for as long as the transport waits (about two seconds, unless configured
+    /// otherwise). It may have executed the call.
     #[error("{peer} is silent: it is down, unreachable or not a Rackweave node of this transport")]
     PeerSilent {
-        /// The other end.
+        /// The silent peer.
         peer: SocketAddr,
     },
-    /// The peer has begun a new life, which knows nothing of the call. The old one may have executed it.
-    #[error("{peer} has restarted and knows nothing of this any more")]
+    /// The peer has restarted and knows nothing of the call. Before, it may have executed it.
+    #[error("{peer} has restarted and no longer knows this call or stream")]
     PeerRestarted {
-        /// The other end.
+        /// The restarted peer.
         peer: SocketAddr,
     },
-    /// The peer does not know the call or stream any more, or its process has ended (over the kernel's TCP:
+    /// The peer no longer knows the call or stream, or its process has ended (over the kernel's TCP:
     /// the connection was lost). It may have executed the call.
-    #[error("{peer} has lost its state of this; its process may have ended")]
+    #[error("{peer} no longer knows this call or stream; its process may have ended")]
     PeerForgot {
-        /// The other end.
+        /// The peer that forgot it.
         peer: SocketAddr,
     },
-    /// The server's application took the request, and dropped it without an answer.
-    #[error("{peer} has dropped the request without an answer")]
+    /// The server's application took the request and dropped it without a response.
+    #[error("{peer} dropped the request without a response")]
     Unanswered {
-        /// The server.
+        /// The server that dropped it.
         peer: SocketAddr,
     },
     /// The server has not executed the call.
-    #[error("{peer} has refused the request: {why}")]
+    #[error("{peer} refused the request: {why}")]
     Refused {
-        /// The server.
+        /// The server that refused it.
         peer: SocketAddr,
-        /// Why.
+        /// The server's reason.
         why: Refusal,
     },
-    /// The other end has given the stream up.
+    /// The other end has reset the stream.
     #[error("the stream was reset by {peer}")]
     Reset {
-        /// The other end.
+        /// The peer that reset it.
         peer: SocketAddr,
     },
-    /// This end has given it up.
-    #[error("this end has given it up")]
+    /// This end has reset the stream.
+    #[error("this end has reset the stream")]
     Cancelled,
-    /// The transport cannot carry so long a message. Streams have no limit.
-    #[error("{bytes} bytes are more than the {max} that this transport carries as one message")]
+    /// The message is longer than the transport can carry. Streams have no limit.
+    #[error("a message of {bytes} bytes exceeds this transport's maximum of {max}")]
     TooLong {
-        /// Its length.
+        /// Length of the message.
         bytes: u64,
-        /// The longest.
+        /// The transport's maximum.
         max: u64,
     },
     /// The transport has no streams.
     #[error("this transport carries no streams")]
     NoStreams,
-    /// The [`Peer`](crate::Peer) is of another node.
+    /// The [`Peer`](crate::Peer) belongs to another node.
     #[error("this node does not know the peer")]
     UnknownPeer,
-    /// As much waits to be sent as the configuration allows.
-    #[error("this node is full: {waiting} bytes and {calls} calls wait to be sent")]
+    /// The configured maximum of bytes or calls is waiting to be sent.
+    #[error("this node is full: {waiting} bytes and {calls} calls are waiting to be sent")]
     Full {
-        /// Bytes.
+        /// Bytes that wait.
         waiting: u64,
         /// Calls that wait for room.
         calls: usize,
     },
-    /// The transport did not take it.
-    #[error("the transport has refused this: {0}")]
+    /// The transport refused the message.
+    #[error("the transport refused the message: {0}")]
     Transport(rackweave_core::Refused),
-    /// An answer that is not of this library.
-    #[error("{peer} has answered with something that is no answer")]
+    /// The response was not made by this library.
+    #[error("{peer} sent a response that is not in this library's format")]
     Malformed {
-        /// The server.
+        /// The peer that sent it.
         peer: SocketAddr,
     },
-    /// The node was shut down or dropped, or its socket does not work any more.
+    /// The node was shut down or dropped, or its socket failed.
     #[error("the node has stopped{}", cause(.0.as_ref()))]
     NodeStopped(#[source] Option<Arc<io::Error>>),
 }
@@ -124,25 +124,25 @@ fn cause(error: Option<&Arc<io::Error>>) -> String {
     error.map_or_else(String::new, |error| format!(": {error}"))
 }
 
-/// Why a server has refused a request without executing it.
+/// Why a server refused a request without executing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Too many requests wait for its application.
-    #[error("too many requests wait there")]
+    /// Too many requests wait for the server's application.
+    #[error("too many requests are waiting there")]
     Full,
-    /// No application takes requests there.
-    #[error("nobody takes requests there")]
+    /// No application of that node takes requests.
+    #[error("no application takes requests there")]
     NotServing,
-    /// It is shutting down.
+    /// The node is shutting down.
     #[error("it is shutting down")]
     Stopping,
-    /// The request waited there for longer than its deadline.
+    /// The request waited at the server for longer than its deadline.
     #[error("it waited there for longer than its deadline")]
     Expired,
 }
 
 impl CallError {
-    /// Whether it is certain that the server's application has not seen the call: to make it again
+    /// Whether the server's application has certainly not seen the call, so that a retry
     /// cannot execute it twice.
     #[must_use]
     pub const fn is_safe_to_retry(&self) -> bool {

@@ -1,14 +1,13 @@
-//! Calls and streams over Homa, Polo and TCP: what the simulator runs, between real processes.
+//! Calls and streams over Homa, Polo and TCP, between real processes, with the state machines of the simulator.
 //!
-//! - A [`Node`] is a process' socket and the task that drives it. It calls others by its [`Client`], and
-//!   is called by others by its [`Server`].
-//! - [`Client::call`] sends a request and returns the answer; [`Client::send`] sends a message that has none;
-//!   [`Client::stream`] opens a [`Stream`] of bytes in both directions, an `AsyncRead` and `AsyncWrite`.
-//! - [`Server::next`] returns what comes, one by one: a [`Request`] to answer, a [`OneWay`] message, a
+//! - A [`Node`] is a process's socket and the task that drives it. Its [`Client`] calls other nodes, its
+//!   [`Server`] takes their calls.
+//! - [`Client::call`] sends a request and returns the response; [`Client::send`] sends a one-way message;
+//!   [`Client::stream`] opens a bidirectional [`Stream`] of bytes, an `AsyncRead` and `AsyncWrite`.
+//! - [`Server::next`] returns incoming work: a [`Request`] to answer, a [`OneWay`] message, or a
 //!   [`Stream`].
-//! - Each call has a deadline, which its server is told; dropping the future of a call cancels it. Every failure says
-//!   what has happened ([`CallError`]), and whether it is [safe](CallError::is_safe_to_retry) to
-//!   call again.
+//! - Each call has a deadline, which is sent to its server; dropping the future of a call cancels it. Every failure states
+//!   its cause ([`CallError`]), and whether a retry is [safe](CallError::is_safe_to_retry).
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,7 +17,7 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Both ends run Homa on links of 10 Gbps. Whoever is to be served has to be allowed.
+//! // Both ends run Homa on links of 10 Gbps. A server answers only allowed clients.
 //! let config = NodeConfig::new(Transport::homa(Rate::from_gbps(10)), ([127, 0, 0, 1], 0).into())
 //!     .allow("127.0.0.1".parse()?);
 //!
@@ -65,24 +64,24 @@
 //! ```
 //!
 //! # How often a call is executed
-//! At most once, also if the server restarts: a call that was under way then fails with
-//! [`CallError::PeerRestarted`], and nobody makes it again. With [`Call::idempotent`] it is made again until its
-//! deadline: at least once, if it succeeds. After [`Deadline`](CallError::Deadline) and
-//! [`PeerSilent`](CallError::PeerSilent) nobody knows. The exact rules are in `docs/rpc.md`.
+//! At most once, also if the server restarts: an outstanding call then fails with
+//! [`CallError::PeerRestarted`] and is not retried. With [`Call::idempotent`] it is retried until its
+//! deadline, so it is executed at least once if it succeeds. After [`Deadline`](CallError::Deadline) and
+//! [`PeerSilent`](CallError::PeerSilent) the call may or may not have been executed. The exact rules are in `docs/rpc.md`.
 //!
-//! # What waits, and where
-//! Nothing is queued without a bound. Calls wait for room in the node's [send memory](NodeConfig::send_memory), in
-//! their order and within their deadlines. A server's node refuses requests when too many
-//! [wait](NodeConfig::max_waiting_requests). A stream's writer waits when it is
-//! [ahead](NodeConfig::write_ahead) of what the peer's application reads.
+//! # Bounded queues
+//! Every queue has a bound. Calls wait for the node's [send memory](NodeConfig::send_memory), in
+//! order and within their deadlines. A server's node refuses requests when too many
+//! [wait](NodeConfig::max_waiting_requests). A stream's writer waits when it is too far
+//! [ahead](NodeConfig::write_ahead) of the peer's application.
 //!
 //! # Speed
-//! Whoever calls, answers or writes sends at once, in its own task; the node's task handles what comes. There is
-//! no thread of its own and no hop between threads that the runtime does not choose. Messages and chunks that
-//! nobody else holds are not copied on the way to the kernel.
+//! Calls, responses and writes are sent at once, in the caller's task; the node's task handles what arrives. There are
+//! no additional threads, and no switches between threads that the runtime does not choose. Messages and chunks
+//! without other owners are not copied on the way to the kernel.
 //!
-//! # What is not protected
-//! Nothing is encrypted or signed; see [`rackweave_linux`] for what is checked.
+//! # Security
+//! Nothing is encrypted or signed; see [`rackweave_linux`] for what is checked, and `docs/security.md`.
 
 mod client;
 mod config;

@@ -16,17 +16,17 @@ use crate::error::BindError;
 use crate::server::Server;
 use crate::state::{Owner, Shared};
 
-/// A process' place in the network: one socket, by which it calls and is called. Clones are the same node.
+/// A process's access to the network: one socket, for calls in both directions. Clones are the same node.
 ///
-/// A task of the runtime in which it was bound does the work. It ends with [`Node::shutdown`], or when the
-/// node and all that came from it (clients, servers, calls, streams) are dropped: what was
-/// under way is lost then.
+/// A task of the runtime in which it was bound drives it. The task ends with [`Node::shutdown`], or when the
+/// node and everything created from it (clients, servers, calls, streams) are dropped; outstanding
+/// work is then lost.
 #[derive(Clone, Debug)]
 pub struct Node {
     owner: Arc<Owner>,
 }
 
-/// Whom a node talks to. From [`Node::peer`], and of use at that node only.
+/// A peer of one node, from [`Node::peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub(crate) node: u32,
@@ -35,58 +35,58 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Where it is; with a user-space switch, the switch's port.
+    /// Its address; with a user-space switch, the address of the switch's port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its number at this node; with a user-space switch, in the fabric.
+    /// Its number at this node; with a user-space switch, its number in the fabric.
     #[must_use]
     pub const fn host(&self) -> HostId {
         self.host
     }
 }
 
-/// What a node is doing, and has counted since it began.
+/// The node's current load, and counters since it was bound.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The endpoint's datagrams.
+    /// Statistics of the endpoint's datagrams.
     pub datagrams: rackweave_linux::endpoint::Stats,
     /// Bytes that wait to be sent or acknowledged.
     pub sending_bytes: u64,
-    /// Bytes kept for what arrives.
+    /// Bytes reserved for arriving messages.
     pub arriving_bytes: u64,
-    /// Bytes that have arrived on streams and that the application has not read.
+    /// Bytes that have arrived on streams and have not been read.
     pub unread_bytes: u64,
-    /// Calls and one-way messages under way, those that wait for room included.
+    /// Outstanding calls and one-way messages, including those that wait for room.
     pub calls: usize,
-    /// Those of them that wait for room.
+    /// Calls and one-way messages that wait for room.
     pub calls_without_room: usize,
     /// Requests, messages and streams that wait for [`Server::next`].
     pub waiting_requests: usize,
-    /// Requests in the application's hands.
+    /// Requests that the application has taken and not answered.
     pub serving: usize,
     /// Streams that are open, or whose handles are kept.
     pub streams: usize,
     /// Calls that were answered.
     pub answered: u64,
-    /// Calls that failed, cancelled ones not counted.
+    /// Calls that failed, without cancelled ones.
     pub failed: u64,
-    /// Requests, messages and streams that came.
+    /// Requests, messages and streams that arrived.
     pub received: u64,
     /// Requests that this node refused.
     pub refused: u64,
-    /// One-way messages that were dropped because too many waited or nobody took them.
+    /// One-way messages that were dropped because too many waited or no server took them.
     pub dropped_messages: u64,
-    /// Answers that did not reach their client.
+    /// Responses that did not reach their client.
     pub lost_answers: u64,
-    /// Messages that were not of this library's format.
+    /// Messages that are not in this library's format.
     pub malformed: u64,
 }
 
-/// Numbers of the nodes of this process.
+/// Numbers of the nodes of this process, so that a peer cannot be used at another node.
 static NODES: AtomicU32 = AtomicU32::new(0);
 
 impl Node {
@@ -94,7 +94,7 @@ impl Node {
     /// enabled.
     ///
     /// # Errors
-    /// If the address can't be had, or there is no runtime.
+    /// If the address is not available, or there is no runtime.
     pub fn bind(config: NodeConfig) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
         let endpoint = config.endpoint()?;
@@ -108,13 +108,13 @@ impl Node {
         Ok(Self { owner: Arc::new(Owner(shared)) })
     }
 
-    /// Where its socket is.
+    /// The address of its socket.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.owner.0.address
     }
 
-    /// The peer at this address. It does not have to exist yet; it may call this node from now on.
+    /// The peer at this address. It need not exist yet; from now on it may call this node.
     #[must_use]
     pub fn peer(&self, address: SocketAddr) -> Peer {
         let host = self.owner.0.lock().add_peer(address);
@@ -129,28 +129,28 @@ impl Node {
         Peer { node: self.owner.0.number, host, address }
     }
 
-    /// To call others.
+    /// The calling side.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::new(Arc::clone(&self.owner))
     }
 
-    /// To be called by others. Requests that come while there is no server are refused. Several servers share
-    /// what comes.
+    /// The serving side. Requests that arrive while there is no server are refused. Several servers share
+    /// the incoming work.
     #[must_use]
     pub fn server(&self) -> Server {
         Server::new(Arc::clone(&self.owner))
     }
 
-    /// What it is doing, and has counted.
+    /// The node's current load and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.owner.0.lock().stats()
     }
 
-    /// Stops: refuses new calls and requests, waits until what is under way has ended or the
+    /// Shuts down: refuses new calls and requests, waits until outstanding work has ended or the
     /// [grace](NodeConfig::grace) is over, and frees the port. Requests that wait for [`Server::next`] are refused, and
-    /// it returns `None`; what is not done in time fails with
+    /// it returns `None`; work that is not finished in time fails with
     /// [`NodeStopped`](crate::CallError::NodeStopped).
     pub async fn shutdown(&self) {
         let shared = &self.owner.0;

@@ -1,4 +1,4 @@
-//! To be called by others.
+//! The serving side of a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::state::{Arrived, Owner};
 use crate::stream::Stream;
 use crate::trailer::{self, Status};
 
-/// Takes what others send to a [`Node`](crate::Node). Clones share it: each request goes to one of them.
+/// Takes incoming work of a [`Node`](crate::Node). Clones share it: each request goes to one of them.
 #[derive(Debug)]
 pub struct Server {
     owner: Arc<Owner>,
 }
 
-/// What came.
+/// Incoming work.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incoming {
-    /// A call.
+    /// A call to answer.
     Request(Request),
-    /// A message without an answer.
+    /// A message without a response.
     OneWay(OneWay),
     /// A stream that a client has opened.
     Stream(Stream),
@@ -37,8 +37,8 @@ impl Server {
         Self { owner }
     }
 
-    /// The next that comes; `None` when the node has stopped or shuts down. It may be dropped and
-    /// called again without losing anything.
+    /// The next piece of work; `None` when the node has stopped or shuts down. The future may be dropped and
+    /// `next` called again without losing anything.
     pub async fn next(&self) -> Option<Incoming> {
         let shared = &self.owner.0;
         loop {
@@ -76,7 +76,7 @@ impl Drop for Server {
     }
 }
 
-/// A call to answer. If it is dropped without an answer, its client is told so
+/// A call to answer. Dropping it without a response fails the call at its client
 /// ([`CallError::Unanswered`]).
 #[derive(Debug)]
 #[must_use = "its client waits for an answer"]
@@ -90,36 +90,36 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whose it is.
+    /// The client.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// What it says.
+    /// The request's bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// What it says, taken out.
+    /// Takes the request's bytes, leaving none.
     #[must_use]
     pub fn take_bytes(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
 
-    /// How long its client still waits; `None`: for ever.
+    /// How long the client still waits; `None`: without limit.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         (self.until < Time::MAX).then(|| self.owner.0.lock().time_left(self.until))
     }
 
-    /// Answers it. Done when the node has taken the answer, which may have to wait for room; the
-    /// node then brings it to the client by itself.
+    /// Answers the call. Completes when the node has accepted the response, which may have to wait for room; the
+    /// node then delivers it.
     ///
     /// # Errors
-    /// If the answer is too long (the client is told that there is none), or the client has restarted or
-    /// gone.
+    /// If the response is too long (the client's call then fails), or the client has restarted or
+    /// disappeared.
     pub async fn respond(mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
         let answer = trailer::answer(bytes.into(), Status::Answer);
         let waits = {
@@ -152,7 +152,7 @@ impl Drop for Request {
     }
 }
 
-/// A message without an answer.
+/// A message without a response.
 #[derive(Clone, Debug)]
 pub struct OneWay {
     peer: Peer,
@@ -160,19 +160,19 @@ pub struct OneWay {
 }
 
 impl OneWay {
-    /// Whose it is.
+    /// The sender.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// What it says.
+    /// The message's bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// What it says, taken out.
+    /// Takes the message's bytes, leaving none.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes

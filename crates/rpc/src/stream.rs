@@ -1,4 +1,4 @@
-//! Streams.
+//! Streams of bytes between two nodes.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,14 +13,14 @@ use crate::error::CallError;
 use crate::node::Peer;
 use crate::state::{Owner, StreamKey};
 
-/// Bytes in both directions, in order, as with a TCP connection: [`AsyncRead`] and [`AsyncWrite`], and
+/// Bytes in both directions, in order, as over a TCP connection: [`AsyncRead`] and [`AsyncWrite`], and
 /// [`read_chunk`](Stream::read_chunk) and [`write_chunk`](Stream::write_chunk), which do not copy.
 ///
 /// - `shutdown` ends this end's direction: the peer reads what was written, then the end.
-/// - Dropped **without** `shutdown` it is reset: the peer sees an error, and never takes half of something for the
-///   whole. Dropped after it, what was written still arrives; what the peer sends is not read.
-/// - Writing waits while [so many bytes](crate::NodeConfig::write_ahead) are not acknowledged by the peer;
-///   the peer's node acknowledges no more than a window beyond what its application has read.
+/// - Dropped **without** `shutdown` it is reset: the peer sees an error, and never mistakes a part of the data for the
+///   whole. Dropped after it, what was written still arrives; data from the peer is not read.
+/// - Writing waits while [`write_ahead`](crate::NodeConfig::write_ahead) bytes are not acknowledged by the peer;
+///   the peer's node acknowledges at most a window beyond what its application has read.
 #[derive(Debug)]
 pub struct Stream {
     read: ReadHalf,
@@ -33,16 +33,16 @@ impl Stream {
         Self { read: ReadHalf(half.clone()), write: WriteHalf(half) }
     }
 
-    /// The other end.
+    /// The peer.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.read.0.peer
     }
 
-    /// The next bytes as they have arrived; `None`: the peer has ended its direction.
+    /// The next bytes that have arrived; `None`: the peer has ended its direction.
     ///
     /// # Errors
-    /// If the stream has failed, and all that had come before was read.
+    /// If the stream has failed and all earlier data has been read.
     pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
         self.read.read_chunk().await
     }
@@ -55,7 +55,7 @@ impl Stream {
         self.write.write_chunk(bytes).await
     }
 
-    /// Waits until the peer has all that was written.
+    /// Waits until the peer has everything that was written.
     ///
     /// # Errors
     /// If the stream has failed.
@@ -63,12 +63,12 @@ impl Stream {
         self.write.acknowledged().await
     }
 
-    /// Gives both directions up. The peer is told ([`CallError::Reset`]).
+    /// Resets both directions. The peer gets an error ([`CallError::Reset`]).
     pub fn reset(self) {
         self.read.0.owner.0.lock().reset_stream(self.read.0.key);
     }
 
-    /// Both directions on their own, for two tasks.
+    /// Splits the stream into its two directions, for two tasks.
     #[must_use]
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
@@ -82,11 +82,11 @@ struct Half {
     peer: Peer,
 }
 
-/// The direction that this end reads. If it is dropped, what comes is thrown away.
+/// The receiving direction. If it is dropped, further data is discarded.
 #[derive(Debug)]
 pub struct ReadHalf(Half);
 
-/// The direction that this end writes. If it is dropped without `shutdown`, the stream is reset.
+/// The sending direction. If it is dropped without `shutdown`, the stream is reset.
 #[derive(Debug)]
 pub struct WriteHalf(Half);
 
@@ -103,7 +103,7 @@ impl Drop for WriteHalf {
 }
 
 impl ReadHalf {
-    /// The other end.
+    /// The peer.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.0.peer
@@ -112,12 +112,12 @@ impl ReadHalf {
     /// See [`Stream::read_chunk`].
     ///
     /// # Errors
-    /// Likewise.
+    /// As of [`Stream::read_chunk`].
     pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
         poll_fn(|cx| self.poll_read_chunk(cx)).await
     }
 
-    /// [`ReadHalf::read_chunk`] for those who poll.
+    /// [`ReadHalf::read_chunk`] as a poll function.
     pub fn poll_read_chunk(
         &mut self,
         cx: &mut Context<'_>,
@@ -127,7 +127,7 @@ impl ReadHalf {
 }
 
 impl WriteHalf {
-    /// The other end.
+    /// The peer.
     #[must_use]
     pub const fn peer(&self) -> Peer {
         self.0.peer
@@ -136,7 +136,7 @@ impl WriteHalf {
     /// See [`Stream::write_chunk`].
     ///
     /// # Errors
-    /// Likewise.
+    /// As of [`Stream::write_chunk`].
     pub async fn write_chunk(&mut self, bytes: impl Into<Bytes>) -> Result<(), CallError> {
         let mut bytes = bytes.into();
         while !bytes.is_empty() {
@@ -145,7 +145,7 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Writes as many of these bytes as there is room for, and takes them off.
+    /// Writes as many of these bytes as there is room for, and removes them from `bytes`.
     fn poll_write_some(
         &mut self,
         cx: &Context<'_>,
@@ -162,12 +162,12 @@ impl WriteHalf {
     /// See [`Stream::acknowledged`].
     ///
     /// # Errors
-    /// Likewise.
+    /// As of [`Stream::acknowledged`].
     pub async fn acknowledged(&mut self) -> Result<(), CallError> {
         poll_fn(|cx| self.0.owner.0.lock().poll_acknowledged(cx, self.0.key)).await
     }
 
-    /// Gives both directions up. The peer is told.
+    /// Resets both directions. The peer gets an error.
     pub fn reset(self) {
         self.0.owner.0.lock().reset_stream(self.0.key);
     }
@@ -209,7 +209,7 @@ impl AsyncWrite for WriteHalf {
         Poll::Ready(Ok(part.len()))
     }
 
-    /// What was written is on its way already.
+    /// Written data has already been passed on.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

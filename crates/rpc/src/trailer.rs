@@ -1,32 +1,32 @@
-//! What this library adds to messages: a few bytes behind the application's, so that the receiver cuts
-//! them off without copying, and the sender can often append them in place.
+//! What this library adds to messages: a few bytes after the application's, so that the receiver removes
+//! them without copying, and the sender can often append them in place.
 //!
-//! A request ends with the microseconds until its deadline (32 bits, little-endian; 0: none) and a byte that
-//! is 0; an answer and a one-way message with one byte. Streams carry the application's bytes alone.
+//! A request ends with the microseconds until its deadline (32 bits, little-endian; 0: none) and a zero
+//! byte; a response or one-way message ends with one byte. Streams carry only the application's bytes.
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes behind a request.
+/// Bytes after a request.
 pub(crate) const REQUEST_BYTES: usize = 5;
 
-/// Bytes behind an answer or a one-way message.
+/// Bytes after a response or a one-way message.
 pub(crate) const ANSWER_BYTES: usize = 1;
 
-/// What an answer is.
+/// The kind of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
-    /// The application's answer.
+    /// The application's response.
     Answer = 0,
-    /// The application has dropped the request.
+    /// The application dropped the request.
     Unanswered = 1,
     /// Too many requests wait; the application has not seen it.
     Full = 2,
-    /// Nobody takes requests; likewise.
+    /// No server takes requests; the application has not seen it.
     NotServing = 3,
-    /// The node shuts down; likewise.
+    /// The node shuts down; the application has not seen it.
     Stopping = 4,
-    /// It waited for longer than its client does; likewise.
+    /// It waited longer than its client does; the application has not seen it.
     Expired = 5,
 }
 
@@ -41,7 +41,7 @@ impl Status {
     ];
 }
 
-/// Appends to bytes; in place if nobody else has them.
+/// Appends to bytes, in place if there is no other owner.
 fn append(bytes: Bytes, trailer: &[u8]) -> Bytes {
     match bytes.try_into_mut() {
         Ok(mut own) => {
@@ -66,14 +66,14 @@ pub(crate) fn answer(bytes: Bytes, status: Status) -> Bytes {
     append(bytes, &[status as u8])
 }
 
-/// The application's bytes of a request, and the microseconds that were left.
+/// Splits a request into the application's bytes and the microseconds left.
 pub(crate) fn read_request(bytes: &Bytes) -> Option<(Bytes, Option<u32>)> {
     let (body, [a, b, c, d, 0]) = bytes.split_last_chunk::<REQUEST_BYTES>()? else { return None };
     let left = u32::from_le_bytes([*a, *b, *c, *d]);
     Some((bytes.slice(..body.len()), (left > 0).then_some(left)))
 }
 
-/// The application's bytes of an answer or a one-way message, and what it is.
+/// Splits a response or one-way message into the application's bytes and its kind.
 pub(crate) fn read_answer(bytes: &Bytes) -> Option<(Bytes, Status)> {
     let (status, body) = bytes.split_last()?;
     let status = *Status::ALL.get(usize::from(*status))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, MessageId, Open, Refused, Span, Time, Transport as _, frame};
+use rackweave_core::{HostId, Span, Time, frame};
 use rackweave_switch::ForwardOnly;
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_workload::{
@@ -152,14 +152,6 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
     }
 }
 
-/// Whether a transport has streams: exchanges of [`StreamMode::OneId`] need them.
-#[must_use]
-pub fn has_streams(transport: &TransportConfig) -> bool {
-    let mut machine = transport.machine(HostId(0));
-    let stream = Open { id: MessageId::request(1), peer: HostId(1), deadline: Time::MAX };
-    machine.open(Time::ZERO, stream) != Err(Refused::Unsupported)
-}
-
 /// The different transports of a run, and which one each stream uses.
 fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
     let mut kinds: Vec<&TransportConfig> = Vec::new();
@@ -258,7 +250,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
         let streaming = stream.workload.streaming;
         if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
-            && !has_streams(&stream.transport)
+            && !stream.transport.has_streams()
         {
             return Err(BuildError::NoSuchExchange { stream: number });
         }

@@ -1,16 +1,16 @@
-//! What the hosts' applications do with messages.
+//! The applications' handling of messages: streams, and CPU cost.
 
 use core::num::NonZeroU16;
 
 use rackweave_core::{Rate, Span};
 
-/// What it costs a host's application to take in what arrives.
+/// The CPU cost of receiving messages.
 ///
-/// Each host has one thread for each stream of messages, which takes one thing after the other: that of
-/// the talk's cp_node, whose servers and clients receive on one thread for each port.
+/// Each host has one application thread per stream of messages, which processes them one after the other, like
+/// HomaModule's `cp_node`, whose servers and clients receive on one thread per port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Application {
-    /// Bytes in a second that the thread takes; `None`: no time for bytes.
+    /// Bytes per second that the thread copies; `None`: copying takes no time.
     pub copy_rate: Option<Rate>,
     /// Time for each message.
     pub per_message: Span,
@@ -20,34 +20,34 @@ pub struct Application {
 }
 
 impl Application {
-    /// Takes everything in at once.
+    /// Processing takes no time.
     pub const INSTANT: Self =
         Self { copy_rate: None, per_message: Span::ZERO, per_rpc: Span::ZERO };
 
-    /// Whether nothing takes any time.
+    /// Whether processing takes no time.
     #[must_use]
     pub fn is_instant(&self) -> bool {
         *self == Self::INSTANT
     }
 
-    /// The time for so many bytes.
+    /// The time to copy `bytes`.
     #[must_use]
     pub fn copying(&self, bytes: u64) -> Span {
         self.copy_rate.map_or(Span::ZERO, |rate| rate.span_of(bytes))
     }
 }
 
-/// Messages that travel on long-lived streams: those of a client to a server are taken in by the
-/// server's application in the order in which they started, and so are the responses at the client.
+/// Messages on long-lived streams: the server's application processes the messages of a client
+/// in the order in which they started, and the client's application the responses likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streaming {
-    /// What a stream is to the transport.
+    /// How a stream maps to the transport.
     pub mode: StreamMode,
-    /// Streams from each client to each server; messages take turns.
+    /// Streams from each client to each server, used round robin.
     pub per_pair: NonZeroU16,
 }
 
-/// What a stream is to the transport.
+/// How a stream maps to the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamMode {
     /// One long-lived RPC; messages are spans of its bytes.

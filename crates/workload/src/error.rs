@@ -1,4 +1,4 @@
-//! What can be wrong with a workload, said so that the user can mend it.
+//! Errors in workloads, worded for the user who has to correct them.
 
 use rackweave_core::Span;
 
@@ -7,10 +7,10 @@ use crate::sizes::SizeDist;
 /// Why a workload cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
-    /// There is nobody to send.
+    /// There are no senders.
     #[error("the workload has no hosts")]
     NoHosts,
-    /// A load out of (0, 1].
+    /// The load is outside (0, 1].
     #[error("the load must be above 0 and at most 1 (the share of a host's link), not {0}")]
     Load(f64),
     /// A link without a rate.
@@ -36,9 +36,9 @@ pub enum WorkloadError {
     TooMany {
         /// The count.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// The most.
+        /// The maximum.
         max: u64,
     },
     /// A range of hosts without a host.
@@ -58,7 +58,7 @@ pub enum WorkloadError {
         what: &'static str,
         /// The host.
         host: u32,
-        /// How many there are.
+        /// The number found.
         hosts: u32,
     },
     /// Nobody but itself to send to.
@@ -102,7 +102,7 @@ pub enum WorkloadError {
     Trace(#[from] TraceError),
 }
 
-/// What is wrong with a size distribution.
+/// A fault in a size distribution.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SizesError {
     /// There is not one point.
@@ -124,12 +124,12 @@ pub enum SizesError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: LineProblem,
     },
 }
 
-/// What is wrong with a trace.
+/// A fault in a trace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TraceError {
     /// There is not one message.
@@ -140,7 +140,7 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: LineProblem,
     },
     /// An entry that was not read from a file.
@@ -148,7 +148,7 @@ pub enum TraceError {
     Entry {
         /// Counted from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The fault.
         problem: LineProblem,
     },
     /// A message from or to a host that is not in the fabric.
@@ -158,12 +158,12 @@ pub enum TraceError {
         place: String,
         /// The host.
         host: u32,
-        /// How many there are.
+        /// The number found.
         hosts: u32,
     },
 }
 
-/// What is wrong with a line of a CSV file.
+/// A fault in a line of a CSV file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LineProblem {
     /// Not text at all.
@@ -172,9 +172,9 @@ pub enum LineProblem {
     /// The first line lacks a column.
     #[error("the header has no column `{column}`; it must have {expected}")]
     MissingColumn {
-        /// What is missing.
+        /// The missing column.
         column: &'static str,
-        /// What must be there.
+        /// The required columns.
         expected: &'static str,
     },
     /// A line ends too early.
@@ -188,9 +188,9 @@ pub enum LineProblem {
     BadValue {
         /// The column.
         column: &'static str,
-        /// What stands there (shortened).
+        /// The text found (shortened).
         value: String,
-        /// What should.
+        /// What was expected.
         expected: &'static str,
     },
     /// A size is not above the one before.

@@ -35,7 +35,7 @@ pub struct HostGenerator {
     state: Option<HostState>,
 }
 
-/// What all hosts have in common.
+/// State shared by all hosts.
 #[derive(Debug)]
 struct Shared {
     plan: Plan,
@@ -44,7 +44,7 @@ struct Shared {
     stop: Time,
 }
 
-/// Who may send, and to whom.
+/// The possible senders and receivers.
 #[derive(Clone, Debug)]
 struct Peers {
     senders: Range<u32>,
@@ -62,7 +62,7 @@ enum Plan {
     Trace { trace: Trace, order: Vec<u32> },
 }
 
-/// What a host draws from, by pattern.
+/// A host's random streams and state, by pattern.
 #[derive(Clone, Debug)]
 enum HostState {
     OpenLoop(OpenLoopHost),
@@ -207,9 +207,9 @@ impl Generator {
         Ok(Self { shared: Arc::new(Shared { plan, peers, start, stop }), hosts, total })
     }
 
-    /// The next message that `host` starts by itself; `None`: there is no more.
+    /// The next message that `host` starts; `None`: there are no more.
     ///
-    /// To be called once at the start and again after each message. Times don't decrease.
+    /// Call it once at the start and again after each message. Times do not decrease.
     pub fn next(&mut self, host: HostId) -> Option<Arrival> {
         let index = self.shared.peers.sender_index(host)?;
         self.hosts[index].next(&self.shared, host)
@@ -230,7 +230,7 @@ impl Generator {
         HostGenerator { shared: Arc::clone(&self.shared), host, state }
     }
 
-    /// How many messages there are in all; `None`: as many as time allows.
+    /// Total number of messages; `None`: as many as time allows.
     #[must_use]
     pub const fn total(&self) -> Option<u64> {
         self.total
@@ -559,7 +559,7 @@ impl Peers {
         self.senders.contains(&host.0).then(|| (host.0 - self.senders.start) as usize)
     }
 
-    /// How many there are to whom `host` can send.
+    /// Number of possible receivers of `host`.
     #[inline]
     fn others(&self, host: HostId) -> u32 {
         let all = self.receivers.end - self.receivers.start;

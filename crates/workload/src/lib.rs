@@ -1,9 +1,9 @@
-//! Who sends how much to whom, and when: the same generators for both worlds.
+//! Workloads: who sends how much to whom, and when. The simulator and the testbed use the same generators.
 //!
-//! - [`sizes`]: [`SizeDist`], how long messages are: published, from a file, or made up.
+//! - [`sizes`]: [`SizeDist`], distributions of message sizes: published, from a file, or simple ones.
 //! - [`pattern`]: [`WorkloadConfig`] and [`Pattern`], who sends to whom.
-//! - [`load`]: how far apart messages are at a given load of the hosts' links.
-//! - [`generator`]: [`Generator`], which draws the messages of each host from streams of its own.
+//! - [`load`]: the mean gap between messages at a given load of the hosts' links.
+//! - [`generator`]: [`Generator`], which draws the messages of each host from its own random streams.
 //! - [`trace`]: [`Trace`], messages read from a file.
 //! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records what
 //!   became of them; and [`Collector`](app::Collector), which puts the records of all hosts together.

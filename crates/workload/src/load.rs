@@ -1,4 +1,4 @@
-//! How far apart a host's messages are, so that its link carries a given load.
+//! The mean gap between a host's messages for a given load of its link.
 
 use rackweave_core::{Framing, Rate, Span};
 
@@ -9,9 +9,9 @@ use crate::sizes::SizeDist;
 /// The mean gap between the messages of one host that puts `load` on its link.
 ///
 /// With [`LoadCounts::Wire`] every byte on the link counts: `framing`'s headers and gaps, and
-/// `extra(size)` bytes of whatever else a message of this size costs (grants: see [`Grants`];
-/// a response, which loads the link too where every host both asks and answers). With [`LoadCounts::Payload`] only message bytes count
-/// and `framing` and `extra` are not looked at.
+/// `extra(size)` bytes of further traffic that a message of this size causes (grants: see [`Grants`];
+/// a response, which loads the link too where every host is client and server). With [`LoadCounts::Payload`] only message bytes count
+/// and `framing` and `extra` are ignored.
 ///
 /// # Errors
 /// If the load is not in (0, 1], the rate is zero, or the gap is below a picosecond.
@@ -43,8 +43,8 @@ pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {
     if load > 0.0 && load <= 1.0 { Ok(()) } else { Err(WorkloadError::Load(load)) }
 }
 
-/// What a receiver-driven transport's grants cost: one for each so many bytes beyond the
-/// unscheduled ones.
+/// The cost of a receiver-driven transport's grants: one per `bytes_per_grant` beyond the
+/// unscheduled bytes.
 ///
 /// Grants travel against the data. With uniform destinations every host sends as many as it
 /// causes, so that they count towards the load of its own link.

@@ -1,4 +1,4 @@
-//! What a workload is.
+//! The configuration of a workload.
 
 use core::ops::Range;
 
@@ -11,13 +11,13 @@ use crate::trace::Trace;
 /// A workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadConfig {
-    /// Which messages, and when.
+    /// The pattern of messages in time and space.
     pub pattern: Pattern,
-    /// Whether messages are answered.
+    /// Whether messages get responses.
     pub exchange: Exchange,
     /// Whether messages travel on streams; `None`: each by itself.
     pub streaming: Option<Streaming>,
-    /// What it costs to take them in.
+    /// CPU cost of receiving them.
     pub application: Application,
     /// No message starts before this.
     pub start: Span,
@@ -46,7 +46,7 @@ impl WorkloadConfig {
     }
 }
 
-/// Whether messages are answered.
+/// Whether messages get responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// One-way messages.
@@ -69,7 +69,7 @@ impl Exchange {
     }
 }
 
-/// What the load of a link counts.
+/// Which bytes count towards the load of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadCounts {
     /// Every byte time of the link: headers, preamble, gaps, grants.
@@ -78,25 +78,25 @@ pub enum LoadCounts {
     Payload,
 }
 
-/// Which messages, and when.
+/// The pattern of messages in time and space.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// Each sender starts messages as a Poisson process, each to a host picked uniformly among
     /// the others, however many are unfinished.
     OpenLoop {
-        /// How long they are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
         /// Share of each sender's link, above 0 and at most 1.
         load: f64,
-        /// What the load counts.
+        /// Which bytes count towards the load.
         counts: LoadCounts,
     },
     /// Each sender keeps a number of messages outstanding, each to a host picked uniformly among
     /// the others.
     ClosedLoop {
-        /// How long they are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
-        /// How many a sender has under way at most.
+        /// Outstanding messages per sender.
         outstanding: u32,
         /// From the end of a message to the start of the next.
         think: Span,
@@ -105,43 +105,43 @@ pub enum Pattern {
     /// would have been sent at that rate. It begins at a random moment within the time of a message of mean
     /// length, because senders in step would meet at every message.
     Periodic {
-        /// How long they are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
         /// Message bytes of each sender.
         rate: Rate,
     },
-    /// Many send to one at the same time.
+    /// Many hosts send to one at the same time.
     Incast {
-        /// How many; `None`: every host but the receiver, once. More than there are hosts are
+        /// Number of senders; `None`: every host but the receiver, once. More senders than hosts are
         /// spread over them round robin.
         senders: Option<u32>,
-        /// To whom.
+        /// The receiver.
         receiver: HostId,
-        /// How long the messages are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
-        /// How many each sender sends, all at once.
+        /// Messages per sender, all at once.
         messages_per_sender: u64,
-        /// When, from the start of the workload.
+        /// Start time, from the start of the workload.
         at: Span,
-        /// Each sender is late by a time uniform up to this.
+        /// Each sender is delayed by a random time, uniform up to this.
         spread: Span,
     },
     /// Each sender sends to one receiver and each receiver receives from one sender, drawn at
-    /// random; nobody sends to itself. All messages start at once.
+    /// random; no host sends to itself. All messages start at once.
     Permutation {
-        /// How long the messages are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
-        /// How many each host sends.
+        /// Messages per host.
         messages_per_host: u64,
     },
-    /// Each sends to each other. All messages start at once; host i begins with host i + 1.
+    /// Each host sends to each other host. All messages start at once; host i begins with host i + 1.
     AllToAll {
-        /// How long the messages are.
+        /// Distribution of message sizes.
         sizes: SizeDist,
-        /// How many each sends to each.
+        /// Messages from each host to each other.
         messages_per_pair: u64,
     },
-    /// As written down.
+    /// Messages from a file.
     Trace(Trace),
 }
 
@@ -160,7 +160,7 @@ impl Pattern {
         }
     }
 
-    /// How long its messages are; for a trace, whose messages are given, `None`.
+    /// Its distribution of message sizes; for a trace, whose messages are given, `None`.
     #[must_use]
     pub const fn sizes(&self) -> Option<&SizeDist> {
         match self {
@@ -178,10 +178,10 @@ impl Pattern {
 /// A message to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Start time.
     pub at: Time,
-    /// To whom.
+    /// The receiver.
     pub dst: HostId,
-    /// How long.
+    /// Length in bytes.
     pub bytes: u64,
 }

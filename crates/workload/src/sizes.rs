@@ -1,4 +1,4 @@
-//! How long messages are.
+//! Distributions of message sizes.
 
 use core::fmt;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ struct Column {
     other: u32,
 }
 
-/// What lies between two points of a CDF.
+/// How a CDF continues between two points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
     /// Nothing: only the sizes listed occur.
@@ -197,13 +197,13 @@ impl SizeDist {
         }))
     }
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.0.description

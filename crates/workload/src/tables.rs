@@ -22,10 +22,10 @@ pub(crate) struct Published {
 pub(crate) enum Curve {
     /// [`memcached`].
     Memcached,
-    /// From row to row (size, points, cdf) so many equally probable sizes, the last being the
+    /// Rows (size, points, cdf): from row to row `points` equally probable sizes, the last being the
     /// row's, with equally spaced reciprocals.
     Harmonic(&'static [(u64, u32, f64)]),
-    /// From row to row (size, cdf) ten equally probable sizes in equal ratios, above a first size.
+    /// Rows (size, cdf) above a first size: from row to row ten equally probable sizes in equal ratios.
     Geometric(u64, &'static [(u64, f64)]),
     /// Points on a line through packet counts.
     Packets(&'static [Packets]),
@@ -193,8 +193,8 @@ static W4: [(u64, f64); 46] = [
 
 /// W5: the first 248 packet counts one by one, then in steps of 2.5 thousandths of the messages.
 ///
-/// Above a cdf of 0.9 the line begins anew at 6667 packets: in the DCTCP table that is where the cdf
-/// is 0.97, a difference that makes W5's mean half as large again as [`WEB_SEARCH`]'s.
+/// Above a cdf of 0.9 a new line begins at 6667 packets. In the DCTCP table the cdf there
+/// is 0.97, a difference that makes W5's mean 1.5 times [`WEB_SEARCH`]'s.
 static W5: [Packets; 11] = [
     Packets::every((0, 0.0), (6, 0.15), 6),
     Packets::every((6, 0.15), (13, 0.2), 7),

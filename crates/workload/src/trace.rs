@@ -1,4 +1,4 @@
-//! Messages as written down in a file.
+//! Messages from a file.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ const MAX_TIME_PS: f64 = 100.0 * 86_400.0 * 1e12;
 pub struct TraceEntry {
     /// When it starts, from the start of the workload.
     pub at: Span,
-    /// From whom.
+    /// The sender.
     pub src: HostId,
-    /// To whom.
+    /// The receiver.
     pub dst: HostId,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -115,7 +115,7 @@ fn open(text: &[u8]) -> Result<(Rows<'_>, f64), Option<(u64, LineProblem)>> {
     for (time, scale) in TIME_COLUMNS {
         match Rows::new(text, &[time, "source", "destination", "bytes"], EXPECTED) {
             Ok(rows) => return Ok((rows, scale)),
-            // What is said of the first unit, unless it is only that the unit is another one.
+            // The error about the first unit, unless it is only that the file uses another unit.
             Err(Some((line, LineProblem::MissingColumn { column, expected }))) => {
                 if column != time {
                     return Err(Some((line, LineProblem::MissingColumn { column, expected })));

@@ -1,8 +1,9 @@
-//! What switches do with Orca's packets.
+//! The switch program of Orca.
 //!
-//! A ToR follows rack labels, brings pilot-labelled data up, or down to the rack's active agent, and knows nothing but which
-//! of its hosts that is: one register, however many sessions there are (the paper's "divide state and tasks"). The switches
-//! above follow the pilot label and have no state at all.
+//! A ToR replicates by rack labels, and forwards data with pilot labels up, or down to the active agent of its rack. All that it
+//! remembers is which of its hosts that is: one register, however many sessions there are. The paper divides "state and tasks
+//! of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
+//! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and have no state at all.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use super::label::{LabelError, Layout};
 use super::view::View;
 use crate::system::SystemProgram;
 
-/// "No agent" in [`Register`] and in `SetActive`.
+/// The value for no agent in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
 
-/// All that a ToR remembers.
+/// The whole state of a ToR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// The active agent's port; [`NO_AGENT`]: none.
+    /// The port of the active agent, or [`NO_AGENT`].
     pub agent: u8,
-    /// Of the message that said so; 0: none has yet.
+    /// The epoch of the `SetActive` that set it, 0 before the first one.
     pub epoch: u32,
 }
 
@@ -35,34 +36,34 @@ impl Default for Register {
     }
 }
 
-/// What a switch is; its down ports come before its up ports.
+/// The role of a switch in the fabric. Down ports are numbered before up ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Tor {
         rack: u16,
         active: Register,
     },
-    /// Of one pod: also the spine of a leaf-spine fabric, which has no uplinks.
+    /// An aggregate switch of a pod, or a spine of a leaf-spine fabric, which has no uplinks.
     Aggregate,
     Core,
 }
 
-/// A switch's program.
+/// The program of one switch.
 #[derive(Clone, Debug)]
 pub struct Program {
     layout: Arc<Layout>,
     role: Role,
     downs: u16,
     ups: u16,
-    /// Where the controller is, if the switch was told: nobody else is believed.
+    /// The controller's host, if it is configured. Then control packets from other hosts are dropped.
     controller: Option<HostId>,
 }
 
 impl Program {
-    /// The program of a switch of this fabric, for which the layout was made.
+    /// The program of a switch of this fabric, from which the layout was made.
     ///
     /// # Errors
-    /// If there is no such switch, or one with more ports than can get copies.
+    /// [`LabelError`] if there is no such switch, or if it has more ports than a packet can be replicated to.
     pub fn new(layout: Arc<Layout>, fabric: &Fabric, switch: u32) -> Result<Self, LabelError> {
         if switch >= fabric.switches() {
             return Err(LabelError::NoSwitch(switch));
@@ -94,14 +95,14 @@ impl Program {
         Ok(Self { layout, role, downs, ups, controller: None })
     }
 
-    /// Believes only a controller at this host: what others say in its name is thrown away.
+    /// Accepts control packets of the controller from this host only.
     #[must_use]
     pub const fn with_controller(mut self, controller: HostId) -> Self {
         self.controller = Some(controller);
         self
     }
 
-    /// What a ToR remembers; `None`: not a ToR, which has no state.
+    /// The state of a ToR; `None` for other switches, which have none.
     #[must_use]
     pub const fn register(&self) -> Option<Register> {
         match self.role {
@@ -110,7 +111,7 @@ impl Program {
         }
     }
 
-    /// Bytes of state that packets can change.
+    /// The size of the state that packets can change, in bytes.
     #[must_use]
     pub const fn state_bytes(&self) -> usize {
         match self.role {
@@ -127,13 +128,13 @@ impl Program {
         port.0 < self.downs
     }
 
-    /// The decision about a packet with this destination that is seen so and came in at `port`.
+    /// The verdict on a packet that arrived at `port` with these addresses and this view of its header.
     #[must_use]
     pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
         match view {
             View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
             View::Control | View::Data { labelled: Labelled::Host, .. } => Verdict::Route,
-            // Between hosts that do without label switches.
+            // Relays send labelled data to single hosts.
             View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
                 Role::Tor { rack, active } => self.decide_at_tor(rack, active, port, src, view),
@@ -159,7 +160,7 @@ impl Program {
                 Verdict::Forward(self.layout.uplink(label, self.downs))
             }
             View::Data { labelled: Labelled::Pilot, .. } => forward_to_agent(active),
-            // Rack labels are set in the rack.
+            // Rack labels are set within the rack, so they never come from above.
             View::Data { .. } => DROP,
             View::ToAgent if below => forward_to_agent(active),
             View::ToAgent => DROP,
@@ -181,7 +182,7 @@ impl Program {
                     DROP
                 }
             }
-            // An agent speaks for itself only.
+            // A ping must come from the port that it names.
             View::Ping { place }
                 if below && (place.rack, u16::from(place.port)) != (mine, port.0) =>
             {
@@ -199,26 +200,26 @@ impl Program {
             return DROP;
         }
         let layout = &self.layout;
-        let (pods, racks) = (layout.core_down().of(label), layout.agg_down().of(label));
+        let (pods, racks) = (layout.core_down().get(label), layout.agg_down().get(label));
         match self.role {
             Role::Core => replicate(pods & self.all_down()),
-            // Other pods: up, and from the core down again to this one too.
+            // With other pods in the label the packet goes up, and the core sends it down into this pod too.
             _ if self.is_from_below(port) && pods != 0 && self.ups > 0 => {
-                let way = layout.up_spine().of(label) % u64::from(self.ups);
-                Verdict::Forward(Port(self.downs + way as u16))
+                let uplink = layout.up_spine().get(label) % u64::from(self.ups);
+                Verdict::Forward(Port(self.downs + uplink as u16))
             }
             _ => replicate(racks & self.all_down()),
         }
     }
 
-    /// Plain multicast: everybody gets it, by the first way up.
+    /// IP multicast: a copy to all hosts, by way of the first uplink.
     fn flood(&self, port: Port) -> Verdict {
         let down = self.all_down() & !bit(port);
         let up = if self.ups > 0 && self.is_from_below(port) { bit(Port(self.downs)) } else { 0 };
         replicate(down | up)
     }
 
-    /// From the host that it says, as far as the port can tell.
+    /// Whether a packet comes from the controller, as far as its source address and its port tell.
     fn is_from_controller(&self, port: Port, src: HostId) -> bool {
         let Some(controller) = self.controller else { return true };
         let Role::Tor { rack, .. } = self.role else { return false };
@@ -265,12 +266,12 @@ const fn forward_to_agent(active: Register) -> Verdict {
     }
 }
 
-/// Whether a number that counts up (and around) is newer.
-pub(crate) const fn is_newer(one: u32, other: u32) -> bool {
-    one.wrapping_sub(other) as i32 > 0
+/// Whether serial number `a` is newer than `b`, where numbers wrap around (RFC 1982, section 3.2).
+pub(crate) const fn is_newer(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
 }
 
-/// The register is all the state of a ToR.
+// The size that the documentation and `scale` state for a ToR's state.
 const _: () = assert!(size_of::<Register>() == 8);
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_label_is_followed_but_not_back() {
+    fn a_rack_label_is_replicated_but_not_back() {
         let (_, _, mut programs) = programs(single(4));
         let view = View::Data { labelled: Labelled::Rack, label: Label(0b1_1011) };
         let verdict = programs[0].decide(Port(1), HostId(1), TO_GROUP, view);
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_the_controller_is_not_believed() {
+    fn only_the_controller_is_trusted() {
         let (_, _, programs) = programs(leaf_spine(2, 4, 2));
         let mut tors: Vec<_> = programs
             .into_iter()
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_ping_for_themselves() {
+    fn agents_ping_from_their_own_port() {
         let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
         let ping = |rack, port| View::Ping { place: Place { rack, port } };
         let tor = &mut programs[1];
@@ -389,7 +390,7 @@ mod tests {
                 hosts.push(host);
                 continue;
             };
-            assert!(hosts.len() + at.len() < 10_000, "goes around in circles");
+            assert!(hosts.len() + at.len() < 10_000, "circulates");
             let back = fabric
                 .ports(switch)
                 .position(|port| links[port as usize].to == links[link as usize].from);

@@ -1,4 +1,4 @@
-//! A call made over a stream of its own.
+//! Calls without HTTP/2: by a message, or over a stream of their own.
 
 use std::fmt;
 use std::future::{Future, IntoFuture as _, poll_fn};
@@ -28,7 +28,7 @@ use super::timeout::grpc_timeout;
 use super::write::{FrameWriter, Next, WriteError, whole};
 use crate::{Dial, Messages};
 
-/// What generated clients take. Clones share the limit of calls.
+/// The channel that generated clients take. Clones share the limit of concurrent calls.
 #[derive(Clone)]
 pub struct Channel<D> {
     dial: D,
@@ -39,10 +39,10 @@ pub struct Channel<D> {
 }
 
 impl<D: Dial> Channel<D> {
-    /// Nothing is opened before the first call.
+    /// A channel that opens nothing before the first call.
     #[must_use]
     pub fn new(dial: D, limits: Limits) -> Self {
-        // Channels of one node must not share numbers: a random start keeps them apart.
+        // Channels of one node must not share numbers, so each starts at a random one.
         #[expect(clippy::disallowed_types, reason = "for its randomness")]
         let start = RandomState::new().build_hasher().finish();
         let number = Arc::new(AtomicU64::new(start));
@@ -62,7 +62,7 @@ impl<D: Dial> Service<Request<Body>> for Channel<D> {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // A call waits for its turn itself: its deadline counts meanwhile.
+        // The call itself waits for its turn, so that its deadline covers the wait.
         Poll::Ready(Ok(()))
     }
 
@@ -101,7 +101,7 @@ fn poll_deadline(deadline: &mut Deadline, cx: &mut Context<'_>) -> Poll<Status> 
     }
 }
 
-/// Sends the request as one message, if it is whole at once and there are messages; otherwise over a stream.
+/// Sends the request as one message, if it is complete at once and messages are available; otherwise over a stream.
 async fn begin<D: Dial>(
     dial: D,
     request: Request<Body>,
@@ -135,7 +135,7 @@ async fn begin<D: Dial>(
     exchange(stream, out, body, limits, permit).await
 }
 
-/// A call made by a message. Dropped before its end, it tells the server so.
+/// A call made by a message. Dropping it before its end notifies the server.
 struct Call {
     messages: Messages,
     number: u64,
@@ -185,7 +185,7 @@ impl Drop for Call {
     }
 }
 
-/// Opens the stream over which an answer goes on.
+/// Opens the stream that carries the rest of a response.
 async fn resume<D: Dial>(dial: &D, number: u64) -> io::Result<D::Stream> {
     let mut stream = dial.dial().await?;
     let mut out = BytesMut::new();
@@ -198,16 +198,16 @@ async fn resume<D: Dial>(dial: &D, number: u64) -> io::Result<D::Stream> {
 type Resuming<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
 type Resume<S> = Box<dyn FnOnce() -> Resuming<S> + Send>;
 
-/// An answer's going on over a stream.
+/// The rest of a response, over a stream.
 enum Resumption<S> {
     Impossible,
     Possible(Resume<S>),
     UnderWay(Resuming<S>),
 }
 
-/// Where an answer comes from.
+/// The source of a response.
 enum Source<S> {
-    /// It came whole.
+    /// It arrived completely.
     Message,
     Stream(ReadHalf<S>),
 }
@@ -238,7 +238,7 @@ fn response(head: Option<Frame>) -> Result<Response<()>, Status> {
     Ok(response)
 }
 
-/// Sends the request (`out`, then the body) until the response begins; what is left of it goes on beside the response.
+/// Sends the request (`out`, then the body) until the response begins; the rest is sent while the response is read.
 async fn exchange<S>(
     stream: S,
     out: BytesMut,
@@ -278,11 +278,11 @@ where
     Ok((response, Reading { reader, writer, resume: Resumption::Impossible, _permit: permit }))
 }
 
-/// The request's side, while the response is read.
+/// The request's side of the stream, while the response is read.
 enum Writer<S> {
-    /// There is none (yet).
+    /// There is no stream, or not yet.
     None,
-    /// Kept: dropped before the response's end, it says that the call was given up.
+    /// Kept, because dropping it before the response's end cancels the call.
     Done {
         _write: FrameWriter<WriteHalf<S>>,
     },
@@ -304,9 +304,9 @@ struct Reading<S> {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Messages and trailers as they come. Dropped before its end, it gives up the call.
+/// Messages and trailers in order of arrival. Dropping it before its end cancels the call.
 struct ResponseBody<S> {
-    /// Gone once the end has come: the stream with it.
+    /// `None` after the end, which releases the stream.
     reading: Option<Reading<S>>,
     deadline: Deadline,
 }
@@ -364,7 +364,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> http_body::Body for ResponseBody<S> {
             },
         };
         if !matches!(&piece, Some(Ok(piece)) if piece.is_data()) {
-            // The end, one way or the other.
+            // The end, with or without an error.
             this.reading = None;
         }
         Poll::Ready(piece)

@@ -1,19 +1,19 @@
-//! What goes over a stream: frames of a kind, a length and that many bytes.
+//! Frames on a stream: a kind, a length, and that many bytes.
 //!
 //! ```text
 //! client: HEAD (version, flags, path, fields)    DATA* END
 //! server: HEAD (version, flags, status, fields)  DATA* TRAILERS (flags, fields) | END
 //! ```
-//! A call whose request is whole at once goes as one message, and is answered by one:
+//! A call whose request is complete at once travels as one message, and is answered by one:
 //!
 //! ```text
 //! client: CALL (number) HEAD DATA* END           server: HEAD DATA* (TRAILERS | END | CALL (number))
 //! ```
-//! An answer that ends with `CALL` goes on, over a stream that the client opens and begins with the same `CALL`. A
-//! one-way message of nothing but `CALL` gives the call up.
+//! A response that ends with `CALL` continues over a stream that the client opens and begins with the same `CALL`. A
+//! one-way message that consists only of `CALL` cancels the call.
 //!
-//! `DATA` holds gRPC's length-prefixed messages as tonic makes them, cut anywhere. A stream that ends without
-//! `END` or `TRAILERS` was given up. Numbers are big-endian.
+//! `DATA` holds gRPC's length-prefixed messages as tonic makes them, split anywhere. A stream that ends without
+//! `END` or `TRAILERS` was cancelled. Numbers are big-endian.
 
 use std::io;
 use std::pin::Pin;
@@ -40,20 +40,20 @@ pub(super) const FRAME_HEADER: usize = 5;
 /// The number in a `CALL`.
 pub(super) const CALL_BYTES: usize = 8;
 
-/// Most fields of a head.
+/// Maximum number of fields of a head.
 const MAX_FIELDS: usize = 1024;
 
-/// Least and most room made for one read.
+/// Minimum and maximum room for one read.
 const READ: (usize, usize) = (4 << 10, 256 << 10);
 
-/// Fields that nearly every call has: a flag each.
+/// Fields that nearly every call has: one flag each.
 const COMMON: [(HeaderName, &str); 3] = [
     (TE, "trailers"),
     (CONTENT_TYPE, "application/grpc"),
     (HeaderName::from_static("grpc-status"), "0"),
 ];
 
-/// Why what came is not of this protocol.
+/// Why input is not valid in this protocol.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("the stream ended in the middle of a frame")]
@@ -92,10 +92,10 @@ pub(super) struct ResponseHead {
     pub(super) fields: HeaderMap,
 }
 
-/// One frame, or for `Data` what has come of it.
+/// One frame, or for `Data` the bytes that have arrived of it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
-    /// Not looked into yet: whose it is decides what it means.
+    /// Not decoded yet, because its meaning depends on the direction.
     Head(Bytes),
     Data(Bytes),
     Trailers(HeaderMap),
@@ -163,13 +163,13 @@ pub(super) fn encode_call(number: u64, out: &mut BytesMut) {
     out.put_u64(number);
 }
 
-/// The header of a `DATA` frame whose bytes are written after it. A longer piece must be cut before.
+/// The header of a `DATA` frame whose bytes are written after it. Longer pieces must be split before.
 pub(super) fn encode_data(bytes: u32, out: &mut BytesMut) {
     out.put_u8(DATA);
     out.put_u32(bytes);
 }
 
-/// On an error nothing is left of the frame.
+/// On an error the frame is removed completely.
 fn frame(
     kind: u8,
     out: &mut BytesMut,
@@ -245,7 +245,7 @@ fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-/// As tonic reads it: with or without padding.
+/// Like tonic, with or without padding.
 const BASE64: base64::engine::GeneralPurpose = base64::engine::GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     base64::engine::GeneralPurposeConfig::new()
@@ -268,12 +268,12 @@ fn too_long(what: &str) -> Status {
     Status::resource_exhausted(format!("{what} is too long to be sent"))
 }
 
-/// Takes frames off a stream.
+/// Reads frames from a stream.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
-    /// Of the current `DATA` frame.
+    /// Remaining bytes of the current `DATA` frame.
     data_left: usize,
     max_head: u32,
 }
@@ -283,7 +283,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
     }
 
-    /// What has come already, and is to be read before `io`.
+    /// Bytes that arrived earlier, to be read before `io`.
     pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
         let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Self { io, buffer, data_left: 0, max_head }
@@ -314,7 +314,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         std::future::poll_fn(|cx| self.poll_frame(cx)).await
     }
 
-    /// What the buffer holds of a frame, if that is enough to tell.
+    /// The header of the buffered frame, if there is enough of it.
     fn parse(&mut self) -> Result<Option<Frame>, Malformed> {
         loop {
             if self.data_left > 0 {
@@ -364,7 +364,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // As much as the frame says, within limits: its length is only believed for what has come.
+        // At most what the frame's length states, within limits: a length is trusted only for bytes that have arrived.
         self.buffer.reserve(self.data_left.saturating_add(FRAME_HEADER).clamp(READ.0, READ.1));
         poll_read_buf(Pin::new(&mut self.io), cx, &mut self.buffer)
     }
@@ -381,7 +381,7 @@ mod tests {
 
     const MAX_HEAD: u32 = 1 << 10;
 
-    /// Everything in these bytes, as far as it is understood.
+    /// All frames in these bytes, up to the first that is not understood.
     fn read(bytes: &[u8]) -> (Vec<Frame>, io::Result<()>) {
         let bytes = Bytes::copy_from_slice(bytes);
         let mut reader = FrameReader::behind(bytes, tokio::io::empty(), MAX_HEAD);
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(head.fields.len(), 4);
         assert_eq!(&data[..], b"abc");
         assert_eq!(trailers["grpc-status"], "5");
-        // Those that nearly every call has are a bit each.
+        // Common fields are encoded as one bit each.
         let mut out = BytesMut::new();
         let common = fields(&[("te", b"trailers"), ("content-type", b"application/grpc")]);
         RequestHead::encode("/a.B/C", &common, &mut out).unwrap();
@@ -473,7 +473,7 @@ mod tests {
         assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
         assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("do not add up"));
         assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));
-        // A field that is longer than the frame, and one that tonic would panic at.
+        // A field longer than its frame, and one at which tonic would panic.
         assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("add up"));
         let mut out = BytesMut::new();
         let details = fields(&[("grpc-status-details-bin", b"!")]);

@@ -1,4 +1,4 @@
-//! Calls that come as one message, and are answered by one.
+//! Calls that arrive as one message and are answered by one.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use super::timeout::grpc_timeout;
 use super::write::{FrameWriter, Next, WriteError, failure, whole};
 use super::{BoxError, Limits};
 
-/// How long the rest of an answer waits for its client to come for it (ours).
+/// How long the rest of a response waits for its client's stream (ours).
 const WAITS: Duration = Duration::from_secs(10);
 
 impl<S, B> Server<S>
@@ -41,8 +41,8 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Serves what comes to a node, messages and streams, until the node stops. Once `shutdown` is ready, calls that
-    /// are under way are still served to their end, and no more are taken. Dropped, it gives them up at once. Above
+    /// Serves messages and streams of a node until the node stops. Once `shutdown` is ready, outstanding calls
+    /// are served to their end, and no more are accepted. Dropping the future cancels them at once. Above
     /// the [limit](Limits::calls), calls are refused as `RESOURCE_EXHAUSTED`.
     pub async fn serve_node(
         self,
@@ -64,7 +64,7 @@ where
                 Some(_) = calls.join_next() => continue,
                 came = server.next() => came,
             };
-            // What goes on after the end of service is only what had begun before.
+            // After the end of service only calls that had begun before continue.
             let permit =
                 if stopping { None } else { Arc::clone(&permits).try_acquire_owned().ok() };
             match came {
@@ -100,7 +100,7 @@ where
             Some(Came::Call(_, reader, write)) => refuse(&too_many(), reader, write).await,
             Some(Came::Resumes(number, reader, mut write)) => {
                 write.resumes();
-                // If nobody waits for it (any more), the stream is dropped, and its client sees that.
+                // If no call waits for it (any more), the stream is dropped, which its client notices.
                 if let Some(waiting) = table.take_waiting((peer.host(), number)) {
                     let _ = waiting.send((reader, write));
                 }
@@ -132,7 +132,7 @@ where
         let body = RequestBody { reader: Some(reader), give_back: None };
         let request = request(head, info, Body::new(body));
         let respond = async {
-            // Generated servers are always ready; `Routes` too.
+            // Generated servers are always ready, and so is `Routes`.
             let _ = poll_fn(|cx| service.poll_ready(cx)).await;
             let Ok(response) = service.call(request).await;
             let (parts, body) = response.into_parts();
@@ -156,7 +156,7 @@ where
         if next == Next::End {
             return answer(call, Ok(out)).await;
         }
-        // The rest goes over a stream.
+        // The rest follows over a stream.
         encode_call(entry.key.1, &mut out);
         answer(call, Ok(out)).await;
         let Ok(Ok((reader, mut write))) = timeout(WAITS, &mut entry.resumed).await else { return };
@@ -175,7 +175,7 @@ fn too_many() -> Status {
     Status::resource_exhausted("the server is busy with as many calls as it may be, or shuts down")
 }
 
-/// A message that cannot be answered is dropped: its client is told that there is no answer, if it is there.
+/// A message that cannot be answered is dropped, which fails the call at its client.
 async fn answer(call: rackweave_rpc::Request, bytes: Result<BytesMut, Status>) {
     if let Ok(bytes) = bytes {
         let _ = call.respond(bytes.freeze()).await;
@@ -196,7 +196,7 @@ async fn head(bytes: Bytes, limits: Limits) -> Result<(RequestHead, MessageReade
     }
 }
 
-/// The number with which a message begins.
+/// The number at the beginning of a message.
 fn number(bytes: &Bytes) -> Option<u64> {
     let mut out = BytesMut::with_capacity(FRAME_HEADER + CALL_BYTES);
     encode_call(0, &mut out);
@@ -204,13 +204,13 @@ fn number(bytes: &Bytes) -> Option<u64> {
     Some(u64::from_be_bytes(*rest.first_chunk()?))
 }
 
-/// A client, and the number that it has given its call.
+/// A client and its number of the call.
 type Key = (HostId, u64);
 
-/// The stream over which an answer goes on.
+/// The stream that carries the rest of a response.
 type Resumed = (FrameReader<ReadHalf<Stream>>, FrameWriter<WriteHalf<Stream>>);
 
-/// Calls under way that came as messages.
+/// Outstanding calls that arrived as messages.
 #[derive(Default)]
 struct Table(Mutex<BTreeMap<Key, Known>>);
 
@@ -249,7 +249,7 @@ impl Table {
     }
 }
 
-/// A call's place in the table, while it is under way.
+/// An outstanding call's entry in the table.
 struct Entry {
     table: Arc<Table>,
     key: Key,

@@ -1,17 +1,17 @@
-//! The direct way: one call, one message each way or one stream, and no HTTP/2 in between.
+//! gRPC without HTTP/2: one call is one message each way, or one stream.
 //!
-//! [`Channel`] is what generated clients take (`GreeterClient::new(channel)`), [`Server`] drives what generated
-//! servers are (`GreeterServer::new(...)`, or several in `tonic::service::Routes`).
+//! Generated clients take a [`Channel`] (`GreeterClient::new(channel)`), and a [`Server`] drives generated
+//! servers (`GreeterServer::new(...)`, or several in `tonic::service::Routes`).
 //!
-//! Over a node, a call whose request is whole at once (up to 4 MiB) goes as one message, and its answer comes as one, if
-//! it is whole as soon as it begins; every unary call is so. All else goes over a stream of its own. Over other
-//! streams of bytes ([`Dial`](crate::Dial)), each call has one.
-//! What an HTTP/2 connection does, the transport below does here: multiplexing, flow control, deciding
-//! whose bytes go next. So a short call waits for no long one.
+//! Over a node, a call whose request is complete at once (up to 4 MiB) travels as one message, and so does its response, if
+//! it is complete when it begins; this holds for every unary call. Other calls use a stream of their own. Over other
+//! byte streams ([`Dial`](crate::Dial)), each call has its own stream.
+//! The transport below does what an HTTP/2 connection does otherwise: multiplexing, flow control, scheduling
+//! of bytes. So a short call does not wait for a long one.
 //!
-//! All four kinds of calls, metadata both ways, status with details, `grpc-timeout` at both ends, and cancellation:
-//! a call that is dropped gives up its stream, and the server's handler is dropped. Message compression is
-//! between tonic's client and server, as ever. Peers of other gRPC implementations are not served: the framing is
+//! All four kinds of calls, metadata both ways, status with details, `grpc-timeout` at both ends, and cancellation are supported:
+//! a call that is dropped resets its stream, and the server's handler is dropped. Message compression
+//! happens in tonic at both ends. Other gRPC implementations cannot connect, because the framing is
 //! ours.
 
 mod client;
@@ -24,12 +24,12 @@ mod write;
 pub use self::client::Channel;
 pub use self::server::Server;
 
-/// What a peer may take.
+/// Limits on what a peer may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest head and longest trailers, as bytes: path and metadata.
+    /// Maximum size of a head (path and metadata) and of trailers, in bytes.
     pub head_bytes: u32,
-    /// Calls at a time, of one [`Channel`] with its clones, or of one [`Server`]; more wait.
+    /// Concurrent calls of one [`Channel`] with its clones, or of one [`Server`]; further calls wait.
     pub calls: usize,
 }
 

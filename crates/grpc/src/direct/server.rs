@@ -1,4 +1,4 @@
-//! Calls served, each from its own stream.
+//! The server's side of calls, each on its own stream.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -26,10 +26,10 @@ use super::write::{FrameWriter, WriteError};
 use super::{BoxError, Limits};
 use crate::Accepted;
 
-/// A stream whose head does not come within this time is dropped (ours).
+/// A stream whose head does not arrive within this time is dropped (ours).
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// A client is given this time to take a response's end before its stream is dropped (ours).
+/// How long a client has to read a response's end before its stream is dropped (ours).
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.
@@ -52,17 +52,17 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Of one service.
+    /// A server of one service.
     #[must_use]
     pub const fn new(service: S, limits: Limits) -> Self {
         Self { service, limits }
     }
 
-    /// Serves the streams that come, until nothing more comes. Then, and once `shutdown` is ready, calls that are under way are
-    /// still served to their end, and no more are taken. Dropped, it gives them up at once.
+    /// Serves incoming streams until there are no more. Then, and once `shutdown` is ready, outstanding calls are
+    /// served to their end, and no more are accepted. Dropping the future cancels them at once.
     ///
     /// # Errors
-    /// What `incoming` says; it is not asked again.
+    /// The first error of `incoming`, which is not polled again.
     pub async fn serve<I, T>(
         self,
         incoming: I,
@@ -94,7 +94,7 @@ where
             };
             let (service, limits) = (self.service.clone(), self.limits);
             calls.spawn(async move {
-                // Answers go on over streams only where there are messages: in `serve_node`.
+                // Responses continue over streams only where messages are served: in `serve_node`.
                 if let Some(Came::Call(head, reader, write)) = first(accepted.stream, limits).await
                 {
                     serve_call(head, reader, write, accepted.info, service).await;
@@ -107,13 +107,13 @@ where
     }
 }
 
-/// What came by a stream: a call, or the client that takes the rest of an answer.
+/// The purpose of an incoming stream: a call, or the rest of a response.
 pub(super) enum Came<T> {
     Call(RequestHead, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
     Resumes(u64, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
 }
 
-/// Reads a stream's first frame; who sends another is told.
+/// Reads a stream's first frame; another kind of frame is answered with an error.
 pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<Came<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send,
@@ -129,7 +129,7 @@ where
         Ok(Ok(Some(Frame::Call(number)))) => return Some(Came::Resumes(number, reader, write)),
         Ok(Ok(Some(_))) => "the call has no head".to_owned(),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
-        // Nobody is there any more.
+        // The client has disappeared.
         _ => return None,
     };
     refuse(&not_understood(&reason), reader, write).await;
@@ -140,7 +140,7 @@ pub(super) fn not_understood(reason: &str) -> Status {
     Status::internal(format!("the request is not understood: {reason}"))
 }
 
-/// Ends a call that was not begun.
+/// Ends a call that was not started.
 pub(super) async fn refuse<T: AsyncRead + AsyncWrite>(
     status: &Status,
     reader: FrameReader<ReadHalf<T>>,
@@ -151,7 +151,7 @@ pub(super) async fn refuse<T: AsyncRead + AsyncWrite>(
     }
 }
 
-/// Waits until the time that a call has got is over, and says so.
+/// Waits until a call's deadline, and returns its status.
 pub(super) async fn expiry(given: Option<Duration>) -> WriteError {
     match given {
         Some(given) => sleep(given).await,
@@ -160,7 +160,7 @@ pub(super) async fn expiry(given: Option<Duration>) -> WriteError {
     WriteError::Body(Status::deadline_exceeded("the call's deadline passed at the server"))
 }
 
-/// One call, from its head to its end.
+/// Serves one call, from its head to its end.
 pub(super) async fn serve_call<T, S, B>(
     head: RequestHead,
     reader: FrameReader<ReadHalf<T>>,
@@ -180,7 +180,7 @@ pub(super) async fn serve_call<T, S, B>(
     let mut rest = Rest { back, reader: None };
     let served = {
         let respond = async {
-            // Generated servers are always ready; `Routes` too.
+            // Generated servers are always ready, and so is `Routes`.
             let _ = poll_fn(|cx| service.poll_ready(cx)).await;
             let Ok(response) = service.call(request).await;
             respond(&mut write, response).await
@@ -195,7 +195,7 @@ pub(super) async fn serve_call<T, S, B>(
     end(served, &mut write, &mut rest).await;
 }
 
-/// Ends a stream according to how its call went.
+/// Ends a stream with the call's status.
 pub(super) async fn end<T: AsyncRead + AsyncWrite>(
     served: Result<(), WriteError>,
     write: &mut FrameWriter<WriteHalf<T>>,
@@ -211,8 +211,8 @@ pub(super) async fn end<T: AsyncRead + AsyncWrite>(
     }
 }
 
-/// The client closes its stream once it has read the end; dropped before, the stream could take with it what is
-/// still under way.
+/// The client closes its stream once it has read the end; dropping the stream earlier could discard data
+/// in flight.
 async fn linger<T: AsyncRead + AsyncWrite>(
     write: &mut FrameWriter<WriteHalf<T>>,
     rest: &mut Rest<T>,
@@ -247,17 +247,17 @@ where
     write.body(out, pin!(body)).await
 }
 
-/// The request's messages as the service asks for them.
+/// The request's messages, as the service polls for them.
 pub(super) struct RequestBody<R> {
     pub(super) reader: Option<FrameReader<R>>,
-    /// Dropped without having been used: the client is gone.
+    /// Dropped unused when the client has disappeared.
     pub(super) give_back: Option<oneshot::Sender<FrameReader<R>>>,
 }
 
 impl<R> RequestBody<R> {
     fn give_back(&mut self) {
         if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
-            // If nobody takes it, the call is over.
+            // If no receiver takes it, the call is over.
             let _ = give_back.send(reader);
         }
     }
@@ -303,7 +303,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
     }
 }
 
-/// What the client sends after the request's end, or after the service has lost interest: nothing but that it is gone.
+/// The client's side after the request's end, or after the service has stopped reading: only its disappearance matters.
 pub(super) struct Rest<T> {
     back: oneshot::Receiver<FrameReader<ReadHalf<T>>>,
     reader: Option<FrameReader<ReadHalf<T>>>,
@@ -315,7 +315,7 @@ impl<T: AsyncRead> Rest<T> {
         Self { back, reader: Some(reader) }
     }
 
-    /// Ready once the client has closed its stream. May be dropped and asked again.
+    /// Ready once the client has closed its stream. The future may be dropped and polled again.
     pub(super) async fn gone(&mut self) {
         loop {
             match &mut self.reader {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-/// What a call is given, if it says so rightly: what is not understood is as if it were not there, as with tonic.
+/// The timeout of a call, if its field is valid; an invalid one is ignored, as in tonic.
 pub(super) fn grpc_timeout(fields: &HeaderMap) -> Option<Duration> {
     let text = fields.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

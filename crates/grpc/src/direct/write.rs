@@ -1,4 +1,4 @@
-//! A body written as frames.
+//! Writes a body as frames.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,36 +14,36 @@ use tonic::Status;
 use super::BoxError;
 use super::frame::{self, ResponseHead};
 
-/// Pieces are gathered into one write up to here.
+/// Pieces are combined into one write up to this size.
 const BATCH: usize = 32 << 10;
 
-/// A piece at least so long is written from where it is, and not copied.
+/// Pieces of at least this size are written without a copy.
 const BY_REFERENCE: usize = 8 << 10;
 
-/// Why a body was not written to its end.
+/// Why a body was not written completely.
 #[derive(Debug)]
 pub(super) enum WriteError {
     /// The body itself failed.
     Body(Status),
-    /// The stream does not take it: who reads from it learns why.
+    /// The stream accepts no more; its reader learns the reason.
     Io,
 }
 
-/// More of a request or an answer than this goes over a stream.
+/// A longer request or response uses a stream.
 const MESSAGE: usize = 4 << 20;
 
-/// Where a stream of frames stands.
+/// State of a stream of frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing is written.
+    /// Nothing has been written.
     Fresh,
-    /// The last frame is whole.
+    /// The last frame is complete.
     Whole,
-    /// It may not be: nothing sensible can follow.
+    /// The last frame may be incomplete: nothing valid can follow.
     Cut,
 }
 
-/// Puts frames onto a stream.
+/// Writes frames to a stream.
 pub(super) struct FrameWriter<W> {
     io: W,
     state: State,
@@ -54,7 +54,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Self { io, state: State::Fresh }
     }
 
-    /// Behind frames that went another way.
+    /// Continues after frames that were sent in a message.
     pub(super) const fn resumes(&mut self) {
         self.state = State::Whole;
     }
@@ -67,7 +67,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Ok(())
     }
 
-    /// Writes `out` (the head) and then the body, with as few writes as its pieces' coming allows.
+    /// Writes `out` (the head) and then the body, in as few writes as the arrival of its pieces allows.
     pub(super) async fn body<B>(
         &mut self,
         mut out: BytesMut,
@@ -80,7 +80,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         loop {
             let mut large = Bytes::new();
             let next = gather(&mut out, &mut large, body.as_mut(), BATCH).await;
-            // What came before an error is written all the same.
+            // Data before an error is still written.
             self.write(out.split().freeze().chain(large)).await?;
             if next? == Next::End {
                 return Ok(());
@@ -88,7 +88,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         }
     }
 
-    /// Ends a response with a status, if it can be ended.
+    /// Ends a response with a status, if that is still possible.
     pub(super) async fn fail(&mut self, status: &Status) -> Result<(), WriteError> {
         if self.state == State::Cut {
             return Err(WriteError::Io);
@@ -102,7 +102,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// The end of a response that has failed, with or without its head.
+/// The end of a failed response, with or without its head.
 pub(super) fn failure(status: &Status, head: bool) -> Result<BytesMut, Status> {
     let mut out = BytesMut::new();
     if head {
@@ -114,7 +114,7 @@ pub(super) fn failure(status: &Status, head: bool) -> Result<BytesMut, Status> {
     Ok(out)
 }
 
-/// Takes a body while its pieces come at once, up to [`MESSAGE`]: [`Next::End`] if that is all of it.
+/// Collects a body while its pieces are ready, up to [`MESSAGE`]: [`Next::End`] if that is all of it.
 pub(super) async fn whole<B>(out: &mut BytesMut, mut body: Pin<&mut B>) -> Result<Next, WriteError>
 where
     B: Body<Data = Bytes>,
@@ -137,7 +137,7 @@ pub(super) enum Next {
     End,
 }
 
-/// Takes pieces of a body while they come at once, and there is room. The last may be large, and is to be written behind
+/// Collects pieces of a body while they are ready and there is room. The last may be large, and must be written after
 /// `out`.
 async fn gather<B>(
     out: &mut BytesMut,
@@ -175,7 +175,7 @@ where
                 }
             }
             Err(frame) => {
-                // Only data and trailers exist; of another kind there would be nothing to send.
+                // Only data and trailers exist; other frames would carry nothing to send.
                 if let Ok(fields) = frame.into_trailers() {
                     frame::encode_trailers(&fields, out).map_err(WriteError::Body)?;
                     return Ok(Next::End);

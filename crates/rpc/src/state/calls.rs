@@ -1,4 +1,4 @@
-//! Calls and one-way messages that this node makes.
+//! Outgoing calls and one-way messages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,38 +14,38 @@ use crate::error::{CallError, Refusal};
 use crate::node::Peer;
 use crate::trailer::{self, Status};
 
-/// What a call is to do.
+/// Options of a call.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) peer: Peer,
     pub(crate) kind: Kind,
     pub(crate) bytes: Bytes,
-    /// `None`: the node's default.
+    /// `None`: the node's default deadline.
     pub(crate) deadline: Option<Duration>,
-    /// It may be executed again by a server that has restarted.
+    /// It may be executed again by a restarted server.
     pub(crate) idempotent: bool,
     /// It may wait for room.
     pub(crate) waits: bool,
 }
 
-/// A call that has not ended.
+/// An outstanding call.
 #[derive(Debug)]
 struct Entry {
     peer: Peer,
     kind: Kind,
     /// Its message, once the endpoint has taken it.
     id: Option<MessageId>,
-    /// What is to be sent (again).
+    /// Bytes to send, kept for a retry.
     bytes: Option<Bytes>,
     idempotent: bool,
-    /// When it is made again.
+    /// When it is retried.
     again: Option<Time>,
     due: Time,
     deadline: Duration,
     done: oneshot::Sender<Outcome>,
 }
 
-/// An answer that waits for room.
+/// A response that waits for room.
 #[derive(Debug)]
 struct Answer {
     peer: Peer,
@@ -54,15 +54,15 @@ struct Answer {
     done: Option<oneshot::Sender<Outcome>>,
 }
 
-/// Calls by token, and those that wait for room.
+/// Calls by token, and the queues of those that wait for room.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     next: u64,
     entries: FxHashMap<u64, Entry>,
     by_message: FxHashMap<(HostId, MessageId), u64>,
-    /// In the order in which they came.
+    /// Calls that wait, first come, first served.
     waiting: BTreeSet<u64>,
-    /// Likewise; no more than requests were let in.
+    /// Responses that wait; bounded by the number of admitted requests.
     answers: std::collections::VecDeque<Answer>,
 }
 
@@ -78,16 +78,16 @@ impl Calls {
     }
 }
 
-/// A call that may be made again is, so long after it failed.
+/// Delay before an idempotent call is retried.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// No room now, but later.
+/// There is no room now, but there will be.
 const fn is_full(error: SendError) -> bool {
     matches!(error, SendError::Full { .. } | SendError::Refused(Refused::Busy))
 }
 
 impl State {
-    /// Begins a call. Its token is good for [`State::cancel_call`].
+    /// Starts a call. Its token is for [`State::cancel_call`].
     pub(crate) fn begin_call(
         &mut self,
         order: Order,
@@ -119,7 +119,7 @@ impl State {
         let token = self.calls.next;
         self.calls.next += 1;
         self.calls.entries.insert(token, entry);
-        // Who came first goes first.
+        // First come, first served.
         let sent = if self.calls.waiting.is_empty() { self.submit(token) } else { Ok(false) };
         match sent {
             Ok(true) => {}
@@ -144,7 +144,7 @@ impl State {
         Ok(token)
     }
 
-    /// Hands a call to the endpoint. `false`: there is no room.
+    /// Passes a call to the endpoint. `false`: there is no room.
     fn submit(&mut self, token: u64) -> Result<bool, CallError> {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return Ok(true) };
         let (peer, kind) = (entry.peer, entry.kind);
@@ -172,7 +172,7 @@ impl State {
         }
     }
 
-    /// Takes a call out of all lists.
+    /// Removes a call from all lists.
     fn take_call(&mut self, token: u64) -> Option<Entry> {
         let entry = self.calls.entries.remove(&token)?;
         match entry.id {
@@ -195,7 +195,7 @@ impl State {
         self.wakes.push(Wake::Call(entry.done, outcome));
     }
 
-    /// Nobody waits for the call any more.
+    /// Cancels a call.
     pub(crate) fn cancel_call(&mut self, token: u64) {
         let Some(entry) = self.take_call(token) else { return };
         if let Some(id) = entry.id {
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Has the transport forget a message.
+    /// Makes the transport forget a message.
     fn take_back(&mut self, peer: HostId, id: MessageId) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.cancel(peer, id);
@@ -241,7 +241,7 @@ impl State {
         self.end_call(token, outcome);
     }
 
-    /// The receiver has a message.
+    /// The receiver has acknowledged a message.
     pub(super) fn on_sent(&mut self, peer: HostId, id: MessageId) {
         if let Some(&token) = self.calls.by_message.get(&(peer, id))
             && let Some(entry) = self.calls.entries.get(&token)
@@ -252,7 +252,7 @@ impl State {
         self.wake_blocked();
     }
 
-    /// `false`: it is no call.
+    /// Handles a response. `false`: it belongs to no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
         let at = self.after(AGAIN);
@@ -269,7 +269,7 @@ impl State {
         true
     }
 
-    /// The peer has begun a new life: calls that may be executed twice begin anew, others fail.
+    /// The peer has restarted: idempotent calls are retried, others fail.
     pub(super) fn restart_calls(&mut self, peer: HostId) {
         let mut tokens: Vec<u64> = self
             .calls
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// Makes a call again under a new name.
+    /// Retries a call under a new id.
     pub(super) fn begin_anew(&mut self, token: u64) {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return };
         entry.again = None;
@@ -313,7 +313,7 @@ impl State {
     pub(super) fn fail_all_calls(&mut self, error: &CallError) {
         let calls = std::mem::take(&mut self.calls);
         let answers = calls.answers.into_iter().filter_map(|answer| answer.done);
-        // The order in which tasks are woken is of no meaning.
+        // The order in which tasks are woken does not matter.
         #[expect(clippy::iter_over_hash_type, reason = "see above")]
         for (_, entry) in calls.entries {
             self.wakes.push(Wake::Call(entry.done, Err(error.clone())));
@@ -324,7 +324,7 @@ impl State {
         self.calls.next = calls.next;
     }
 
-    /// Answers a request. `Ok(false)`: when there is room; `done` learns of it.
+    /// Answers a request. `Ok(false)`: it waits for room, and `done` is notified.
     pub(crate) fn answer(
         &mut self,
         peer: Peer,
@@ -352,12 +352,12 @@ impl State {
         }
     }
 
-    /// Sends what has waited for room, while there is some.
+    /// Sends calls and responses that wait for room, while there is some.
     pub(super) fn submit_waiting(&mut self) {
         while let Some(answer) = self.calls.answers.front() {
             let (peer, request, bytes) = (answer.peer, answer.request, answer.bytes.clone());
             let len = bytes.len() as u64;
-            // Whoever waited for it has given it up.
+            // Its caller has cancelled it.
             let given_up = answer.done.as_ref().is_some_and(oneshot::Sender::is_closed);
             let sent = match &mut self.endpoint {
                 Some(endpoint) if !given_up => endpoint.respond(peer.host, request, bytes),
@@ -385,7 +385,7 @@ impl State {
         }
     }
 
-    /// Bytes that waited to be sent are gone.
+    /// Bytes that waited to be sent have been freed.
     pub(super) fn room_made(&mut self) {
         self.wake_blocked();
         if !self.calls.waiting.is_empty() || !self.calls.answers.is_empty() {
@@ -393,7 +393,7 @@ impl State {
         }
     }
 
-    /// The time that a request's sender says is left.
+    /// The time left to a request, by its sender's trailer.
     pub(super) fn until(&self, left_us: Option<u32>) -> Time {
         left_us.map_or(Time::MAX, |us| self.after(Duration::from_micros(u64::from(us))))
     }

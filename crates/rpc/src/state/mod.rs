@@ -1,7 +1,7 @@
-//! What a node knows, under one lock: the endpoint, who waits for what, and what is due.
+//! A node's state under one lock: the endpoint, the waiting tasks, and the timers.
 //!
-//! Whoever changes something turns the endpoint at once, under the lock: a call leaves without waiting for
-//! another task. The driver's task turns it when packets or the time come. Nobody waits with
+//! A change turns the endpoint at once, under the lock, so a call leaves without waiting for
+//! another task. The driver's task turns it when packets arrive or a timer is due. No task waits with
 //! the lock held, and wakers run after it is released.
 
 mod calls;
@@ -34,20 +34,20 @@ use requests::Requests;
 pub(crate) use streams::StreamKey;
 use streams::Streams;
 
-/// What the node's handles and its driver share.
+/// Shared by the node's handles and its driver.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub(crate) address: SocketAddr,
-    /// Of all nodes of the process.
+    /// Unique among the nodes of the process.
     pub(crate) number: u32,
-    /// Something waits for a server, or the node has stopped.
+    /// Signals that work waits for a server, or that the node has stopped.
     pub(crate) arrivals: Notify,
-    /// The driver has ended.
+    /// Signals that the driver has ended.
     pub(crate) ended: Notify,
 }
 
-/// What all handles of a node hold: the last one stops it.
+/// Held by all handles of a node: dropping the last one stops the node.
 #[derive(Debug)]
 pub(crate) struct Owner(pub(crate) Arc<Shared>);
 
@@ -75,27 +75,27 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> Locked<'_> {
-        // A panic of the machine is one of all who wait: the state is not used after it.
+        // A panic of the state machine poisons the lock and reaches all waiting tasks: the state is not used after it.
         let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { shared: self, guard: Some(guard) }
     }
 }
 
-/// How a call ends.
+/// The result of a call.
 pub(crate) type Outcome = Result<Bytes, CallError>;
 
-/// Somebody to wake.
+/// Tasks to wake.
 #[derive(Debug)]
 pub(crate) enum Wake {
     Task(Waker),
     Call(oneshot::Sender<Outcome>, Outcome),
-    /// Something for a server.
+    /// One server, since there is work.
     Arrival,
     /// All servers.
     Stopped,
 }
 
-/// The state, locked. When it is released, those who have something to know are woken.
+/// The locked state. Releasing it wakes the tasks that have something to learn.
 pub(crate) struct Locked<'a> {
     shared: &'a Shared,
     guard: Option<MutexGuard<'a, State>>,
@@ -121,7 +121,7 @@ impl Drop for Locked<'_> {
         for wake in wakes {
             match wake {
                 Wake::Task(waker) => waker.wake(),
-                // Whoever does not wait any more has cancelled the call.
+                // A caller that no longer waits has cancelled the call.
                 Wake::Call(done, outcome) => drop(done.send(outcome)),
                 Wake::Arrival => self.shared.arrivals.notify_one(),
                 Wake::Stopped => self.shared.arrivals.notify_waiters(),
@@ -130,51 +130,51 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// What is due at a time.
+/// A timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// A call's deadline.
     Call(u64),
-    /// A call that failed and may be made again.
+    /// The retry of a failed idempotent call.
     Again(u64),
-    /// A stream that nobody holds any more should have ended.
+    /// The limit for a stream without handles to end.
     Linger(StreamKey),
-    /// The grace of a shutdown is over.
+    /// The end of a shutdown's grace.
     Grace,
-    /// It has been quiet for [`QUIET`] since the last that was under way has ended.
+    /// It has been quiet for [`QUIET`] since the last outstanding work ended.
     Quiet,
 }
 
-/// Whether it stops.
+/// Whether the node is stopping.
 #[derive(Clone, Debug)]
 enum Life {
     Running,
-    /// What is under way may end.
+    /// New work is refused; outstanding work may finish.
     Closing,
-    /// For this reason, if it was not asked to.
+    /// Stopped; with the cause, if it was not requested.
     Stopped(Option<Arc<io::Error>>),
-    /// Its driver has ended, too.
+    /// The driver has ended as well.
     Ended(Option<Arc<io::Error>>),
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Until it stops.
+    /// `None` once the node has stopped.
     endpoint: Option<AnyEndpoint>,
     timer: Timer,
-    /// The timer fires at this time.
+    /// When the timer fires.
     armed: Time,
     config: NodeConfig,
-    /// Of all nodes of the process.
+    /// Unique among the nodes of the process.
     number: u32,
     life: Life,
-    /// It shuts down, and nothing is under way.
+    /// It is shutting down, and no work is outstanding.
     quiet: bool,
-    /// The endpoint has something to send: turn it (again).
+    /// The endpoint has more to send: turn it again.
     dirty: bool,
     driver: Option<Waker>,
-    /// The driver is to turn, whatever its files say.
+    /// The driver must turn, even without an event.
     driver_due: bool,
     wakes: SmallVec<[Wake; 4]>,
     due: BTreeSet<(Time, Due)>,
@@ -184,11 +184,11 @@ pub(crate) struct State {
     counted: Stats,
 }
 
-/// A node that shuts down listens for so long after its last call, so that its peers learn that it has their
-/// answers: Homa's ask for that after some milliseconds.
+/// How long a stopping node listens after its last call, so that its peers learn that it has their
+/// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// As many turns follow each other at once, because events made more to send.
+/// Maximum of consecutive turns, since events may cause more to send.
 const TURNS: u32 = 3;
 
 impl State {
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Why nothing more is taken, if so.
+    /// The error for new work, if none is accepted.
     fn stopped(&self) -> Option<CallError> {
         match &self.life {
             Life::Running => None,
@@ -245,7 +245,7 @@ impl State {
         address.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// What an endpoint's refusal is to the application.
+    /// Translates an endpoint's refusal.
     fn refused(&self, peer: Peer, bytes: u64, added: u64, error: SendError) -> CallError {
         match error {
             SendError::UnknownPeer(_) => CallError::UnknownPeer,
@@ -266,7 +266,7 @@ impl State {
         CallError::Full { waiting, calls: self.calls.waiting() }
     }
 
-    /// What a transport's failure is to the application.
+    /// Translates a transport's failure.
     fn failure(&self, peer: HostId, reason: FailReason) -> CallError {
         let peer = self.peer_addr(peer);
         match reason {
@@ -278,8 +278,7 @@ impl State {
         }
     }
 
-    /// Has the endpoint do what is due, and tells everybody what came of it. `false`: packets are
-    /// left to receive.
+    /// Turns the endpoint and distributes its events. `false`: packets remain to be received.
     pub(crate) fn turn(&mut self) -> bool {
         let mut next = None;
         for _ in 0..TURNS {
@@ -310,7 +309,7 @@ impl State {
         let now = endpoint.clock().now();
         let more = self.dirty || next.is_some_and(|next| next <= now);
         if endpoint.is_blocked() {
-            // It waits until the socket is writable.
+            // The driver waits until the socket is writable.
             self.wake_driver();
         }
         let first = self.due.first().map(|(at, _)| *at);
@@ -321,7 +320,7 @@ impl State {
         !more
     }
 
-    /// The timer fires at this time at the latest.
+    /// Makes the timer fire at this time at the latest.
     fn arm(&mut self, at: Time) {
         if at < self.armed {
             self.armed = at;
@@ -390,8 +389,8 @@ impl State {
         }
     }
 
-    /// A peer's new life knows nothing of the old one's: what is under way fails now, and is not left to
-    /// the transport, which may begin it anew.
+    /// A restarted peer knows nothing of earlier work: it fails now, rather than being left to
+    /// the transport, which might restart it.
     fn on_restart(&mut self, peer: HostId) {
         self.restart_calls(peer);
         self.restart_streams(peer);
@@ -399,7 +398,7 @@ impl State {
         self.dirty = true;
     }
 
-    /// Does what is due by now.
+    /// Handles all timers that are due.
     fn expire(&mut self) {
         if self.due.is_empty() {
             return;
@@ -424,7 +423,7 @@ impl State {
         self.now().saturating_add(span(duration))
     }
 
-    /// Refuses what is new, and stops when the rest has ended. `true`: it has, and the driver has ended.
+    /// Refuses new work, and stops when the rest has ended. `true`: it has, and the driver has ended.
     pub(crate) fn close(&mut self) -> bool {
         if matches!(self.life, Life::Running) {
             self.life = Life::Closing;
@@ -437,7 +436,7 @@ impl State {
         matches!(self.life, Life::Ended(_))
     }
 
-    /// Nothing is under way.
+    /// Whether no work is outstanding.
     fn is_idle(&self) -> bool {
         self.calls.is_empty()
             && self.requests.is_empty()
@@ -445,7 +444,7 @@ impl State {
             && self.endpoint.as_ref().is_none_or(|endpoint| endpoint.memory().0 == 0)
     }
 
-    /// Stops at once: everybody who waits is told.
+    /// Stops at once and wakes all waiting tasks.
     pub(crate) fn stop(&mut self, why: Option<io::Error>) {
         if self.endpoint.take().is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Requests, messages and streams that come.
+//! Incoming requests, messages and streams.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,14 @@ use super::{Life, State, StreamKey, Wake};
 use crate::node::Peer;
 use crate::trailer::{self, Status};
 
-/// What waits for a server.
+/// Work that waits for a server.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Request {
         peer: HostId,
         id: MessageId,
         bytes: Bytes,
-        /// Its client waits until then.
+        /// When its client gives up.
         until: Time,
     },
     OneWay {
@@ -27,15 +27,15 @@ pub(crate) enum Arrived {
     Stream(StreamKey),
 }
 
-/// What came and has not ended.
+/// Incoming work that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    /// Handles that take what comes.
+    /// Server handles.
     servers: usize,
     waiting: VecDeque<Arrived>,
-    /// Bytes of those.
+    /// Bytes of the waiting work.
     waiting_bytes: u64,
-    /// Requests that wait or are in the application's hands.
+    /// Requests that wait or are with the application.
     known: FxHashSet<(HostId, MessageId)>,
 }
 
@@ -72,7 +72,7 @@ impl State {
         self.requests.servers += 1;
     }
 
-    /// With the last one, nobody takes what waits.
+    /// When the last server is dropped, waiting work is refused.
     pub(crate) fn remove_server(&mut self) {
         self.requests.servers -= 1;
         if self.requests.servers == 0 {
@@ -81,7 +81,7 @@ impl State {
         }
     }
 
-    /// Why nothing of this length can be taken now.
+    /// Why nothing of this length can be accepted now.
     fn refusal(&self, bytes: usize) -> Option<Status> {
         let requests = &self.requests;
         let held = requests.waiting_bytes.saturating_add(bytes as u64);
@@ -149,8 +149,8 @@ impl State {
         }
     }
 
-    /// The next that waits for a server; requests whose clients have given up are left out.
-    /// `Err`: nothing will come any more.
+    /// The next piece of work for a server; requests whose clients have given up are skipped.
+    /// `Err`: there will be no more.
     pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
         let (mut now, mut found) = (None, None);
         while let Some(arrived) = self.requests.waiting.pop_front() {
@@ -185,7 +185,7 @@ impl State {
         Peer { node: self.number, host, address: self.peer_addr(host) }
     }
 
-    /// Tells a client that its request is not executed, or not answered.
+    /// Notifies a client that its request is not executed, or not answered.
     pub(crate) fn refuse(&mut self, host: HostId, id: MessageId, why: Status) {
         if !self.requests.known.remove(&(host, id)) {
             return;
@@ -194,7 +194,7 @@ impl State {
             self.counted.refused += 1;
         }
         let answer = trailer::answer(Bytes::new(), why);
-        // If it is known no more, its client waits no more either.
+        // If the transport no longer knows it, its client no longer waits either.
         let _ = self.answer(self.peer(host), id, answer, None);
     }
 
@@ -208,12 +208,12 @@ impl State {
         super::duration(until.since(self.now()))
     }
 
-    /// A request has ended, or its client has gone.
+    /// A request has ended, or its client has disappeared.
     pub(crate) fn forget_request(&mut self, host: HostId, id: MessageId) {
         self.requests.known.remove(&(host, id));
     }
 
-    /// All requests of a peer's former life.
+    /// Forgets all requests of a peer that has restarted.
     pub(super) fn forget_requests(&mut self, host: HostId) {
         let gone: Vec<_> =
             self.requests.known.extract_if(|(peer, _)| *peer == host).map(|(_, id)| id).collect();
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    /// Refuses all that waits.
+    /// Refuses all waiting work.
     pub(super) fn refuse_waiting(&mut self) {
         let why = self.refusal(0).unwrap_or(Status::Stopping);
         self.requests.waiting_bytes = 0;

@@ -14,13 +14,13 @@ use super::{Due, State, Wake};
 use crate::error::CallError;
 use crate::node::Peer;
 
-/// A stream's name, and which end of it this is.
+/// A stream's id, and which end of it this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct StreamKey {
     pub(crate) peer: HostId,
-    /// Even.
+    /// The id as the opener counts it, always even.
     id: MessageId,
-    /// This end has opened it.
+    /// Whether this end opened it.
     client: bool,
 }
 
@@ -33,12 +33,12 @@ impl StreamKey {
         Self::new(peer, id, false)
     }
 
-    /// The end that receives this direction.
+    /// The receiving end of the direction.
     pub(super) const fn receiving(peer: HostId, direction: MessageId) -> Self {
         Self::new(peer, direction, direction.is_response())
     }
 
-    /// The end that sends it.
+    /// The sending end of the direction.
     pub(super) const fn sending(peer: HostId, direction: MessageId) -> Self {
         Self::new(peer, direction, !direction.is_response())
     }
@@ -48,7 +48,7 @@ impl StreamKey {
         if self.client { self.id } else { self.id.response() }
     }
 
-    /// The direction that it receives.
+    /// The direction that this end receives.
     const fn receives(self) -> MessageId {
         if self.client { self.id.response() } else { self.id }
     }
@@ -57,9 +57,9 @@ impl StreamKey {
 /// One end of a stream.
 #[derive(Debug, Default)]
 struct Entry {
-    /// What has arrived and was not read.
+    /// Data that has arrived and has not been read.
     unread: VecDeque<Bytes>,
-    /// Nothing comes after that.
+    /// The peer has ended its direction.
     ended: bool,
     /// The application has ended its direction.
     finished: bool,
@@ -71,7 +71,7 @@ struct Entry {
     /// Its halves were dropped.
     no_reader: bool,
     no_writer: bool,
-    /// When it is given up, once nobody holds it.
+    /// When it is reset, once it has no handles.
     linger: Option<Time>,
 }
 
@@ -85,12 +85,12 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Streams {
     entries: FxHashMap<StreamKey, Entry>,
-    /// Writers that wait for room in the node's memory.
+    /// Writers that wait for the node's memory.
     blocked: Vec<StreamKey>,
     unread: u64,
-    /// Bytes taken by applications since the endpoint was turned.
+    /// Bytes read by applications since the endpoint was turned.
     pub(super) untold: u64,
-    /// So many are told at once.
+    /// Bytes read before the peer's window is updated.
     step: u64,
 }
 
@@ -134,12 +134,12 @@ impl State {
         self.streams.entries.insert(key, Entry::default());
     }
 
-    /// The next bytes of a stream, at most so many; `None`: it has ended.
+    /// The next bytes of a stream, at most `max`; `None`: it has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,
         key: StreamKey,
-        most: usize,
+        max: usize,
     ) -> Poll<Result<Option<Bytes>, CallError>> {
         let Some(entry) = self.streams.entries.get_mut(&key) else {
             return Poll::Ready(Err(CallError::Cancelled));
@@ -154,7 +154,7 @@ impl State {
                 }
             };
         };
-        let bytes = first.split_to(most.min(first.len()));
+        let bytes = first.split_to(max.min(first.len()));
         if first.is_empty() {
             entry.unread.pop_front();
         }
@@ -162,7 +162,7 @@ impl State {
         Poll::Ready(Ok(Some(bytes)))
     }
 
-    /// The application has taken bytes that were counted as unread.
+    /// The application has read bytes.
     fn consumed(&mut self, key: StreamKey, bytes: u64) {
         self.streams.unread -= bytes;
         self.consume(key, bytes);
@@ -202,7 +202,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Writes bytes, for which [`State::poll_room`] had room; with `end`, nothing follows. Pending: all streams and
+    /// Writes bytes after [`State::poll_room`] had room; with `end`, nothing follows. Pending: streams and
     /// calls together fill the node's memory.
     pub(crate) fn poll_write(
         &mut self,
@@ -262,7 +262,7 @@ impl State {
         self.streams.entries.get(&key).is_none_or(|entry| entry.finished)
     }
 
-    /// Whether the peer has all that was written.
+    /// Whether the peer has everything that was written.
     pub(crate) fn poll_acknowledged(
         &mut self,
         cx: &Context<'_>,
@@ -285,7 +285,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Gives a stream up; the peer is told.
+    /// Resets a stream, which notifies the peer.
     pub(crate) fn reset_stream(&mut self, key: StreamKey) {
         let Some(entry) = self.streams.entries.get_mut(&key) else { return };
         if entry.is_over() {
@@ -301,7 +301,7 @@ impl State {
         self.turn();
     }
 
-    /// Takes a stream away, and gives it up if it has not ended.
+    /// Removes a stream, and resets it if it has not ended.
     pub(crate) fn drop_stream(&mut self, key: StreamKey) {
         self.reset_stream(key);
         self.remove_stream(key);
@@ -315,7 +315,7 @@ impl State {
         }
     }
 
-    /// The application reads no more.
+    /// The application has dropped the reading half.
     pub(crate) fn drop_reader(&mut self, key: StreamKey) {
         let Some(entry) = self.streams.entries.get_mut(&key) else { return };
         entry.no_reader = true;
@@ -326,7 +326,7 @@ impl State {
         self.leave_stream(key);
     }
 
-    /// The application writes no more. What it has not ended is cut off visibly.
+    /// The application has dropped the writing half. A direction that it has not ended is reset.
     pub(crate) fn drop_writer(&mut self, key: StreamKey) {
         let Some(entry) = self.streams.entries.get_mut(&key) else { return };
         entry.no_writer = true;
@@ -336,7 +336,7 @@ impl State {
         self.leave_stream(key);
     }
 
-    /// Forgets a stream that nobody holds, when it has ended.
+    /// Removes a stream that has ended and has no handles.
     fn leave_stream(&mut self, key: StreamKey) {
         let at = self.after(self.config.grace);
         let Some(entry) = self.streams.entries.get_mut(&key) else { return };
@@ -362,7 +362,7 @@ impl State {
             self.wakes.extend(entry.reader.take().map(Wake::Task));
             return;
         }
-        // Nobody wants it. Once the peer has all that this end had to say, it is told so.
+        // It has no handles. Once the peer has all data of this end, the stream is reset.
         let done = entry.no_writer
             && self
                 .endpoint
@@ -386,7 +386,7 @@ impl State {
         self.wake_blocked();
     }
 
-    /// Those that wait for room in the node's memory look again.
+    /// Wakes the writers that wait for the node's memory.
     pub(super) fn wake_blocked(&mut self) {
         for key in std::mem::take(&mut self.streams.blocked) {
             if let Some(entry) = self.streams.entries.get_mut(&key) {
@@ -396,7 +396,7 @@ impl State {
     }
 
     pub(super) fn on_closed(&mut self, peer: HostId, id: MessageId) {
-        // Should both ends have opened streams with the same number, it is the one that has ended.
+        // If both ends have opened streams with the same number, this is the one that has ended.
         for client in [true, false] {
             let key = StreamKey::new(peer, id, client);
             if let Some(entry) = self.streams.entries.get_mut(&key)
@@ -441,7 +441,7 @@ impl State {
         }
     }
 
-    /// A peer has begun a new life.
+    /// The peer has restarted: its streams fail.
     pub(super) fn restart_streams(&mut self, peer: HostId) {
         let error = CallError::PeerRestarted { peer: self.peer_addr(peer) };
         let mut keys: Vec<_> =

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A host with two ports sends data for the group by both and takes answers from either (evaluation, section IV.C: the Replicate
-//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label
-//! names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
+//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot
+//! label names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
 //!
 //! # What the driver does
 //! It drives a [`Node`] and holds the bytes. [`Handled::store`] says which bytes of a packet to keep, and
@@ -81,6 +81,28 @@ pub enum Spread {
     Multicast,
     /// By a copy to each receiver.
     Unicast,
+}
+
+impl Spread {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Labels, Self::Relay, Self::Multicast, Self::Unicast];
+
+    /// Its name in scenarios, options, requests and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Labels => "labels",
+            Self::Relay => "relay",
+            Self::Multicast => "multicast",
+            Self::Unicast => "unicast",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|spread| spread.name() == name)
+    }
 }
 
 /// Settings of a host.

@@ -130,7 +130,7 @@ impl SwitchProgram for Scripted {
         match packet.header.number {
             TO_ALL => Verdict::Replicate(PortSet::first(64).without(port)),
             CONSUME => Verdict::Consume,
-            DROP => Verdict::Drop(DropReason::NoAgent),
+            DROP => Verdict::Drop(DropReason::Program),
             BACK => Verdict::Forward(port),
             TO_NONE => Verdict::Replicate(PortSet::EMPTY),
             TO_NO_PORT => Verdict::Forward(Port(63)),
@@ -251,7 +251,7 @@ fn verdicts_are_obeyed_and_counted() {
     assert_eq!(hosts, [1, 2], "one came back, one was routed");
     let counters = net.counters();
     assert_eq!((counters.consumed, counters.copied), (2, 0));
-    assert_eq!(counters.drops[DropReason::NoAgent as usize], 1);
+    assert_eq!(counters.drops[DropReason::Program as usize], 1);
     assert_eq!(counters.drops[DropReason::NoRoute as usize], 2);
     assert_eq!((net.packets(), net.payloads().live()), (0, 0));
     assert_eq!(net.program(0).seen, [1; 7]);
