@@ -13,7 +13,7 @@ pub struct Port(pub u16);
 
 /// A message, unique per client (the host that began the exchange).
 ///
-/// As on Homa's wire, the low bit says which way it goes: even for a request
+/// As in Homa's packets, the low bit is the direction: even for a request
 /// or a one-way message, odd for the response to the request below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u64);

@@ -1,8 +1,24 @@
-//! The shape of everything in Rackweave: time, rates, ids, packets, the traits
+//! The types that everything in Rackweave shares: time, rates, ids, packets, the traits
 //! of transports and switch programs, and named random streams.
 //!
 //! Nothing here does I/O, reads a clock or owns a thread. The same state
 //! machines written against these traits run in the simulator and on Linux.
+//!
+//! ```
+//! use rackweave_core::{Framing, Rate, Rng, Span, Time};
+//!
+//! // When does a message of 10 KB arrive over an idle 25-Gbps link of 1 us?
+//! let link: Rate = "25 Gbps".parse()?;
+//! let delay: Span = "1 us".parse()?;
+//! let framing = Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
+//! let arrival = Time::ZERO + link.span_of(framing.message_wire_bytes(10_000)) + delay;
+//! assert_eq!(arrival.to_string(), "4.375 us");
+//!
+//! // Random numbers are drawn from named streams: the same seed gives the same run.
+//! let mut sizes = Rng::stream(1, 0, 0, "sizes");
+//! assert_eq!(sizes.below(100), Rng::stream(1, 0, 0, "sizes").below(100));
+//! # Ok::<(), rackweave_core::ParseUnitError>(())
+//! ```
 //!
 //! - [`time`]: [`Time`] and [`Span`] in picoseconds.
 //! - [`units`]: [`Rate`] and [`Bytes`], with parsing ("10 Gbps", "86 KB") and printing.
@@ -32,7 +48,7 @@ pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
-pub use program::{SwitchProgram, Verdict};
+pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};
 pub use rng::Rng;

@@ -1,12 +1,12 @@
-//! Packets: `Copy`, without allocation, naming their bytes instead of holding them.
+//! Packets: `Copy`, without allocation; they name the bytes of a message instead of holding them.
 
 use crate::frame;
 use crate::ids::{HostId, MessageId};
 
-/// Bytes of a message by name: the driver owns the buffers.
+/// A range of a message's bytes: the driver owns the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The message, as the sender's machine was told.
+    /// The message, by the id with which it was submitted at its sender.
     pub message: MessageId,
     /// First byte within the message.
     pub offset: u32,
@@ -44,13 +44,13 @@ pub trait Header: Copy + core::fmt::Debug {
     }
 }
 
-/// A packet on the move: 16 bytes and the header, together at most 64 (asserted where the
+/// A packet: 16 bytes and the header, together at most 64 (asserted where the
 /// headers are known), so that it fills one cache line and costs no allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<H> {
-    /// Who sent it.
+    /// The host that sent it.
     pub src: HostId,
-    /// Who is to get it.
+    /// The host that it is for.
     pub dst: HostId,
     /// Source port (high half) and destination port (low half): with the two hosts, what ECMP
     /// hashes, so that packets with equal ports take the same path.
@@ -60,7 +60,7 @@ pub struct Packet<H> {
     /// Queue in each switch: 0 (lowest) to 7 (highest).
     pub priority: u8,
     flags: u8,
-    /// The protocol's own part.
+    /// The protocol's header.
     pub header: H,
 }
 
@@ -68,7 +68,7 @@ const ECN_CAPABLE: u8 = 1;
 const ECN_MARKED: u8 = 2;
 const SPRAY: u8 = 4;
 const TRIMMABLE: u8 = 8;
-/// With [`TRIMMABLE`]: turned back.
+/// With [`TRIMMABLE`]: returned to its sender.
 const TRIMMED: u8 = 16;
 /// The three highest bits number the transport at the host.
 const INSTANCE_SHIFT: u32 = 5;
@@ -99,7 +99,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet, sprayed: each switch picks a path anew for it.
+    /// The same packet, sprayed: each switch chooses a path for this packet by itself.
     #[must_use]
     #[inline]
     pub const fn sprayed(mut self, spray: bool) -> Self {
@@ -107,7 +107,7 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// The same packet, which a full queue may cut to its header instead of dropping it.
+    /// The same packet, which a full queue may trim to its header instead of dropping it.
     #[must_use]
     #[inline]
     pub const fn trimmable(mut self) -> Self {
@@ -141,7 +141,7 @@ impl<H: Header> Packet<H> {
         }
     }
 
-    /// Marks it, if its transport reacts to marks; says whether.
+    /// Marks it, if its transport reacts to marks; returns whether it did.
     #[inline]
     pub const fn mark(&mut self) -> bool {
         let capable = self.flags & ECN_CAPABLE != 0;
@@ -151,21 +151,21 @@ impl<H: Header> Packet<H> {
         capable
     }
 
-    /// Whether each switch picks a path anew for it.
+    /// Whether each switch chooses a path for this packet by itself.
     #[must_use]
     #[inline]
     pub const fn is_sprayed(&self) -> bool {
         self.flags & SPRAY != 0
     }
 
-    /// Whether a full queue may cut it.
+    /// Whether a full queue may trim it.
     #[must_use]
     #[inline]
     pub const fn is_trimmable(&self) -> bool {
         self.flags & (TRIMMED | TRIMMABLE) == TRIMMABLE
     }
 
-    /// Whether it was cut to its header.
+    /// Whether it was trimmed to its header.
     #[must_use]
     #[inline]
     pub const fn is_trimmed(&self) -> bool {
@@ -173,7 +173,7 @@ impl<H: Header> Packet<H> {
     }
 
     /// The same packet, of the `instance`-th transport of its hosts (0 to 7): drivers that run several
-    /// transports side by side tell them apart by it, as real hosts do by protocol and port.
+    /// transports side by side distinguish them by it, as real hosts do by protocol and port.
     ///
     /// # Panics
     /// If `instance` is above 7.
@@ -185,20 +185,20 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// Which of its hosts' transports it belongs to.
+    /// The transport of its hosts that it belongs to.
     #[must_use]
     #[inline]
     pub const fn instance(&self) -> u8 {
         self.flags >> INSTANCE_SHIFT
     }
 
-    /// Source port.
+    /// The source port: the high half of [`Packet::ports`].
     #[must_use]
     pub const fn source_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
 
-    /// Destination port.
+    /// The destination port: the low half of [`Packet::ports`].
     #[must_use]
     pub const fn destination_port(&self) -> u16 {
         self.ports as u16
@@ -212,14 +212,14 @@ impl<H: Header> Packet<H> {
         Packet { src, dst, ports, wire_bytes, priority, flags, header: f(header) }
     }
 
-    /// Cuts the payload off, as NDP's switches do: what stays is a minimum frame.
+    /// Removes the payload, as NDP's switches do: a minimum frame remains.
     pub const fn trim(&mut self) {
         self.flags = self.flags & !TRIMMABLE | TRIMMED;
         self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
     }
 
-    /// The same packet, of which a switch has cut the payload off and, if it was `turned_back`, which is on
-    /// its way back; its addresses stay as they are. For drivers that read packets.
+    /// The same packet after a switch has trimmed its payload and, if `turned_back`, returned it to its sender; the
+    /// addresses are not changed. For drivers that decode packets.
     #[must_use]
     pub const fn trimmed(mut self, turned_back: bool) -> Self {
         self.trim();
@@ -229,22 +229,22 @@ impl<H: Header> Packet<H> {
         self
     }
 
-    /// Sends a packet back to where it came from, without its payload, as NDP's switches do when
-    /// there is no room for its header either. It goes back only once.
+    /// Returns a packet to its sender without its payload, as NDP's switches do when there is no room for its header
+    /// either. A packet is returned only once.
     pub const fn turn_back(&mut self) {
         (self.src, self.dst) = (self.dst, self.src);
         self.trim();
         self.flags |= TRIMMABLE;
     }
 
-    /// Whether a switch has sent it back: its source is who should have got it.
+    /// Whether a switch has returned it: its source is the host that it was for.
     #[must_use]
     #[inline]
     pub const fn is_turned_back(&self) -> bool {
         self.flags & (TRIMMED | TRIMMABLE) == TRIMMED | TRIMMABLE
     }
 
-    /// The bytes that still travel with the packet: none once it was trimmed.
+    /// The bytes that the packet carries: none once it was trimmed.
     pub fn payload(&self) -> Option<Slice> {
         if self.is_trimmed() { None } else { self.header.payload() }
     }

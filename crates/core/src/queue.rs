@@ -1,4 +1,4 @@
-//! Where packets wait: a pool of slots, FIFOs threaded through it, and what becomes of a packet at a queue.
+//! Storage of packets in flight: a pool of slots, FIFOs threaded through it, and the results of queueing.
 //!
 //! A packet stays in its slot from the sender's NIC to the receiver; queues and
 //! links pass a 4-byte [`PacketRef`] on. The pool grows to the largest number of
@@ -19,8 +19,8 @@ const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 struct Slot<H>(Packet<H>);
 
-/// What queues and links need of a packet, apart from it: four fit a cache line, and a packet is
-/// only touched where it is made, routed and received.
+/// The fields of a packet that queues and links use, outside of the packet: four fit a cache line, and the packet
+/// itself is accessed only where it is created, routed and received.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     at: Time,
@@ -37,7 +37,7 @@ impl Link {
     }
 }
 
-/// Slots for packets under way.
+/// Slots for packets in flight.
 #[derive(Debug)]
 pub struct Pool<H> {
     slots: Vec<Slot<H>>,
@@ -53,7 +53,7 @@ impl<H: Header> Default for Pool<H> {
 }
 
 impl<H: Header> Pool<H> {
-    /// Bytes that one packet under way takes.
+    /// Bytes of memory of one packet in flight.
     pub const BYTES_PER_PACKET: usize = size_of::<Slot<H>>() + size_of::<Link>();
 
     /// An empty pool.
@@ -147,13 +147,13 @@ impl<H: Header> Pool<H> {
         self.links[packet.0 as usize].at = at;
     }
 
-    /// How many packets are under way.
+    /// The number of packets in flight.
     #[must_use]
     pub const fn live(&self) -> u32 {
         self.live
     }
 
-    /// The most that ever were.
+    /// The most packets that were in flight at one time.
     #[must_use]
     pub fn capacity_used(&self) -> usize {
         self.slots.len()
@@ -245,19 +245,17 @@ pub enum DropReason {
     HostDown,
     /// A paused host's receive ring was full.
     HostPaused,
-    /// No machine at the host speaks the packet's protocol.
+    /// No transport at the host handles the packet's protocol.
     WrongProtocol,
-    /// A switch program said so.
+    /// A switch program dropped it.
     Program,
-    /// It was for the active agent of a rack that has none.
-    NoAgent,
     /// A copy that a switch was to make found no room for its bytes.
     NoBuffer,
 }
 
 impl DropReason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::QueueFull,
         Self::SharedBufferFull,
         Self::HeaderQueueFull,
@@ -269,7 +267,6 @@ impl DropReason {
         Self::HostPaused,
         Self::WrongProtocol,
         Self::Program,
-        Self::NoAgent,
         Self::NoBuffer,
     ];
 
@@ -288,23 +285,22 @@ impl DropReason {
             Self::HostPaused => "host_paused",
             Self::WrongProtocol => "wrong_protocol",
             Self::Program => "program",
-            Self::NoAgent => "no_agent",
             Self::NoBuffer => "no_buffer",
         }
     }
 }
 
-/// What became of a packet that wanted to wait.
+/// The result of putting a packet into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It waits.
+    /// It waits in the queue.
     Queued,
-    /// It waits, marked.
+    /// It waits in the queue, with an ECN mark.
     Marked,
-    /// It, or one that waited, was cut to its header; both wait.
+    /// It, or one that waited, was trimmed to its header; both wait.
     Trimmed,
-    /// It, or one that waited, does not wait any more: this packet is to go back to its sender.
+    /// This packet, the new one or one that waited, left the queue and is to be returned to its sender.
     TurnedBack(PacketRef),
-    /// It is gone, and its slot is free.
+    /// It was dropped, and its slot is free.
     Dropped(DropReason),
 }

@@ -1,4 +1,4 @@
-//! Random streams by name: adding a host, or one more draw, does not shift the others.
+//! Named random streams: another host, or one more draw in one stream, does not change the others.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg64Mcg;
@@ -52,7 +52,7 @@ impl Rng {
         self.unit() < p
     }
 
-    /// Shuffles (Fisher-Yates).
+    /// Shuffles the items uniformly (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = self.below(i as u64 + 1) as usize;

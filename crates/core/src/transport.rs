@@ -22,10 +22,10 @@ pub enum Kind {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submit {
-    /// Its name, chosen by the caller, unique per client and increasing. A response has the
+    /// Its id, chosen by the caller, unique per client and increasing. A response has the
     /// request's id with the low bit set.
     pub id: MessageId,
-    /// To whom.
+    /// The receiver.
     pub peer: HostId,
     /// Its length.
     pub bytes: u64,
@@ -70,7 +70,7 @@ pub enum Refused {
 /// their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its name: even, unique per client and increasing like those of [`Submit`]. The direction
+    /// Its id: even, unique per client and increasing like those of [`Submit`]. The direction
     /// from server to client has the [`MessageId::response`] of it.
     pub id: MessageId,
     /// The server.
@@ -80,17 +80,17 @@ pub struct Open {
     pub deadline: Time,
 }
 
-/// What a transport has measured of the way to a peer and back.
+/// What a transport has measured of the round trip to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct RoundTrip {
     /// The peer.
     pub peer: HostId,
-    /// The smallest, of those that are not too old.
+    /// The smallest of recent samples.
     pub min: Span,
-    /// The last.
+    /// The last sample.
     pub recent: Span,
-    /// How many were measured.
+    /// Number of samples.
     pub samples: u64,
 }
 
@@ -122,14 +122,14 @@ impl fmt::Display for FailReason {
     }
 }
 
-/// What the application of a host learns.
+/// An event for the application of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message has arrived whole; told once for each message.
+    /// A message has arrived whole; once for each message.
     Delivered {
-        /// Who sent it.
+        /// Its sender.
         peer: HostId,
-        /// Its name, as its sender submitted it.
+        /// Its id, as its sender submitted it.
         id: MessageId,
         /// Its length.
         bytes: u64,
@@ -138,59 +138,59 @@ pub enum Event {
     },
     /// The receiver has the whole message; its bytes are not needed any more.
     Sent {
-        /// Who received it.
+        /// Its receiver.
         peer: HostId,
-        /// Its name.
+        /// Its id.
         id: MessageId,
     },
     /// A message that this host submitted, or a request that it is to answer, will not complete.
     Failed {
         /// The other end.
         peer: HostId,
-        /// Its name.
+        /// Its id.
         id: MessageId,
-        /// Why.
+        /// The reason.
         reason: FailReason,
     },
     /// Something about a stream; its failure is a [`Event::Failed`] of its id.
     Stream(StreamEvent),
 }
 
-/// What the application of a host learns of a stream.
+/// An event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// A client has opened a stream to this host; told before anything else of it.
+    /// A client has opened a stream to this host; comes before any other event of it.
     Opened {
         /// The client.
         peer: HostId,
-        /// Its name, as the client opened it: even.
+        /// Its id, as the client opened it: even.
         id: MessageId,
     },
     /// The next bytes of a stream's direction are here, in order.
     Readable {
-        /// Who sent them.
+        /// The sender.
         peer: HostId,
         /// The direction: even from the client, odd from the server.
         id: MessageId,
-        /// How many, beyond those told before.
+        /// How many, beyond those of earlier events.
         bytes: u64,
         /// Nothing comes after them: the peer has ended this direction.
         end: bool,
     },
     /// The receiver has the next bytes of what was written: they need not be kept any more.
     Acked {
-        /// Who received them.
+        /// The receiver.
         peer: HostId,
         /// The direction.
         id: MessageId,
-        /// How many, beyond those told before.
+        /// How many, beyond those of earlier events.
         bytes: u64,
     },
     /// Both directions of a stream have ended and are acknowledged; nothing of it follows.
     Closed {
         /// The other end.
         peer: HostId,
-        /// Its name: even.
+        /// Its id: even.
         id: MessageId,
     },
 }
@@ -198,7 +198,7 @@ pub enum StreamEvent {
 /// What the driver does with a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Nothing: there is none, it is known already, or it is of nobody.
+    /// No effect: there is no payload, it is a duplicate, or its message is not known.
     Discard,
     /// Copy these bytes into the message's buffer. They may overlap bytes stored before.
     Store(Slice),
@@ -213,14 +213,14 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused>;
 
     /// Forgets a message that was submitted or is arriving, if it is known; no event follows.
-    /// A stream is forgotten with both directions, and its other end is told.
+    /// A stream is forgotten with both directions, and its other end is reset.
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId);
 
     /// Whether this message, or this direction of a stream, arrives here: begun, and neither delivered nor
     /// forgotten.
     ///
-    /// What the application has not heard of is forgotten without an event when its sender falls
-    /// silent. A driver asks this of what has not grown for long, and frees its bytes.
+    /// A message of which the application has had no event is forgotten without one when its sender falls silent. A
+    /// driver asks this of messages that have not grown for long, and frees their bytes.
     #[must_use]
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
 
@@ -246,7 +246,7 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
     /// Adds `bytes` to the direction `id` of a stream, which this host sends: the stream's own id
     /// at its client, the response's at its server. With `end`, nothing follows (half-close).
     ///
-    /// The driver keeps the bytes until [`StreamEvent::Acked`] tells of them, and bounds what it
+    /// The driver keeps the bytes until [`StreamEvent::Acked`] covers them, and bounds what it
     /// writes ahead by that. Offsets in [`Slice`]s of streams count modulo 2^32.
     ///
     /// # Errors
@@ -262,16 +262,15 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
         Err(Refused::Unsupported)
     }
 
-    /// The application has taken `bytes` that [`StreamEvent::Readable`] told of: there is room again for
-    /// as many (flow control). `id` is the direction that this host receives.
+    /// The application has taken `bytes` of those announced by [`StreamEvent::Readable`]: the sender may send as many
+    /// more (flow control). `id` is the direction that this host receives.
     fn consume(&mut self, _now: Time, _peer: HostId, _id: MessageId, _bytes: u64) {}
 
-    /// The driver has found that a peer has begun a new life, which knows nothing of what was before. A
-    /// transport need not make use of it: it finds that out by itself, later.
+    /// The driver has found that a peer has restarted and lost its state. A transport need not make use of it: it finds
+    /// that out by itself, later.
     fn peer_restarted(&mut self, _now: Time, _peer: HostId) {}
 
-    /// What it has measured of the round trip to its peers, in the order of their numbers; empty if it
-    /// measures none.
+    /// Its measurements of the round trip to each peer, in the order of the peers' numbers; empty if it measures none.
     #[must_use]
     fn round_trips(&self) -> Vec<RoundTrip> {
         Vec::new()

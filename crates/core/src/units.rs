@@ -1,4 +1,4 @@
-//! Rates and sizes that parse and print as people write them.
+//! Rates and sizes, which parse from and print as "10 Gbps" or "86 KB".
 
 use core::fmt;
 use core::str::FromStr;
@@ -44,7 +44,7 @@ impl Rate {
     }
 }
 
-/// Why a quantity could not be read.
+/// Why a quantity could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseUnitError {
     /// There is no number in front.

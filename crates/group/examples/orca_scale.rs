@@ -3,7 +3,7 @@
 use rackweave_group::orca::scale::{Members, ScaleConfig, report};
 
 fn main() -> Result<(), rackweave_group::orca::label::LabelError> {
-    for placement in [Members::Anywhere, Members::Together(8)] {
+    for placement in [Members::Uniform, Members::PerRack(8)] {
         let report = report(&ScaleConfig { placement, ..ScaleConfig::default() })?;
         println!("{placement:?}: {report:#?}");
         println!(

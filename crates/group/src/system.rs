@@ -5,7 +5,7 @@
 
 use core::marker::PhantomData;
 
-use rackweave_core::{Header, Packet, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{Header, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict};
 
 pub use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError, SystemProgram};
 
@@ -40,9 +40,15 @@ impl<P: SystemProgram, H: Visible<P::View>> SwitchProgram for Simulated<P, H> {
     type Header = H;
 
     #[inline]
-    fn handle_packet(&mut self, now: Time, port: Port, packet: &mut Packet<H>) -> Verdict {
+    fn handle_packet<S: PayloadStore<H>>(
+        &mut self,
+        now: Time,
+        port: Port,
+        packet: &mut Packet<H>,
+        payloads: &mut S,
+    ) -> Verdict {
         match packet.header.view() {
-            Some(view) => self.program.handle_packet(now, port, view, packet),
+            Some(view) => self.program.handle_packet(now, port, view, packet, payloads),
             None => Verdict::Route,
         }
     }

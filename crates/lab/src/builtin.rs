@@ -3,7 +3,7 @@
 /// A scenario that can be run by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// Its name.
+    /// The name that `rackweave run` takes.
     pub name: &'static str,
     /// Its path in the source tree.
     pub file: &'static str,

@@ -31,9 +31,9 @@ const BYTES_PER_PROCESS: f64 = 8e6;
 pub struct Explanation {
     /// The swept keys and their values.
     pub set: serde_json::Map<String, serde_json::Value>,
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: u64,
-    /// Switches.
+    /// Number of switches.
     pub switches: u64,
     /// Links, both directions of one counted once.
     pub links: u64,

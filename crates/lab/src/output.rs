@@ -75,7 +75,7 @@ impl OutputDir {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// The folder.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -12,7 +12,7 @@ use crate::cast::{self, CastError, CastSummary};
 use crate::results::{PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
 
-/// A scenario on its way: can be watched and stopped from other threads.
+/// A scenario being run, which other threads can watch and stop.
 #[derive(Debug)]
 pub struct Batch {
     scenario: Scenario,
@@ -22,7 +22,7 @@ pub struct Batch {
     cancelled: AtomicBool,
 }
 
-/// How far a batch is.
+/// Progress of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Points of the sweep that are done.
@@ -48,7 +48,7 @@ pub enum RunError {
     Build {
         /// Its place in the sweep.
         index: usize,
-        /// Why.
+        /// Cause.
         source: BuildError,
     },
     /// Files to many that can't be sent.
@@ -56,10 +56,10 @@ pub enum RunError {
     Cast {
         /// Its place in the sweep.
         index: usize,
-        /// Why.
+        /// Cause.
         source: CastError,
     },
-    /// No threads.
+    /// The threads can't be started.
     #[error("can't start {jobs} threads: {message}")]
     Threads {
         /// How many were asked for.
@@ -70,7 +70,7 @@ pub enum RunError {
 }
 
 impl Batch {
-    /// Ready to run.
+    /// A batch that has not started.
     #[must_use]
     pub fn new(scenario: Scenario) -> Self {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
@@ -161,7 +161,7 @@ impl Batch {
         Ok(self.results(ends?, began.elapsed().as_secs_f64()))
     }
 
-    /// Puts together what became of the points.
+    /// Collects the outcomes of the points.
     pub(crate) fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
         collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes())
     }
@@ -216,7 +216,7 @@ impl Batch {
     }
 }
 
-/// Puts together what became of the points.
+/// Collects the outcomes of the points.
 pub(crate) fn collect(
     scenario: &Scenario,
     ends: Vec<PointEnd>,
@@ -242,7 +242,7 @@ pub(crate) fn collect(
 /// Runs one point.
 type Simulate = dyn Fn(&PointSpec, &Control) -> Result<RunResult, BuildError> + Sync;
 
-/// What became of a point.
+/// Outcome of a point.
 pub(crate) enum PointEnd {
     Finished(Box<PointResult>),
     Failed(PointFailure),
@@ -310,7 +310,7 @@ mod tests {
     fn the_arguments_of_a_point_give_that_point_alone() {
         let all = parse(&[]).points;
         for point in &all {
-            let alone = Scenario::parse(
+            let single = Scenario::parse(
                 "sweep.toml",
                 SWEEP,
                 Path::new("."),
@@ -318,8 +318,8 @@ mod tests {
                 Some(point.config.seed),
             )
             .unwrap();
-            assert_eq!(alone.points.len(), 1);
-            assert_eq!(format!("{:?}", alone.points[0].config), format!("{:?}", point.config));
+            assert_eq!(single.points.len(), 1);
+            assert_eq!(format!("{:?}", single.points[0].config), format!("{:?}", point.config));
         }
     }
 

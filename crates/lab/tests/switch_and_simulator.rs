@@ -83,7 +83,7 @@ fn compare(text: &str) -> [u64; 5] {
             let takes = link.span_of(u32::from(departure.packet.wire_bytes)) + link.delay;
             let at = Time(departure.due.0 - takes.0);
             found.push(seen(at, host.0, &departure.packet));
-            core.bodies().release(departure.packet.header.slot);
+            core.payloads().release(departure.packet.header.slot);
         }
     };
     for captured in &result.capture {
@@ -93,7 +93,7 @@ fn compare(text: &str) -> [u64; 5] {
         }
         core.run(captured.at);
         drain(&mut core);
-        let slot = core.bodies().insert(&[0]).unwrap();
+        let slot = core.payloads().insert(&[0]).unwrap();
         let packet = captured
             .packet
             .map(|header| Carried::opaque(slot, 1, rackweave_core::Header::path(&header)));

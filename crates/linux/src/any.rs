@@ -34,7 +34,8 @@ impl From<TcpEndpoint> for AnyEndpoint {
     }
 }
 
-macro_rules! either {
+/// Calls the same method of either endpoint.
+macro_rules! delegate {
     ($this:expr, $endpoint:ident => $call:expr) => {
         match $this {
             Self::Udp($endpoint) => $call,
@@ -47,42 +48,42 @@ impl AnyEndpoint {
     /// See [`Endpoint::local_addr`].
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
-        either!(self, endpoint => endpoint.local_addr())
+        delegate!(self, endpoint => endpoint.local_addr())
     }
 
     /// See [`Endpoint::host`].
     #[must_use]
     pub const fn host(&self) -> HostId {
-        either!(self, endpoint => endpoint.host())
+        delegate!(self, endpoint => endpoint.host())
     }
 
     /// See [`Endpoint::clock`].
     #[must_use]
     pub const fn clock(&self) -> Clock {
-        either!(self, endpoint => endpoint.clock())
+        delegate!(self, endpoint => endpoint.clock())
     }
 
     /// See [`Endpoint::stats`] and [`TcpEndpoint::stats`].
     #[must_use]
     pub const fn stats(&self) -> Stats {
-        either!(self, endpoint => endpoint.stats())
+        delegate!(self, endpoint => endpoint.stats())
     }
 
     /// See [`Endpoint::memory`].
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
-        either!(self, endpoint => endpoint.memory())
+        delegate!(self, endpoint => endpoint.memory())
     }
 
     /// See [`Endpoint::add_peer`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
-        either!(self, endpoint => endpoint.add_peer(address))
+        delegate!(self, endpoint => endpoint.add_peer(address))
     }
 
     /// See [`Endpoint::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
-        either!(self, endpoint => endpoint.peer_addr(peer))
+        delegate!(self, endpoint => endpoint.peer_addr(peer))
     }
 
     /// See [`Endpoint::send`].
@@ -90,7 +91,7 @@ impl AnyEndpoint {
     /// # Errors
     /// See [`SendError`]; nothing has changed then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
-        either!(self, endpoint => endpoint.send(peer, kind, bytes))
+        delegate!(self, endpoint => endpoint.send(peer, kind, bytes))
     }
 
     /// See [`Endpoint::respond`].
@@ -103,12 +104,12 @@ impl AnyEndpoint {
         request: MessageId,
         bytes: Bytes,
     ) -> Result<(), SendError> {
-        either!(self, endpoint => endpoint.respond(peer, request, bytes))
+        delegate!(self, endpoint => endpoint.respond(peer, request, bytes))
     }
 
     /// See [`Endpoint::cancel`].
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
-        either!(self, endpoint => endpoint.cancel(peer, id));
+        delegate!(self, endpoint => endpoint.cancel(peer, id));
     }
 
     /// See [`Endpoint::open`].
@@ -116,7 +117,7 @@ impl AnyEndpoint {
     /// # Errors
     /// See [`SendError`]; nothing has changed then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
-        either!(self, endpoint => endpoint.open(peer, deadline))
+        delegate!(self, endpoint => endpoint.open(peer, deadline))
     }
 
     /// See [`Endpoint::write`].
@@ -130,24 +131,24 @@ impl AnyEndpoint {
         bytes: Bytes,
         end: bool,
     ) -> Result<(), SendError> {
-        either!(self, endpoint => endpoint.write(peer, id, bytes, end))
+        delegate!(self, endpoint => endpoint.write(peer, id, bytes, end))
     }
 
     /// See [`Endpoint::unacknowledged`] and [`TcpEndpoint::unacknowledged`].
     #[must_use]
     pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
-        either!(self, endpoint => endpoint.unacknowledged(peer, id))
+        delegate!(self, endpoint => endpoint.unacknowledged(peer, id))
     }
 
     /// See [`Endpoint::consume`].
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
-        either!(self, endpoint => endpoint.consume(peer, id, bytes));
+        delegate!(self, endpoint => endpoint.consume(peer, id, bytes));
     }
 
     /// See [`Endpoint::poll_event`].
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
-        either!(self, endpoint => endpoint.poll_event())
+        delegate!(self, endpoint => endpoint.poll_event())
     }
 
     /// See [`Endpoint::turn`].
@@ -155,13 +156,13 @@ impl AnyEndpoint {
     /// # Errors
     /// If its sockets do not work any more.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
-        either!(self, endpoint => endpoint.turn())
+        delegate!(self, endpoint => endpoint.turn())
     }
 
     /// See [`Endpoint::is_blocked`].
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        either!(self, endpoint => endpoint.is_blocked())
+        delegate!(self, endpoint => endpoint.is_blocked())
     }
 
     /// See [`Endpoint::wait`].
@@ -169,21 +170,21 @@ impl AnyEndpoint {
     /// # Errors
     /// What the system says.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        either!(self, endpoint => endpoint.wait(until))
+        delegate!(self, endpoint => endpoint.wait(until))
     }
 
     fn has_events(&self) -> bool {
-        either!(self, endpoint => endpoint.has_events())
+        delegate!(self, endpoint => endpoint.has_events())
     }
 
     const fn busy_poll(&self) -> Span {
-        either!(self, endpoint => endpoint.busy_poll())
+        delegate!(self, endpoint => endpoint.busy_poll())
     }
 }
 
 impl AsFd for AnyEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        either!(self, endpoint => endpoint.as_fd())
+        delegate!(self, endpoint => endpoint.as_fd())
     }
 }
 
@@ -202,5 +203,5 @@ pub fn wait_any(endpoints: &mut [AnyEndpoint], until: Option<Time>) -> io::Resul
     let busy = endpoints.iter().map(AnyEndpoint::busy_poll).max().unwrap_or(Span::ZERO);
     let fds: SmallVec<[(BorrowedFd<'_>, bool); 8]> =
         endpoints.iter().map(|endpoint| (endpoint.as_fd(), endpoint.is_blocked())).collect();
-    wait::wait(clock, &fds, until, busy)
+    wait::until(clock, &fds, until, busy)
 }

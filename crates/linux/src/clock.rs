@@ -1,7 +1,9 @@
 //! The clock.
 
 use rackweave_core::Time;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::wait::timespec_of_ns;
 
 /// Monotonic time since an origin, which processes of one machine can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,12 @@ impl Clock {
     #[must_use]
     pub const fn monotonic_ns(self, at: Time) -> u64 {
         self.origin_ns.saturating_add(at.0 / PS_PER_NS)
+    }
+
+    /// A time of this clock on `CLOCK_MONOTONIC`, as the system's timers take it.
+    #[must_use]
+    pub const fn timespec(self, at: Time) -> Timespec {
+        timespec_of_ns(self.monotonic_ns(at))
     }
 }
 

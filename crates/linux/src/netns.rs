@@ -423,13 +423,8 @@ mod tests {
             }
         }
         let _gone = Gone(&network);
-        match check().and_then(|()| network.make()) {
-            Ok(()) => {}
-            Err(NetnsError::NoRights | NetnsError::NoProgram(_)) => {
-                return println!("skipped: needs CAP_NET_ADMIN");
-            }
-            Err(error) => panic!("{error}"),
-        }
+        rackweave_testing::needs!(NetAdmin);
+        check().and_then(|()| network.make()).unwrap();
         let name = network.host(HostId(0));
         let counted = || {
             let mut classes = Command::new("tc");

@@ -1,4 +1,4 @@
-//! Waiting for sockets.
+//! Waiting for sockets and times.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,15 +9,19 @@ use smallvec::SmallVec;
 
 use crate::Clock;
 
-/// Waits until one of these is readable (or writable, where that is asked for) or until a time; looks again and
-/// again for the span of `busy` before it sleeps. A signal ends it too.
-pub(crate) fn wait(
+/// Waits until one of the descriptors is readable (or writable, where its flag asks for that), or until a time. It polls
+/// for the span of `busy` before it sleeps. A signal ends it too.
+///
+/// # Errors
+/// If polling fails.
+pub fn until(
     clock: Clock,
     fds: &[(BorrowedFd<'_>, bool)],
     until: Option<Time>,
     busy: Span,
 ) -> io::Result<()> {
     let began = clock.now();
+    let mut now = began;
     let mut polled: SmallVec<[PollFd<'_>; 8]> = fds
         .iter()
         .map(|(fd, writable)| {
@@ -26,7 +30,6 @@ pub(crate) fn wait(
         })
         .collect();
     loop {
-        let now = clock.now();
         let left = until.map(|until| until.since(now));
         if left.is_some_and(|left| left.0 == 0) {
             return Ok(());
@@ -34,14 +37,43 @@ pub(crate) fn wait(
         let spinning = now.since(began) < busy;
         let timeout = if spinning { Some(Timespec::default()) } else { left.map(timespec) };
         match poll(&mut polled, timeout.as_ref()) {
-            Ok(0) if spinning => {}
+            Ok(0) if spinning => now = clock.now(),
             Ok(_) | Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn timespec(span: Span) -> Timespec {
-    let ns = span.0.div_ceil(1000);
+/// A span as the system has it, rounded up to nanoseconds.
+#[must_use]
+pub const fn timespec(span: Span) -> Timespec {
+    timespec_of_ns(span.0.div_ceil(1000))
+}
+
+pub(crate) const fn timespec_of_ns(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_rounded_up_and_split() {
+        let split = |ps| (timespec(Span(ps)).tv_sec, timespec(Span(ps)).tv_nsec);
+        assert_eq!([split(0), split(1), split(1000)], [(0, 0), (0, 1), (0, 1)]);
+        assert_eq!(split(Span::from_secs(3).0 + 1_500), (3, 2));
+        let at = Clock::with_origin(5).timespec(Time(Span::from_secs(2).0));
+        assert_eq!((at.tv_sec, at.tv_nsec), (2, 5));
+    }
+
+    #[test]
+    fn without_descriptors_it_is_a_sleep() {
+        let clock = Clock::start();
+        for busy in [Span::ZERO, Span::from_secs(1)] {
+            let end = clock.now() + Span::from_ms(3);
+            until(clock, &[], Some(end), busy).unwrap();
+            assert!(clock.now() >= end);
+        }
+    }
 }

@@ -134,7 +134,7 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     hosts[0].send(TO_GROUP, &pilot);
     let lost = |report: &Report| {
         let drops = report.counters.drops;
-        drops[DropReason::Program as usize] + drops[DropReason::NoAgent as usize] == 1
+        drops[DropReason::Program as usize] == 1
     };
     wait_for(&told, "nobody is active in rack 1", lost);
 

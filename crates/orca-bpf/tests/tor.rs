@@ -46,10 +46,9 @@ impl Rack {
     fn make(test: &str) -> Option<Self> {
         let rack = Self { prefix: format!("rwt-{}-{test}", std::process::id()) };
         let switch = rack.switch();
-        if netns::check().is_err() || ip(&format!("netns add {switch}")).is_err() {
-            println!("skipped: needs CAP_NET_ADMIN");
-            return None;
-        }
+        rackweave_testing::needs!(NetAdmin, None);
+        rackweave_testing::needs!(Clang, None);
+        ip(&format!("netns add {switch}")).unwrap();
         for host in 0..HOSTS {
             let name = rack.host(host);
             let mac = mac(host).map(|byte| format!("{byte:02x}")).join(":");
@@ -86,7 +85,7 @@ impl Rack {
     }
 
     /// `None`: no program can be had here.
-    fn tor(&self, config: TorConfig) -> Option<Tor> {
+    fn tor(&self, config: TorConfig) -> Tor {
         let config = TorConfig {
             ports: (0..HOSTS).map(|host| format!("p{host}")).collect(),
             hosts: (0..HOSTS)
@@ -95,14 +94,7 @@ impl Rack {
                 .collect(),
             ..config
         };
-        match Self::inside(&self.switch(), || Tor::attach(&config)) {
-            Ok(tor) => Some(tor),
-            Err(TorError::Tc(error @ (TcError::NoCompiler | TcError::NoRights))) => {
-                println!("skipped: {error}");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
+        Self::inside(&self.switch(), || Tor::attach(&config)).unwrap()
     }
 
     /// A socket in a host's namespace that hears the group.
@@ -200,7 +192,7 @@ fn control(to: HostId, body: Body) -> Vec<u8> {
 #[test]
 fn tcp_and_arp_cross_it_with_all_offloads_on() {
     let Some(rack) = Rack::make("t") else { return };
-    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let tor = rack.tor(TorConfig::default());
     let bytes: Vec<u8> =
         (0..8_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let listener = Rack::inside(&rack.host(2), || TcpListener::bind((address(2), 9000)).unwrap());
@@ -230,7 +222,7 @@ fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
     let Some(rack) = Rack::make("g") else { return };
     // Host 3 stands for the rest of the world.
     let config = TorConfig { uplinks: vec![3], agent: Some(1), ..TorConfig::default() };
-    let Some(tor) = rack.tor(config) else { return };
+    let tor = rack.tor(config);
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let gateway = "lladdr 02:ff:00:00:00:01 dev eth0 nud permanent";
     ip(&format!("-n {} neigh replace {} {gateway}", rack.host(0), address(2))).unwrap();
@@ -256,7 +248,7 @@ fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
 #[test]
 fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
     let Some(rack) = Rack::make("l") else { return };
-    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let tor = rack.tor(TorConfig::default());
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let before: Vec<u64> = (0..HOSTS).map(|host| rack.received(host).1).collect();
     let flooded = tor.counters().unwrap();
@@ -282,7 +274,7 @@ fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
 fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
     let Some(rack) = Rack::make("r") else { return };
     let config = TorConfig { rack: 5, controller: Some(3), ..TorConfig::default() };
-    let Some(mut tor) = rack.tor(config) else { return };
+    let mut tor = rack.tor(config);
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let pilot = data(Labelled::Pilot, 0x1234, 0, 100);
     let word = control(TO_AGENT, Body::End { length: 9 });
@@ -339,7 +331,7 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
 #[test]
 fn a_port_has_one_tor_and_is_free_when_that_is_gone() {
     let Some(rack) = Rack::make("o") else { return };
-    let Some(tor) = rack.tor(TorConfig::default()) else { return };
+    let tor = rack.tor(TorConfig::default());
     let config = TorConfig { ports: vec!["p1".into()], ..TorConfig::default() };
     let second = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
     assert!(matches!(second, Err(TorError::Tc(TcError::Taken(name))) if name == "p1"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_linux::endpoint::Network;
 use rackweave_linux::{AnyEndpoint, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint};
-use rackweave_transport::{TransportConfig, homa, polo, tcp};
+use rackweave_transport::{Profile as _, TransportConfig, homa, polo, tcp};
 
 use crate::error::BindError;
 

@@ -2,13 +2,17 @@
 //! cluster [-- PACKETS]`. One sender, all other hosts receive; every 16th packet is answered by each of them.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use rackweave_core::{
-    Header, HostId, Node, Packet, Pool, Port, Rate, Slice, Span, SwitchProgram, Time, Verdict,
+    Header, HostId, Node, Packet, PayloadStore, Pool, Port, PortSet, Rate, Slice, Span,
+    SwitchProgram, Time, Verdict,
 };
-use rackweave_sim::cluster::{Attached, Cluster, ClusterNode, ClusterSetup};
-use rackweave_sim::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
-use rackweave_sim::{Control, Fabric};
+use rackweave_sim::config::{
+    BufferConfig, FabricConfig, MeasureConfig, Routing, SwitchConfig, Topology,
+};
+use rackweave_sim::model::GroupsOnly;
+use rackweave_sim::{Attached, Control, Fabric, GroupNode, Setup, World};
 use rackweave_wire::orca;
 
 const LINK: Rate = Rate::from_gbps(10);
@@ -41,16 +45,23 @@ impl SwitchProgram for Copies {
     type Header = Large;
 
     #[inline]
-    fn handle_packet(&mut self, _: Time, port: Port, packet: &mut Packet<Large>) -> Verdict {
+    fn handle_packet<S: PayloadStore<Large>>(
+        &mut self,
+        _: Time,
+        port: Port,
+        packet: &mut Packet<Large>,
+        _: &mut S,
+    ) -> Verdict {
         if packet.dst != TO_ALL {
             return Verdict::Route;
         }
         let came_by = 1 << port.0;
         let up = if came_by & self.downs == 0 { 0 } else { self.up };
-        Verdict::Replicate((self.downs | up) & !came_by)
+        Verdict::Replicate(PortSet::from_bits((self.downs | up) & !came_by))
     }
 }
 
+#[derive(Debug)]
 enum Peer {
     Sender { left: u64, heard: u64 },
     Receiver { me: HostId, got: u64, wants: u64, answers: u64 },
@@ -98,7 +109,7 @@ impl Node for Peer {
     }
 }
 
-impl ClusterNode for Peer {
+impl GroupNode for Peer {
     #[inline]
     fn is_done(&self) -> bool {
         match self {
@@ -145,19 +156,31 @@ fn run(name: &str, topology: Topology, packets: u64) {
         (_, false) => Copies { downs: (1 << leaves) - 1, up: 0 },
     };
     let before = cpu_s();
-    let mut cluster = Cluster::new(ClusterSetup {
+    let measure = MeasureConfig {
+        warmup: Span::ZERO,
+        messages: u64::MAX,
+        time_limit: Span::from_secs(1000),
+        ports_from: None,
+        sample_every: Span::ZERO,
+        verify: false,
+        capture: Vec::new(),
+        capture_limit: 0,
+    };
+    let mut world = World::<GroupsOnly<Peer, Copies>>::new(Setup {
         seed: 1,
         run: 0,
-        fabric,
+        fabric: Arc::new(fabric),
+        streams: Vec::new(),
+        transports: Box::new(|_| Vec::new()),
         nodes,
         programs: Box::new(programs),
         faults: &[],
-        time_limit: Span::from_secs(1000),
+        measure: &measure,
     })
-    .expect("a possible cluster");
-    let end = cluster.run(&Control::default());
+    .expect("a possible world");
+    let end = world.run_to_end(&Control::default());
     let took = cpu_s() - before;
-    let net = cluster.counters().net;
+    let net = *world.counters();
     println!(
         "{name:<22} {:>10} hops {:>5.2} events/hop {:>7.2} s {:>6.2} Mhop/s {:>8} dropped  {end:?} after {}",
         net.packet_hops,
@@ -165,7 +188,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
         took,
         net.packet_hops as f64 / took / 1e6,
         net.dropped(),
-        cluster.now(),
+        world.now(),
     );
 }
 

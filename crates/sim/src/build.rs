@@ -1,6 +1,9 @@
 //! From a [`RunConfig`] to a running world.
 
-use rackweave_core::{HostId, MessageId, Open, Refused, Span, Time, Transport as _, frame};
+use std::sync::Arc;
+
+use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_switch::ForwardOnly;
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_workload::{
     Generator, Grants, LoadCounts, Pattern, StreamMode, WorkloadError, open_loop_gap,
@@ -10,8 +13,9 @@ use crate::config::{
     BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
 };
 use crate::fabric::{Fabric, FabricError};
+use crate::model::TransportsOnly;
 use crate::result::RunResult;
-use crate::world::{Control, Hosts, Setup, World};
+use crate::world::{Control, Setup, World};
 
 /// Most transports that one host can run: packets carry their number in three bits.
 const MAX_TRANSPORTS: usize = 8;
@@ -71,6 +75,30 @@ pub enum BuildError {
         /// Which stream of messages.
         stream: usize,
     },
+    /// A node at a host that the fabric does not have.
+    #[error("node {node} is attached to {host}, but the fabric has {hosts} hosts")]
+    NoSuchHost {
+        /// The number of the node.
+        node: usize,
+        /// The host.
+        host: HostId,
+        /// The number of hosts.
+        hosts: u32,
+    },
+    /// Two ports of nodes at one host.
+    #[error("{host} has two nodes, or the same one twice")]
+    HostTaken {
+        /// The host.
+        host: HostId,
+    },
+    /// A node without a port, or with too many.
+    #[error("node {node} has {ports} ports; 1 to 256 are possible")]
+    Ports {
+        /// The number of the node.
+        node: usize,
+        /// Its ports.
+        ports: usize,
+    },
     /// A run of no time.
     #[error(
         "the time limit must be above zero, beyond the warm-up and the start of port statistics"
@@ -124,14 +152,6 @@ pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, 
     }
 }
 
-/// Whether a transport has streams: exchanges of [`StreamMode::OneId`] need them.
-#[must_use]
-pub fn has_streams(transport: &TransportConfig) -> bool {
-    let mut machine = transport.machine(HostId(0));
-    let stream = Open { id: MessageId::request(1), peer: HostId(1), deadline: Time::MAX };
-    machine.open(Time::ZERO, stream) != Err(Refused::Unsupported)
-}
-
 /// The different transports of a run, and which one each stream uses.
 fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
     let mut kinds: Vec<&TransportConfig> = Vec::new();
@@ -160,7 +180,7 @@ fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
             CapturePort::CoreLink(number) => core(number)?,
         }
     }
-    check_faults(&config.faults, fabric)
+    Ok(())
 }
 
 /// What [`Fabric::new`] does not look at.
@@ -217,7 +237,7 @@ fn check_fault(fault: &Fault) -> Result<(), BuildError> {
 /// # Errors
 /// If the configuration cannot be run; see [`BuildError`].
 pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
-    let fabric = Fabric::new(&config.fabric)?;
+    let fabric = Arc::new(Fabric::new(&config.fabric)?);
     check(config, &fabric)?;
     let (kinds, instances) = transports(&config.streams);
     if kinds.is_empty() {
@@ -230,7 +250,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
     for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
         let streaming = stream.workload.streaming;
         if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
-            && !has_streams(&stream.transport)
+            && !stream.transport.has_streams()
         {
             return Err(BuildError::NoSuchExchange { stream: number });
         }
@@ -248,9 +268,11 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
         run: config.run,
         fabric,
         streams,
-        hosts: Hosts::<Machine>(Box::new(machines)),
+        transports: Box::new(machines),
+        nodes: Vec::new(),
+        programs: Box::new(|_| ForwardOnly::new()),
         faults: &config.faults,
         measure: &config.measure,
     };
-    Ok(World::new(setup).run(control))
+    Ok(World::<TransportsOnly<Machine>>::new(setup)?.run(control))
 }

@@ -6,20 +6,20 @@
 //!
 //! - [`config`], [`result`]: what goes in and what comes out.
 //! - [`fabric`]: topologies, paths, ideal times.
-//! - [`world`]: the engine. [`events`]: its queue.
-//! - [`cluster`]: the engine of group systems, whose hosts are [`rackweave_core::Node`]s.
+//! - [`world`]: a network with its hosts and applications. [`events`]: the event queue.
+//! - [`model`]: what a run is made of, as types.
 //! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
 
 mod build;
-pub mod cluster;
 pub mod config;
+pub mod model;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, has_streams, mean_gap, run};
-pub use cluster::{Attached, Cluster, ClusterError, ClusterNode, ClusterSetup};
+pub use build::{BuildError, mean_gap, run};
 pub use config::RunConfig;
+pub use model::{GroupNode, Model};
 pub use rackweave_switch::events;
 pub use rackweave_switch::fabric::{self, Fabric, FabricError};
 pub use result::RunResult;
-pub use world::{Control, Setup, World};
+pub use world::{Attached, Control, Setup, World};

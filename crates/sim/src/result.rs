@@ -1,6 +1,7 @@
 //! What a run leaves behind.
 
-use rackweave_core::{DropReason, HostId, Packet, Span, Time};
+use rackweave_core::{HostId, Span, Time};
+pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
 
 /// Why a run ended.
@@ -49,38 +50,6 @@ pub struct MessageRecord {
     pub outcome: Outcome,
 }
 
-/// Counts of the whole run, warm-up included.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct Counters {
-    /// Events of the engine.
-    pub events: u64,
-    /// Packets fully transmitted over one link, summed over links.
-    pub packet_hops: u64,
-    /// Packets dropped, by [`DropReason`] in the order of [`DropReason::ALL`].
-    pub drops: [u64; DropReason::ALL.len()],
-    /// Packets marked.
-    pub ecn_marks: u64,
-    /// Packets trimmed.
-    pub trims: u64,
-    /// Trimmed packets that went back to their senders.
-    pub turned_back: u64,
-    /// Messages that were refused at submission.
-    pub refused: u64,
-}
-
-/// One look at the switches' queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct QueueSample {
-    /// When.
-    pub at: Time,
-    /// Bytes in the longest queue.
-    pub max_bytes: u64,
-    /// Bytes in all queues together.
-    pub total_bytes: u64,
-}
-
 /// What a transport measured of the way from one host to another and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -102,33 +71,6 @@ pub struct MeasuredRoundTrip {
     pub samples: u64,
 }
 
-/// One link since [`ports_from`](crate::config::MeasureConfig::ports_from).
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct LinkReport {
-    /// From where to where: "leaf0->h3".
-    pub name: String,
-    /// Share of the time in which it carried bits.
-    pub utilisation: f64,
-    /// Time-averaged bytes waiting for it.
-    pub mean_queue_bytes: f64,
-    /// Most bytes that ever waited for it.
-    pub max_queue_bytes: u64,
-    /// Packets dropped before it.
-    pub drops: u64,
-}
-
-/// A packet kept for a capture.
-#[derive(Clone, Copy, Debug)]
-pub struct CapturedPacket<H> {
-    /// When its first bit was sent.
-    pub at: Time,
-    /// Which of the run's capture ports, and direction: index into [`RunResult::capture_names`].
-    pub interface: u32,
-    /// The packet.
-    pub packet: Packet<H>,
-}
-
 /// All that a run found out.
 #[derive(Clone, Debug)]
 pub struct RunResult<H = Header> {
@@ -146,8 +88,10 @@ pub struct RunResult<H = Header> {
     pub delivered_by_sender: Vec<u64>,
     /// Round trips that transports measured, by transport, then host, then peer.
     pub round_trips: Vec<MeasuredRoundTrip>,
-    /// Counts.
+    /// Counts of the whole run, warm-up included.
     pub counters: Counters,
+    /// Messages that transports refused at submission.
+    pub refused: u64,
     /// Time-averaged bytes in a switch port's queue, over all switch ports, since
     /// statistics of ports began.
     pub mean_queue_bytes: f64,
@@ -156,11 +100,11 @@ pub struct RunResult<H = Header> {
     /// Queues over time.
     pub queue_series: Vec<QueueSample>,
     /// Every link.
-    pub links: Vec<LinkReport>,
+    pub links: Vec<LinkStats>,
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// The capture.
-    pub capture: Vec<CapturedPacket<H>>,
+    pub capture: Vec<Captured<H>>,
     /// Most packets that were under way at one time.
     pub peak_packets: u64,
     /// Messages whose bytes were checked, if they were.

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_sim::config::{Fault, FaultKind, FaultPlace, RunConfig};
 use rackweave_sim::result::{End, Outcome};
-use rackweave_sim::{BuildError, Control, has_streams, run};
+use rackweave_sim::{BuildError, Control, run};
 use rackweave_transport::{TransportConfig, phost};
 use rackweave_workload::{
     Application, Exchange, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
@@ -42,7 +42,7 @@ fn all() -> Vec<(&'static str, TransportConfig, StreamMode)> {
     let both = transports.into_iter().flat_map(|(name, transport)| {
         [StreamMode::Unary, StreamMode::OneId].map(|mode| (name, transport.clone(), mode))
     });
-    both.filter(|(_, transport, mode)| *mode == StreamMode::Unary || has_streams(transport))
+    both.filter(|(_, transport, mode)| *mode == StreamMode::Unary || transport.has_streams())
         .collect()
 }
 

@@ -435,6 +435,41 @@ impl Fabric {
             .unwrap_or(Span::ZERO)
     }
 
+    /// For each switch, its lowest port on a shortest path to the switch `to`; [`u16::MAX`] at that switch itself, and
+    /// where there is no path.
+    #[must_use]
+    pub fn ports_towards_switch(&self, to: u32) -> Vec<u16> {
+        let links = || (self.hosts..self.links.len() as u32).map(|link| &self.links[link as usize]);
+        let mut before = vec![Vec::new(); self.switches.len()];
+        for link in links() {
+            if let (Node::Switch(from), Node::Switch(to)) = (link.from, link.to) {
+                before[to as usize].push(from);
+            }
+        }
+        let mut distance = vec![u32::MAX; self.switches.len()];
+        distance[to as usize] = 0;
+        let mut frontier = std::collections::VecDeque::from([to]);
+        while let Some(switch) = frontier.pop_front() {
+            for &from in &before[switch as usize] {
+                if distance[from as usize] == u32::MAX {
+                    distance[from as usize] = distance[switch as usize] + 1;
+                    frontier.push_back(from);
+                }
+            }
+        }
+        let port = |switch: u32| {
+            let here = distance[switch as usize];
+            let mut ports = self.ports(switch);
+            let first = ports.start;
+            let nearer = ports.find(|link| match self.links[*link as usize].to {
+                Node::Switch(next) => distance[next as usize] < here && here != u32::MAX,
+                Node::Host(_) => false,
+            });
+            nearer.map_or(u16::MAX, |link| (link - first) as u16)
+        };
+        (0..self.switches.len() as u32).map(port).collect()
+    }
+
     /// For each switch, the ports that lead to each group of hosts by a shortest way over the links that work;
     /// with the number of hosts in a group.
     #[must_use]

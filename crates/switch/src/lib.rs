@@ -15,7 +15,7 @@ pub mod system;
 pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, PathChoice};
-pub use net::{Bodies, Net, NetConfig, Plain};
+pub use net::{Edge, ForwardOnly, Net, NetConfig, NetEvent};
 pub use queue::{PortQueue, QueueConfig, Trim};
 pub use system::{System, SystemProgram};
 

@@ -10,7 +10,7 @@
 use core::fmt;
 use std::error::Error;
 
-use rackweave_core::{Header, HostId, Packet, Port, Time, Verdict};
+use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, Time, Verdict};
 
 use crate::Fabric;
 
@@ -76,13 +76,14 @@ pub trait SystemProgram: fmt::Debug + Send {
     /// What it sees of a packet.
     type View: Copy + fmt::Debug;
 
-    /// Decides about a packet of its system that came in at `port`. It may change its addresses.
-    fn handle_packet<H: Header>(
+    /// Decides about a packet of its system that came in at `port`. It may change its addresses and its payload.
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
         port: Port,
         view: Self::View,
         packet: &mut Packet<H>,
+        payloads: &mut S,
     ) -> Verdict;
 
     /// The time that [`SystemProgram::poll_timeout`] returned has come.
@@ -124,12 +125,13 @@ impl System for () {
 impl SystemProgram for () {
     type View = Never;
 
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         _now: Time,
         _port: Port,
         view: Never,
         _packet: &mut Packet<H>,
+        _payloads: &mut S,
     ) -> Verdict {
         match view {}
     }
@@ -164,15 +166,16 @@ impl<P: SystemProgram> SystemProgram for Option<P> {
     type View = P::View;
 
     #[inline]
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
         port: Port,
         view: P::View,
         packet: &mut Packet<H>,
+        payloads: &mut S,
     ) -> Verdict {
         match self {
-            Some(program) => program.handle_packet(now, port, view, packet),
+            Some(program) => program.handle_packet(now, port, view, packet, payloads),
             None => Verdict::Route,
         }
     }
@@ -228,16 +231,17 @@ impl<P: SystemProgram, Q: SystemProgram> SystemProgram for (P, Q) {
     type View = Either<P::View, Q::View>;
 
     #[inline]
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
         port: Port,
         view: Self::View,
         packet: &mut Packet<H>,
+        payloads: &mut S,
     ) -> Verdict {
         match view {
-            Either::First(view) => self.0.handle_packet(now, port, view, packet),
-            Either::Second(view) => self.1.handle_packet(now, port, view, packet),
+            Either::First(view) => self.0.handle_packet(now, port, view, packet, payloads),
+            Either::Second(view) => self.1.handle_packet(now, port, view, packet, payloads),
         }
     }
 

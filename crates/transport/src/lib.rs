@@ -2,18 +2,50 @@
 //!
 //! Each implements [`rackweave_core::Transport`]; [`Machine`] is any of them, for hosts on which
 //! they run side by side.
+//!
+//! A driver carries packets from one machine to another, and time to both:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use rackweave_core::{Event, HostId, Kind, MessageId, Node, Rate, Span, Submit, Time, Transport};
+//! use rackweave_transport::homa::{Config, Host};
+//!
+//! let config = Arc::new(Config::linux(Rate::from_gbps(25)));
+//! let mut client = Host::new(HostId(0), Arc::clone(&config));
+//! let mut server = Host::new(HostId(1), config);
+//! let (id, bytes, kind) = (MessageId::request(1), 50_000, Kind::Request);
+//! let mut now = Time::ZERO;
+//! client.submit(now, Submit { id, peer: HostId(1), bytes, kind })?;
+//! // Data flow to the server and grants back, in a network of 1 us each way, until neither has more.
+//! loop {
+//!     let data: Vec<_> = std::iter::from_fn(|| client.poll_transmit(now, 0)).collect();
+//!     now += Span::from_us(1);
+//!     data.iter().for_each(|packet| drop(server.handle_packet(now, 0, packet)));
+//!     let grants: Vec<_> = std::iter::from_fn(|| server.poll_transmit(now, 0)).collect();
+//!     now += Span::from_us(1);
+//!     grants.iter().for_each(|packet| drop(client.handle_packet(now, 0, packet)));
+//!     if data.is_empty() && grants.is_empty() {
+//!         break;
+//!     }
+//! }
+//! assert_eq!(server.poll_event(), Some(Event::Delivered { peer: HostId(0), id, bytes, kind }));
+//! # Ok::<(), rackweave_core::Refused>(())
+//! ```
 
 mod common;
 pub mod datagram;
 pub mod homa;
 mod machine;
 pub mod ndp;
-mod over_udp;
-mod patient;
+#[cfg(test)]
+mod patient_tests;
 pub mod phost;
 pub mod polo;
+mod profile;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
 pub use machine::{Machine, TransportConfig};
+pub use profile::Profile;

@@ -1,91 +1,138 @@
 //! Any transport as one type: an enum, so that packets stay `Copy` and calls are direct.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Refused, RoundTrip, Submit,
-    Time, Transport,
+    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Refused, RoundTrip, Span,
+    Submit, Time, Transport,
 };
 use rackweave_wire::Header;
+use rackweave_wire::homa::Layout;
 
+use crate::profile::Profile;
 use crate::{datagram, homa, ndp, phost, polo, tcp};
 
-/// Which transport, and its parameters. Hosts share them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TransportConfig {
-    /// Homa.
-    Homa(Arc<homa::Config>),
-    /// TCP (NewReno or CUBIC) and DCTCP.
-    Tcp(Arc<tcp::Config>),
-    /// NDP.
-    Ndp(Arc<ndp::Config>),
-    /// pHost.
-    PHost(Arc<phost::Config>),
-    /// Polo.
-    Polo(Arc<polo::Config>),
-    /// Datagrams.
-    Datagram(Arc<datagram::Config>),
-}
+/// Makes the enums of all transports, from [`rackweave_wire::transports!`]. Each has a module with a `Config`, which is a
+/// [`Profile`], and its `Host`.
+macro_rules! define_transports {
+    ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
+        /// Which transport, and its parameters. Hosts share them.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum TransportConfig {
+            $($(#[$doc])* $variant(Arc<$module::Config>),)+
+        }
 
-impl TransportConfig {
-    /// This transport at a host.
-    #[must_use]
-    pub fn machine(&self, host: HostId) -> Machine {
-        match self {
-            Self::Homa(config) => Machine::Homa(homa::Host::new(host, Arc::clone(config))),
-            Self::Tcp(config) => Machine::Tcp(tcp::Host::new(host, Arc::clone(config))),
-            Self::Ndp(config) => Machine::Ndp(ndp::Host::new(host, Arc::clone(config))),
-            Self::PHost(config) => Machine::PHost(phost::Host::new(host, Arc::clone(config))),
-            Self::Polo(config) => Machine::Polo(polo::Host::new(host, Arc::clone(config))),
-            Self::Datagram(config) => {
-                Machine::Datagram(datagram::Host::new(host, Arc::clone(config)))
+        $(impl From<$module::Config> for TransportConfig {
+            fn from(config: $module::Config) -> Self {
+                Self::$variant(Arc::new(config))
+            }
+        })+
+
+        /// One host's instance of any transport.
+        #[derive(Debug)]
+        pub enum Machine {
+            $($(#[$doc])* $variant($module::Host),)+
+        }
+
+        /// Evaluates the same expression for whichever configuration it is.
+        macro_rules! for_config {
+            ($self:expr, $config:ident => $value:expr) => {
+                match $self {
+                    $(TransportConfig::$variant($config) => $value,)+
+                }
+            };
+        }
+
+        /// Evaluates the same expression for whichever machine it is.
+        macro_rules! delegate {
+            ($self:expr, $machine:ident => $value:expr) => {
+                match $self {
+                    $(Machine::$variant($machine) => $value,)+
+                }
+            };
+        }
+
+        impl TransportConfig {
+            /// The names of all transports: each is the [`TransportConfig::name`] of some parameters.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$(<$module::Config as Profile>::NAMES),+].into_iter().flatten().copied()
+            }
+
+            /// This transport at a host.
+            #[must_use]
+            pub fn machine(&self, host: HostId) -> Machine {
+                match self {
+                    $(Self::$variant(config) => {
+                        Machine::$variant($module::Host::new(host, Arc::clone(config)))
+                    })+
+                }
             }
         }
+
+        impl Machine {
+            #[inline]
+            fn handle(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Placement {
+                match (self, packet.header) {
+                    $((Self::$variant(machine), Header::$variant(header)) => {
+                        machine.handle_packet(now, port, &packet.map(|_| header))
+                    })+
+                    // Another transport's packet at this one's port.
+                    _ => Placement::Discard,
+                }
+            }
+        }
+    };
+}
+rackweave_wire::transports!(define_transports);
+
+impl TransportConfig {
+    /// The name by which scenarios and results call it; see [`Profile::name`].
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        for_config!(self, config => config.name())
+    }
+
+    /// Whether its state machine can work with these parameters.
+    ///
+    /// # Errors
+    /// See [`Profile::check`].
+    pub fn check(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        for_config!(self, config => Ok(Profile::check(&**config)?))
     }
 
     /// How it cuts messages into packets.
     #[must_use]
     pub fn framing(&self) -> Framing {
+        for_config!(self, config => Profile::framing(&**config))
+    }
+
+    /// Whether it has streams.
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        for_config!(self, config => config.has_streams())
+    }
+
+    /// The same inside UDP datagrams; see [`Profile::over_udp`].
+    #[must_use]
+    pub fn over_udp(&self) -> Self {
+        for_config!(self, config => Profile::over_udp(config.as_ref().clone()).into())
+    }
+
+    /// The same with more patience with silent peers; see [`Profile::patient`].
+    #[must_use]
+    pub fn patient(&self, at_least: Span) -> Self {
+        for_config!(self, config => Profile::patient(config.as_ref().clone(), at_least).into())
+    }
+
+    /// How Homa's headers are written; of no meaning to the others.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
         match self {
-            Self::Homa(config) => config.framing(),
-            Self::Tcp(config) => config.framing(),
-            Self::Ndp(config) => config.framing(),
-            Self::PHost(config) => config.framing(),
-            Self::Polo(config) => config.framing(),
-            Self::Datagram(config) => config.framing(),
+            Self::Homa(config) => config.layout(),
+            _ => Layout::default(),
         }
     }
-}
-
-/// One host's instance of any transport.
-#[derive(Debug)]
-pub enum Machine {
-    /// Homa.
-    Homa(homa::Host),
-    /// TCP and DCTCP.
-    Tcp(tcp::Host),
-    /// NDP.
-    Ndp(ndp::Host),
-    /// pHost.
-    PHost(phost::Host),
-    /// Polo.
-    Polo(polo::Host),
-    /// Datagrams.
-    Datagram(datagram::Host),
-}
-
-/// Calls the same method of whichever machine it is.
-macro_rules! each {
-    ($self:expr, $machine:ident => $call:expr) => {
-        match $self {
-            Machine::Homa($machine) => $call,
-            Machine::Tcp($machine) => $call,
-            Machine::Ndp($machine) => $call,
-            Machine::PHost($machine) => $call,
-            Machine::Polo($machine) => $call,
-            Machine::Datagram($machine) => $call,
-        }
-    };
 }
 
 impl Node for Machine {
@@ -95,74 +142,55 @@ impl Node for Machine {
 
     #[inline]
     fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Placement {
-        match (self, packet.header) {
-            (Self::Homa(machine), Header::Homa(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            (Self::Tcp(machine), Header::Tcp(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            (Self::Ndp(machine), Header::Ndp(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            (Self::PHost(machine), Header::PHost(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            (Self::Polo(machine), Header::Polo(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            (Self::Datagram(machine), Header::Datagram(header)) => {
-                machine.handle_packet(now, port, &packet.map(|_| header))
-            }
-            // Another transport's packet at this one's port: nothing to be done with it.
-            _ => Placement::Discard,
-        }
+        self.handle(now, port, packet)
     }
 
     #[inline]
     fn handle_timeout(&mut self, now: Time) {
-        each!(self, machine => machine.handle_timeout(now));
+        delegate!(self, machine => machine.handle_timeout(now));
     }
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Header>> {
-        each!(self, machine => machine.poll_transmit(now, port).map(|packet| packet.map(Header::from)))
+        delegate!(self, machine => {
+            machine.poll_transmit(now, port).map(|packet| packet.map(Header::from))
+        })
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        each!(self, machine => machine.poll_timeout())
+        delegate!(self, machine => machine.poll_timeout())
     }
 
     #[inline]
     fn poll_event(&mut self) -> Option<Event> {
-        each!(self, machine => machine.poll_event())
+        delegate!(self, machine => machine.poll_event())
     }
 }
 
 impl Transport for Machine {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        each!(self, machine => machine.submit(now, message))
+        delegate!(self, machine => machine.submit(now, message))
     }
 
     fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        each!(self, machine => machine.cancel(now, peer, id));
+        delegate!(self, machine => machine.cancel(now, peer, id));
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
-        each!(self, machine => machine.is_arriving(peer, id))
+        delegate!(self, machine => machine.is_arriving(peer, id))
     }
 
     fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
-        each!(self, machine => machine.is_leaving(peer, id))
+        delegate!(self, machine => machine.is_leaving(peer, id))
     }
 
     fn framing(&self) -> Framing {
-        each!(self, machine => machine.framing())
+        delegate!(self, machine => machine.framing())
     }
 
     fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
-        each!(self, machine => machine.open(now, stream))
+        delegate!(self, machine => machine.open(now, stream))
     }
 
     fn write(
@@ -173,18 +201,46 @@ impl Transport for Machine {
         bytes: u64,
         end: bool,
     ) -> Result<(), Refused> {
-        each!(self, machine => machine.write(now, peer, id, bytes, end))
+        delegate!(self, machine => machine.write(now, peer, id, bytes, end))
     }
 
     fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
-        each!(self, machine => machine.consume(now, peer, id, bytes));
+        delegate!(self, machine => machine.consume(now, peer, id, bytes));
     }
 
     fn peer_restarted(&mut self, now: Time, peer: HostId) {
-        each!(self, machine => machine.peer_restarted(now, peer));
+        delegate!(self, machine => machine.peer_restarted(now, peer));
     }
 
     fn round_trips(&self) -> Vec<RoundTrip> {
-        each!(self, machine => machine.round_trips())
+        delegate!(self, machine => machine.round_trips())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Rate;
+    use rackweave_core::frame::{self, MTU};
+
+    use super::*;
+
+    #[test]
+    fn a_full_packet_is_a_full_frame_with_every_transport() {
+        let link = Rate::from_gbps(1);
+        for config in [
+            TransportConfig::Homa(Arc::new(homa::Config::sigcomm18(link, 10_000))),
+            TransportConfig::Homa(Arc::new(homa::Config::linux(link))),
+            TransportConfig::Homa(Arc::new(homa::Config::leverage(link))),
+            TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
+            TransportConfig::Ndp(Arc::new(ndp::Config::paper(link))),
+            TransportConfig::PHost(Arc::new(phost::Config::paper(link))),
+            TransportConfig::Polo(Arc::new(polo::Config::slides())),
+            TransportConfig::Datagram(Arc::new(datagram::Config::default())),
+        ] {
+            let framing = config.over_udp().framing();
+            assert_eq!(framing.packet_wire_bytes(framing.max_payload), frame::wire_bytes(MTU));
+            assert_eq!(config.over_udp(), config.over_udp().over_udp(), "once is enough");
+            assert!(framing.header_bytes > config.framing().header_bytes);
+        }
     }
 }

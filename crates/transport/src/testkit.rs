@@ -1,7 +1,7 @@
 //! A small network for tests: hosts joined by a perfect core, with faults at will.
 //!
 //! Each host has one link of its own rate; what it sends arrives, after a delay, at its destination
-//! and waits for nothing there. The kit plays the driver by the contract of [`Transport`] and
+//! and waits for nothing there. [`Network`] plays the driver by the contract of [`Transport`] and
 //! checks its rules: time-outs lie in the future, bytes arrive whole before a message is delivered,
 //! and no message is delivered twice to the same incarnation of a host. Of streams it checks that each
 //! direction is readable in order, once, up to what was written, within the window, and whole when it
@@ -81,13 +81,13 @@ pub struct Network<T: Transport> {
     pub lose: Option<PacketFilter<T::Header>>,
     /// Packets that meet a queue above the ECN threshold.
     pub mark: Option<PacketFilter<T::Header>>,
-    /// What the applications were told: when, where, what.
+    /// The events of all hosts: when, where, what.
     pub events: Vec<(Time, HostId, Event)>,
     /// Every packet sent, and when its first bit was, if [`Network::keep_packets`].
     pub packets: Vec<(Time, Packet<T::Header>)>,
     /// Whether to note packets.
     pub keep_packets: bool,
-    /// Bytes of the response to a request of so many bytes; `None`: the test answers.
+    /// Bytes of the response to a request, given its length; `None`: the test answers.
     pub respond: Option<fn(u64) -> u64>,
     /// Whether applications consume what is readable of streams at once; else the test does.
     pub consume: bool,
@@ -215,7 +215,7 @@ impl<T: Transport> Network<T> {
         self.drive(at as usize);
     }
 
-    /// Cancels a stream at a host, of which it hears no more.
+    /// Cancels a stream at a host, which gets no further events of it.
     pub fn cancel_stream(&mut self, at: u32, peer: u32, id: MessageId) {
         self.streams.ended(HostId(at), HostId(peer), id);
         self.cancel(at, peer, id);

@@ -75,7 +75,7 @@ macro_rules! define_header {
         }
 
         impl Header {
-            /// Reads the header of a packet of this IP protocol, which for Homa also tells the layout.
+            /// Reads the header of a packet of this IP protocol, which for Homa also determines the layout.
             /// IP says that there are `l4_bytes`; `bytes` may have been cut behind the header.
             ///
             /// # Errors

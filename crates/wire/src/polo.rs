@@ -95,7 +95,7 @@ pub enum Body {
         /// The sender has heard nothing for its timeout.
         timeout: bool,
     },
-    /// The pong: tells the sender how it stands.
+    /// The pong: says whether the flow is paused.
     AdjointAck {
         /// The receiver's epoch.
         epoch: u32,

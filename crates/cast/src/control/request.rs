@@ -67,26 +67,18 @@ pub fn fingerprint(secret: &[u8]) -> String {
     hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-const SPREADS: [(&str, Spread); 4] = [
-    ("labels", Spread::Labels),
-    ("relay", Spread::Relay),
-    ("multicast", Spread::Multicast),
-    ("unicast", Spread::Unicast),
-];
-
 impl SendRequest {
     /// The request as a JSON object: the first line of the connection.
     #[must_use]
     pub fn line(&self) -> Value {
         let to: Vec<_> = self.to.iter().map(ToString::to_string).collect();
         let mut send = json!({ "to": to, "name": self.name });
-        let spread = self.spread.and_then(|it| SPREADS.iter().find(|(_, known)| *known == it));
         let records = self.records.map(|records| {
             let stream = format!("{:032x}", records.stream);
             json!({ "stream": stream, "length": records.length, "content": records.content })
         });
         let more = [
-            ("spread", spread.map(|(name, _)| json!(name))),
+            ("spread", self.spread.map(|spread| json!(spread.name()))),
             ("rate", self.rate.map(|rate| json!(rate.0))),
             ("mtu", self.mtu.map(|mtu| json!(mtu))),
             ("records", records),
@@ -169,10 +161,7 @@ fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
     }
     let name = send.get("name").and_then(Value::as_str).unwrap_or("stream");
     check_path(name.as_bytes()).map_err(|error| format!("`name`: {error}"))?;
-    let spread = |value: &Value| {
-        let name = value.as_str()?;
-        SPREADS.iter().find(|(known, _)| *known == name).map(|(_, spread)| *spread)
-    };
+    let spread = |value: &Value| Spread::from_name(value.as_str()?);
     let mtu = |value: &Value| {
         let mtu = value.as_u64()?;
         (256..=65_000).contains(&mtu).then_some(mtu as u32)

@@ -131,7 +131,7 @@ impl Engine {
         wait: Span,
         stop: &dyn Fn() -> bool,
     ) -> io::Result<Vec<SocketAddr>> {
-        let nonce = super::random() as u64;
+        let nonce = rackweave_linux::random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
         self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
         let (mut now, mut pause) = (self.now(), AGAIN);

@@ -25,10 +25,9 @@ use std::os::fd::AsFd as _;
 use rackweave_core::{HostId, Node as _, Rate, Span, Time};
 use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
-use rackweave_linux::Clock;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use rackweave_linux::{Clock, wait};
 use rackweave_wire::orca::{GROUP, Key, Session};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::event::{EngineError, EngineEvent, Progress, ReceiverProgress, SendView, Stats};
@@ -123,19 +122,6 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("bind", &self.socket.local_addr()).finish_non_exhaustive()
     }
-}
-
-/// A random number that cannot be guessed.
-pub(crate) fn random() -> u128 {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // The kernel's random pool is ready on a running system: the call can only be interrupted.
-        filled +=
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-                .unwrap_or(0);
-    }
-    u128::from_be_bytes(bytes)
 }
 
 impl Engine {
@@ -322,37 +308,21 @@ impl Engine {
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         tighten_timers();
         let now = self.now();
-        let timeout = match until.map(|until| until.since(now)) {
-            Some(Span(0)) => return Ok(()),
-            Some(left) => {
-                let ns = left.0.div_ceil(1000);
-                let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
-                Some(Timespec { tv_sec, tv_nsec })
-            }
-            None => None,
-        };
-        if self.arrivals.are_fast(now) && !self.is_blocked() {
-            let left = until.map_or(TOGETHER, |until| until.since(now).min(TOGETHER));
-            let timeout = Timespec { tv_sec: 0, tv_nsec: left.0.div_ceil(1000) as i64 };
-            return match poll(&mut [], Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
+        if until.is_some_and(|until| until <= now) {
+            return Ok(());
         }
-        let mut flags = PollFlags::IN;
-        if self.is_blocked() {
-            flags |= PollFlags::OUT;
+        if self.arrivals.are_fast(now) && !self.is_blocked() {
+            let together = now + TOGETHER;
+            let until = until.map_or(together, |until| until.min(together));
+            return wait::until(self.clock, &[], Some(until), Span::ZERO);
         }
         let group = self.group.as_ref().unwrap_or(&self.socket);
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.socket.as_fd(), flags),
-            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
+        let fds = [
+            (self.socket.as_fd(), self.is_blocked()),
+            (self.waker.as_fd(), false),
+            (group.as_fd(), false),
         ];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        wait::until(self.clock, &fds, until, Span::ZERO)
     }
 
     /// Finds out whether multicast reaches all of these hosts, and which of them do not answer at all. Returns as soon as the

@@ -173,7 +173,7 @@ impl Engine {
     /// Starts to probe these hosts, each by unicast and all by multicast.
     pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
-        self.probes.nonce = super::random() as u64;
+        self.probes.nonce = rackweave_linux::random() as u64;
         self.probes.asked = self.now();
         self.send_probes(hosts);
     }

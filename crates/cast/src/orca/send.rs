@@ -62,7 +62,7 @@ impl Engine {
         let now = self.now();
         source.start(self.waker.clone());
         let session = loop {
-            let session = Session(super::random() as u32);
+            let session = Session(rackweave_linux::random() as u32);
             match self.host.open(now, session, source.stream(), hosts, spread, flow) {
                 Err(OpenError::Exists(_)) => {}
                 Err(error) => return Err(error),
@@ -250,7 +250,7 @@ impl Engine {
             .map(|(host, _)| *host)
             .collect();
         if !waiting.is_empty() && sending.error.is_none() {
-            let next = Session(super::random() as u32);
+            let next = Session(rackweave_linux::random() as u32);
             let (stream, flow) = (sending.source.stream(), sending.flow);
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
                 (sending.offered, sending.finished) = (0, false);

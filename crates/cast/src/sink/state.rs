@@ -106,7 +106,7 @@ impl State {
         self.file.write_all(bytes)
     }
 
-    /// A state with the least entries that say this, to be continued.
+    /// A state with the fewest entries that lead to this place; further ones can be appended.
     pub(super) fn compact<'a>(
         dir: &Dir,
         stream: u128,
@@ -157,7 +157,7 @@ impl State {
         self.write(&entry)
     }
 
-    /// A file begins at an offset of the stream, behind so many files and bytes.
+    /// Appends that a file begins. `place` is the offset in the stream of its first chunk, and how many files and bytes are before it.
     pub(super) fn begin(&mut self, header: &FileHeader, place: [u64; 3]) -> io::Result<()> {
         let mut record = Vec::new();
         crate::format::file(header, &mut record);
@@ -169,7 +169,7 @@ impl State {
         self.write(&entry)
     }
 
-    /// All files before an offset of the stream are complete.
+    /// Appends that all files before an offset of the stream are complete; `place` as for [`Self::begin`].
     pub(super) fn done(&mut self, place: [u64; 3]) -> io::Result<()> {
         let mut entry = vec![DONE];
         for number in place {

@@ -110,7 +110,7 @@ fn a_pipe_is_spooled() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Records that an application has made pass as they are; fewer or more of them than it said are no stream.
+/// Records from an application pass unchanged; fewer or more bytes than announced are an error.
 #[test]
 fn records_are_passed_on_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();

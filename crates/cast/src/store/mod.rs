@@ -1,8 +1,8 @@
 //! Files whose blocks arrive in any order.
 //!
 //! A [`BlockStore`] writes a file under another name (`.part` behind its own), notes which blocks are complete and what they hash to, and
-//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it says which
-//! blocks are there, and it says so only of blocks whose bytes on disk have the hash that was noted.
+//! gives the file its name when it has all of them. It can be abandoned at any moment: opened again with the same content, it has exactly the
+//! blocks whose bytes on disk match the hashes that were noted.
 //!
 //! ```
 //! use rackweave_cast::format::{CHUNK, tree::chunk_hash};
@@ -18,7 +18,8 @@
 //!     ..BlockConfig::new(dir.entry("image".as_ref()), image.len() as u64)
 //! };
 //! let mut store = BlockStore::open(config())?;
-//! for (block, bytes) in (0..).zip(image.chunks(CHUNK)).rev() {
+//! for block in [2, 0, 1] {
+//!     let bytes = image.chunks(CHUNK).nth(block as usize).unwrap();
 //!     store.write_at(block * CHUNK as u64, bytes)?;
 //!     assert!(store.verify(block, &chunk_hash(block, bytes).0)?);
 //! }
@@ -232,6 +233,9 @@ fn check_all(file: &File, length: u64, table: &Table) -> BlockSet {
 
 impl BlockStore {
     /// Opens the incomplete file, or creates it. What an earlier attempt has stored is hashed again, which takes as long as reading it.
+    ///
+    /// The file is checked against the table, and the table is as trustworthy as its directory. A client that knows the right hashes
+    /// compares them with [`Self::hash`]; one that does not checks the hash of the whole file in the end.
     ///
     /// # Errors
     /// If the target's name is taken, another transfer writes the same file, or the system refuses.

@@ -35,7 +35,7 @@ fn blocks(content: &[u8]) -> u64 {
     content.len().div_ceil(CHUNK) as u64
 }
 
-/// What the file has, by its bytes alone.
+/// The blocks that the file has, judged by its bytes.
 fn right(folder: &Path, content: &[u8]) -> BTreeSet<u64> {
     let place = match folder.join("x").exists() {
         true => "x",
@@ -64,16 +64,16 @@ fn complete(mut store: BlockStore, content: &[u8]) -> Result<(), StoreError> {
 #[derive(Clone, Debug)]
 enum Op {
     Write(u64),
-    /// Some bytes of a block only.
+    /// Some of the bytes of a block.
     Piece(u64, usize, usize),
     Damaged(u64, usize),
     Verify(u64),
     /// With the hash of another block.
     Mistaken(u64),
     Reopen,
-    /// A byte changes on the disk while nobody looks.
+    /// A byte changes on the disk while the store is closed.
     Rot(usize),
-    /// The disk loses what is behind a byte.
+    /// The file loses all bytes from this one on while the store is closed.
     Cut(usize),
 }
 

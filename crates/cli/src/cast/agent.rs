@@ -25,7 +25,7 @@ use serde_json::json;
 use super::fabric::RackArgs;
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, is_complete, state};
-use super::{AGENT_SOCKET, CommonArgs, host, interrupted, random, say};
+use super::{AGENT_SOCKET, CommonArgs, host, interrupted, say};
 use crate::exit;
 
 /// Serve applications of this host: streams in and out through a Unix socket.
@@ -345,7 +345,7 @@ fn open(
     let flow = FlowArgs { mtu: request.mtu, rate: request.rate, fec: MAX_CELLS };
     let flow = flow.flow(&request.to, state.key.is_some(), words)?;
     let input = Box::new(stream.try_clone().map_err(|error| error.to_string())?);
-    let number = random().map_err(|error| error.to_string())?;
+    let number = rackweave_linux::random();
     let (batch, limit) = (args.batch as usize, args.spool_limit.map(|limit| limit.0));
     let pipe = match request.records {
         None => Pipe::new(&request.name, input, &args.spool, number, batch, limit),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::miette;
 use rackweave_cast::sink::{Folder, FolderConfig, PipeSink, Sink, SinkError};
 use rackweave_core::{Bytes, Rate, Span};
@@ -39,8 +40,8 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) expect: Option<u32>,
     /// How copies are made (default: multicast if a probe reaches all receivers, else unicast).
-    #[arg(long)]
-    pub(super) spread: Option<SpreadArg>,
+    #[arg(long, value_parser = spread())]
+    pub(super) spread: Option<Spread>,
     /// The protocol: Orca, or, for comparison, the kernel's TCP (receivers need --tcp) or plain copies.
     #[arg(long, default_value = "cast")]
     pub(super) method: MethodArg,
@@ -82,27 +83,16 @@ pub(crate) struct SendArgs {
     pub(super) retry: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum SpreadArg {
-    /// IP multicast: one packet for all receivers.
-    Multicast,
-    /// A copy for each receiver.
-    Unicast,
-    /// Receivers forward to each other, in the order of --fabric.
-    Relay,
-    /// Label switches and agents.
-    Labels,
-}
-
-impl SpreadArg {
-    pub(super) const fn spread(self) -> Spread {
-        match self {
-            Self::Multicast => Spread::Multicast,
-            Self::Unicast => Spread::Unicast,
-            Self::Relay => Spread::Relay,
-            Self::Labels => Spread::Labels,
-        }
-    }
+/// Parses `--spread`.
+fn spread() -> impl TypedValueParser<Value = Spread> {
+    let value = |spread: Spread, help: &'static str| PossibleValue::new(spread.name()).help(help);
+    PossibleValuesParser::new([
+        value(Spread::Multicast, "IP multicast: one packet for all receivers"),
+        value(Spread::Unicast, "A copy for each receiver"),
+        value(Spread::Relay, "Receivers forward to each other, in the order of --fabric"),
+        value(Spread::Labels, "Label switches and agents"),
+    ])
+    .try_map(|name| Spread::from_name(&name).ok_or("not a spread"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -138,12 +128,12 @@ impl SendArgs {
         }
         if self.common.fabric.is_none() && self.socket.is_none() {
             match self.spread {
-                Some(SpreadArg::Relay) => {
+                Some(Spread::Relay) => {
                     return Err(miette!(
                         "--spread relay needs --fabric FILE, here and at the receivers, which forward to each other"
                     ));
                 }
-                Some(SpreadArg::Labels) => {
+                Some(Spread::Labels) => {
                     return Err(miette!(
                         "--spread labels needs --fabric FILE: labels name hosts by their numbers in it"
                     ));

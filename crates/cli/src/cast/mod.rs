@@ -13,7 +13,7 @@ mod receive;
 mod send;
 mod sessions;
 
-use std::io::{Read as _, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,15 +111,6 @@ fn group(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => Err("a group name must have 1 to 64 bytes and no control characters".to_owned()),
     }
-}
-
-/// A random number from the system, for session names that cannot be guessed.
-fn random() -> miette::Result<u128> {
-    let mut number = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut number))
-        .map_err(|error| miette!("cannot read /dev/urandom: {error}"))?;
-    Ok(u128::from_be_bytes(number))
 }
 
 fn say(text: &str) {

@@ -56,15 +56,6 @@ pub(super) struct Outcome {
     pub(super) link_bytes: u64,
 }
 
-const fn name_of(spread: Spread) -> &'static str {
-    match spread {
-        Spread::Labels => "labels",
-        Spread::Relay => "relay",
-        Spread::Multicast => "multicast",
-        Spread::Unicast => "unicast",
-    }
-}
-
 /// A receiver's state in one or a few words, as tables and JSON show it.
 pub(super) fn state(receiver: &ReceiverProgress) -> String {
     match receiver.status {
@@ -105,7 +96,7 @@ impl Outcome {
         });
         let summary = &self.view.summary;
         json!({
-            "wall_s": self.seconds, "spread": name_of(self.spread), "bytes": self.view.content,
+            "wall_s": self.seconds, "spread": self.spread.name(), "bytes": self.view.content,
             "link_bytes": self.link_bytes, "copies": self.view.copies,
             "repaired_bytes": summary.repaired_all + summary.repaired_one,
             "parity_bytes": summary.parity, "alone_bytes": summary.catch_up, "receivers": receivers.collect::<Vec<_>>(),
@@ -136,7 +127,7 @@ impl Outcome {
         text += &format!(
             "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
             size(self.view.content),
-            name_of(self.spread),
+            self.spread.name(),
             self.seconds,
             size(self.link_bytes),
             self.link_bytes as f64 / content as f64,

@@ -14,10 +14,10 @@ use rackweave_group::orca::host::Spread;
 use rackweave_linux::sys::route_to;
 use rackweave_wire::orca::{Reason, Session};
 
-use super::args::{MethodArg, SendArgs, SpreadArg};
+use super::args::{MethodArg, SendArgs};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{Interrupted, agent_client, compare, diagnose, fabric, random, rate, say, size};
+use super::{Interrupted, agent_client, compare, diagnose, fabric, rate, say, size};
 use crate::{exit, print};
 
 /// How long members of a group may take to answer.
@@ -109,7 +109,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     let request = SendRequest {
         to: args.to.clone(),
         name: args.name.clone(),
-        spread: args.spread.map(SpreadArg::spread),
+        spread: args.spread,
         rate: args.rate,
         mtu: args.mtu,
         records: None,
@@ -165,7 +165,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket failed: {error}");
     let spread = match args.spread {
-        Some(spread) => spread.spread(),
+        Some(spread) => spread,
         None if hosts.len() == 1 => Spread::Unicast,
         None => engine.probe(&hosts).map_err(failed)?.0,
     };
@@ -183,7 +183,7 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
         let host = fabric::find(place, *to)?;
         leaves_rack |= place.layout.place(host).rack != place.layout.place(place.me).rack;
     }
-    if args.spread != Some(SpreadArg::Labels) {
+    if args.spread != Some(Spread::Labels) {
         return Ok(());
     }
     fabric::check(&place.layout)?;
@@ -214,7 +214,7 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     let wrong = |error: SourceError| miette!("{error}");
     if args.is_stdin() {
         let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
-        let stream = random()?;
+        let stream = rackweave_linux::random();
         let limit = args.spool_limit.map(|limit| limit.0);
         let name = args.name.as_str();
         if rackweave_cast::format::check_path(name.as_bytes()).is_err() {

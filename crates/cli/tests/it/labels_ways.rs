@@ -158,10 +158,7 @@ fn with_a_key_through_the_switch_in_user_space() {
 
 /// Two racks joined by a link, each with its `ToR` in the kernel.
 fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
-    if Command::new("clang").arg("--version").output().is_err() {
-        println!("skipped: needs clang");
-        return None;
-    }
+    rackweave_testing::needs!(Clang, None);
     let world = World::with_fabric(test, "topology = 'dumbbell'\nleft = 3\nright = 3")?;
     let space = world.network.switch();
     let ip = |args: &str| {

@@ -355,10 +355,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
 
 #[test]
 fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
-    if !may_make_namespaces() {
-        println!("skipped: needs CAP_NET_ADMIN");
-        return;
-    }
+    rackweave_testing::needs!(NetAdmin);
     let place = Place::new(INCAST);
     let cases = "sweep.cases=[{ transport.name = 'homa' }, \
                  { transport = { name = 'homa', label = 'fair' }, testbed.nic = 'fair' }, \
@@ -377,10 +374,7 @@ fn namespaces_carry_kernel_tcp_beside_homa_and_are_gone_afterwards() {
 
 #[test]
 fn namespaces_of_a_killed_run_are_removed_by_the_next() {
-    if !may_make_namespaces() {
-        println!("skipped: needs CAP_NET_ADMIN");
-        return;
-    }
+    rackweave_testing::needs!(NetAdmin);
     let place = Place::new(ENDLESS);
     let mut child = place.start(&["testbed", "x.toml"]);
     let (path, entry, parts) = under_load(&child);
@@ -405,10 +399,7 @@ measure = { time_limit = "120 s" }
 
 #[test]
 fn files_reach_all_receivers_over_every_scheme() {
-    if !may_make_namespaces() {
-        println!("skipped: needs CAP_NET_ADMIN");
-        return;
-    }
+    rackweave_testing::needs!(NetAdmin);
     let place = Place::new(CAST);
     let cases = "sweep.cases=[\
                  { transport.name = 'orca', workload.cast.files = ['300 KB', '1 B', '70 KB'] }, \

@@ -1,32 +1,32 @@
-//! A client's files.
+//! The files of a client.
 
 use rackweave_core::{Span, Time};
 
-/// The longest time in which no new byte came.
+/// A time in which no new byte arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Since when.
+    /// The beginning.
     pub from: Time,
-    /// For how long.
+    /// The duration.
     pub span: Span,
 }
 
-/// What a client has of the files, which follow each other in one stream of bytes, and when it came.
+/// What a client has received of the files, which follow each other in one stream of bytes, and when.
 #[derive(Clone, Debug)]
 pub struct Deliveries {
-    /// Where each file ends in the stream.
+    /// The end of each file in the stream.
     ends: Vec<u64>,
-    /// When each was whole.
+    /// When each file was complete.
     completed: Vec<Time>,
     last: Option<Time>,
-    /// Gaps that began before this time are the normal ones.
+    /// Gaps that end before this time count as normal.
     fault: Time,
     before: Gap,
     after: Gap,
 }
 
 impl Deliveries {
-    /// Of these files. `fault`: the time from which on gaps are told apart from those before.
+    /// A client of these files, given by their lengths. Gaps from the time of the `fault` on are counted separately.
     #[must_use]
     pub fn new(files: &[u64], fault: Time) -> Self {
         let ends = files.iter().scan(0_u64, |end, bytes| {
@@ -37,10 +37,9 @@ impl Deliveries {
         Self { ends: ends.collect(), completed, last: None, fault, before: gap, after: gap }
     }
 
-    /// New bytes have come, in order or not.
+    /// New bytes have arrived, in order or not.
     pub fn arrived(&mut self, now: Time) {
         let from = self.last.replace(now).unwrap_or(now);
-        // A gap that the fault falls into began before it.
         let gap = Gap { from, span: now.since(from) };
         let longest = if now > self.fault { &mut self.after } else { &mut self.before };
         if gap.span > longest.span {
@@ -48,7 +47,7 @@ impl Deliveries {
         }
     }
 
-    /// The stream is here up to `upto`, without gaps. How many files are whole by now, if that has changed.
+    /// All bytes of the stream below `upto` have arrived. Returns the number of complete files, if that has changed.
     pub fn readable(&mut self, now: Time, upto: u64) -> Option<u32> {
         let had = self.completed.len();
         while self.ends.get(self.completed.len()).is_some_and(|end| *end <= upto) {
@@ -57,31 +56,31 @@ impl Deliveries {
         (self.completed.len() > had).then_some(self.completed.len() as u32)
     }
 
-    /// The end of the file that comes next: `None` if all are here.
+    /// The end of the first incomplete file; `None` if all are complete.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
         self.ends.get(self.completed.len()).copied()
     }
 
-    /// Where the file that comes next begins.
+    /// The beginning of the first incomplete file.
     #[must_use]
-    pub fn next_begin(&self) -> u64 {
+    pub fn next_start(&self) -> u64 {
         self.completed.len().checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// When each file was whole, as far as they are.
+    /// When each complete file was complete.
     #[must_use]
     pub fn completed(&self) -> &[Time] {
         &self.completed
     }
 
-    /// Whether all files are here.
+    /// Whether all files are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.completed.len() == self.ends.len()
     }
 
-    /// The longest gaps between new bytes: of those that ended before the fault, and of the others.
+    /// The longest gap between new bytes of those that ended before the fault, and of the others.
     #[must_use]
     pub const fn gaps(&self) -> (Gap, Gap) {
         (self.before, self.after)
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_whole_when_their_last_byte_is_here() {
+    fn files_are_complete_with_their_last_byte() {
         let mut deliveries = Deliveries::new(&[10, 5, 5], Time::MAX);
         assert_eq!(deliveries.readable(Time(1), 9), None);
         assert_eq!(deliveries.readable(Time(2), 10), Some(1));

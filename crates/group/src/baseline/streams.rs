@@ -1,8 +1,8 @@
-//! One-to-many over streams (TCP's, or those of any transport that has some): a connection to each client, or to the first of
-//! them, who passes everything on to the next.
+//! One-to-many over streams, TCP's or those of another transport: a connection to each client, or a chain, in which the server
+//! sends to the first client and each client to the next.
 //!
-//! A link of the chain stores and forwards: it writes on what it has in chunks, the rest of a file when the file is whole.
-//! Every client acknowledges files to the server, over a stream of its own.
+//! A client of the chain stores and forwards: it writes in chunks what it has received, and the rest of a file once the file is
+//! complete. Every client acknowledges files to the server over a stream of its own.
 
 use std::convert::Infallible;
 
@@ -17,35 +17,34 @@ use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
 /// How a server sends.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What carries the streams.
+    /// The transport of the streams.
     pub transport: TransportConfig,
-    /// The server's hosts: one for each of its ports.
+    /// The server's hosts, one for each of its ports.
     pub hosts: Vec<HostId>,
-    /// Bytes of the buffers that its processes write.
+    /// The length of the buffers that its processes write.
     pub buffer: u64,
-    /// Bytes that a socket holds until they are acknowledged.
+    /// The bytes that a socket holds until they are acknowledged.
     pub socket_bytes: u64,
-    /// Processes that share the connections.
+    /// The number of processes, which share the connections.
     pub processes: u32,
-    /// What their work costs.
+    /// The cost of their work.
     pub cost: Cost,
-    /// Only the first client is written to: the others get it from each other.
+    /// Whether the server writes to the first client only, and each client to the next.
     pub chain: bool,
 }
 
-/// A direction of a stream that this host writes.
+/// A stream that this host writes.
 #[derive(Clone, Copy, Debug)]
 struct Outlet {
-    /// Which of the host's machines it belongs to.
+    /// The index of the host's machine to which it belongs.
     machine: usize,
     peer: HostId,
     id: MessageId,
-    /// Written and not acknowledged.
-    waits: u64,
+    /// Bytes written and not acknowledged.
+    unacked: u64,
 }
 
-/// Every host opens one stream to each other host at most, but for a client's two to its server and its successor: even so
-/// ids are the same everywhere.
+/// A host opens at most one stream for data and one for acknowledgements to another host, so that two ids suffice.
 const STREAM: MessageId = MessageId::request(2);
 const ACKS: MessageId = MessageId::request(1);
 
@@ -53,14 +52,14 @@ impl Outlet {
     fn open(machines: &mut [Machine], machine: usize, peer: HostId, id: MessageId) -> Option<Self> {
         let stream = Open { id, peer, deadline: Time::MAX };
         let opened = machines.get_mut(machine)?.open(Time::ZERO, stream).is_ok();
-        opened.then_some(Self { machine, peer, id, waits: 0 })
+        opened.then_some(Self { machine, peer, id, unacked: 0 })
     }
 
-    /// What is refused was never written: a peer that is gone.
+    /// Writes bytes. False if the stream refuses them, because its peer is gone.
     fn write(&mut self, now: Time, machines: &mut [Machine], bytes: u64) -> bool {
         let Some(machine) = machines.get_mut(self.machine) else { return false };
         let taken = machine.write(now, self.peer, self.id, bytes, false).is_ok();
-        self.waits += if taken { bytes } else { 0 };
+        self.unacked += if taken { bytes } else { 0 };
         taken
     }
 }
@@ -69,7 +68,7 @@ fn earliest(machines: &[Machine]) -> Option<Time> {
     machines.iter().filter_map(Machine::poll_timeout).min()
 }
 
-/// The server.
+/// The server of the files.
 #[derive(Debug)]
 pub struct Server {
     machines: Vec<Machine>,
@@ -78,13 +77,14 @@ pub struct Server {
     rounds: Rounds,
     writers: Writers,
     socket_bytes: u64,
-    /// By client: bytes of acknowledgements.
+    /// For each client, the bytes of acknowledgements that have arrived.
     acks: Vec<u64>,
-    begun: bool,
+    /// Whether the first file was started.
+    started: bool,
 }
 
 impl Server {
-    /// A server of these files. In a chain, clients are in its order.
+    /// A server of these files. In a chain the clients are in the order of the chain.
     #[must_use]
     pub fn new(config: &Config, clients: Vec<Client>, rounds: Rounds) -> Self {
         let mut machines: Vec<Machine> =
@@ -99,7 +99,7 @@ impl Server {
             writers: Writers::new(config.cost, config.buffer, outlets.len(), processes),
             acks: vec![0; clients.len()],
             socket_bytes: config.socket_bytes,
-            begun: false,
+            started: false,
             machines,
             clients,
             outlets,
@@ -107,20 +107,20 @@ impl Server {
         }
     }
 
-    /// Its files.
+    /// The files and their acknowledgements.
     #[must_use]
     pub const fn rounds(&self) -> &Rounds {
         &self.rounds
     }
 
-    fn work(&mut self, now: Time) {
-        self.begun = true;
+    fn write_files(&mut self, now: Time) {
+        self.started = true;
         loop {
-            while let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
-                self.writers.begin(bytes);
+            while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
+                self.writers.start(bytes);
             }
             let (outlets, most) = (&self.outlets, self.socket_bytes);
-            let room = |socket: usize| outlets.get(socket).is_some_and(|o| o.waits < most);
+            let room = |socket: usize| outlets.get(socket).is_some_and(|o| o.unacked < most);
             let Some(Write { socket, bytes }) = self.writers.advance(now, room) else { break };
             self.outlets[socket].write(now, &mut self.machines, bytes);
         }
@@ -141,23 +141,23 @@ impl Server {
                     Event::Stream(StreamEvent::Acked { peer, id, bytes }) => {
                         let of = |o: &&mut Outlet| (o.machine, o.peer, o.id) == (machine, peer, id);
                         if let Some(outlet) = self.outlets.iter_mut().find(of) {
-                            outlet.waits = outlet.waits.saturating_sub(bytes);
+                            outlet.unacked = outlet.unacked.saturating_sub(bytes);
                         }
                     }
                     Event::Failed { peer, .. } => {
                         if let Some(client) = self.clients.iter().position(|c| c.host == peer) {
                             self.rounds.lose(now, client);
                         }
-                        // Its socket takes everything and passes on nothing: the others go on.
+                        // Its socket takes all data from now on, so that it does not block the others.
                         for outlet in self.outlets.iter_mut().filter(|o| o.peer == peer) {
-                            outlet.waits = 0;
+                            outlet.unacked = 0;
                         }
                     }
                     _ => {}
                 }
             }
         }
-        self.work(now);
+        self.write_files(now);
     }
 }
 
@@ -184,12 +184,12 @@ impl Node for Server {
         let port = usize::from(port);
         let packet = self.machines.get_mut(port)?.poll_transmit(now, 0);
         self.events(now);
-        // What has only now been written leaves by a link that is free.
+        // Events may have made room for data that can leave now.
         packet.or_else(|| self.machines[port].poll_transmit(now, 0))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if !self.begun {
+        if !self.started {
             return Some(Time::ZERO);
         }
         [earliest(&self.machines), self.writers.poll_timeout()].into_iter().flatten().min()
@@ -200,7 +200,7 @@ impl Node for Server {
     }
 }
 
-/// A client, and a link of the chain if it has a successor.
+/// A client, which forwards to the next one in a chain.
 #[derive(Debug)]
 pub struct Receiver {
     machines: [Machine; 1],
@@ -209,14 +209,14 @@ pub struct Receiver {
     deliveries: Deliveries,
     chunk: u64,
     socket_bytes: u64,
-    /// Bytes here, and bytes passed on.
+    /// Bytes received, and of these the bytes forwarded.
     have: u64,
-    passed: u64,
+    forwarded: u64,
 }
 
 impl Receiver {
-    /// A client that acknowledges to `server` and passes everything on to `next` in chunks. `None`: its transport has no
-    /// streams.
+    /// A client that acknowledges to `server` and forwards everything to `next`, if there is one, in chunks of the given length.
+    /// `None` if its transport has no streams.
     #[must_use]
     pub fn new(
         config: &Config,
@@ -233,10 +233,19 @@ impl Receiver {
             None => None,
         };
         let socket_bytes = config.socket_bytes;
-        Some(Self { machines, server, next, deliveries, chunk, socket_bytes, have: 0, passed: 0 })
+        Some(Self {
+            machines,
+            server,
+            next,
+            deliveries,
+            chunk,
+            socket_bytes,
+            have: 0,
+            forwarded: 0,
+        })
     }
 
-    /// What it has.
+    /// The files that it has received.
     #[must_use]
     pub const fn deliveries(&self) -> &Deliveries {
         &self.deliveries
@@ -258,27 +267,30 @@ impl Receiver {
                 Event::Stream(StreamEvent::Acked { peer, id, bytes }) => {
                     let outlets = self.next.iter_mut().chain([&mut self.server]);
                     for outlet in outlets.filter(|o| (o.peer, o.id) == (peer, id)) {
-                        outlet.waits = outlet.waits.saturating_sub(bytes);
+                        outlet.unacked = outlet.unacked.saturating_sub(bytes);
                     }
                 }
                 _ => {}
             }
         }
-        self.pass_on(now);
+        self.forward(now);
     }
 
-    fn pass_on(&mut self, now: Time) {
+    fn forward(&mut self, now: Time) {
         let Some(next) = &mut self.next else { return };
-        // What is here of a file that is not whole waits for a chunk to be full.
-        let whole = self.deliveries.next_begin();
-        while next.waits < self.socket_bytes {
-            let waits = self.have - self.passed;
-            let bytes =
-                if waits >= self.chunk { self.chunk } else { whole.saturating_sub(self.passed) };
+        // Bytes of an incomplete file wait until a chunk is full.
+        let complete = self.deliveries.next_start();
+        while next.unacked < self.socket_bytes {
+            let waiting = self.have - self.forwarded;
+            let bytes = if waiting >= self.chunk {
+                self.chunk
+            } else {
+                complete.saturating_sub(self.forwarded)
+            };
             if bytes == 0 || !next.write(now, &mut self.machines, bytes) {
                 break;
             }
-            self.passed += bytes;
+            self.forwarded += bytes;
         }
     }
 }
@@ -337,7 +349,7 @@ mod tests {
         }
     }
 
-    /// All hosts on one wire of 1 us and no limit.
+    /// Runs all hosts on one wire with a delay of 1 us and without a rate limit.
     fn run(files: &[u64], clients: u32, chain: bool) -> (Vec<Any>, Vec<u64>) {
         let config = Config {
             transport: TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),

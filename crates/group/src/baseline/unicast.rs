@@ -1,8 +1,8 @@
-//! Multicast in the application over UDP: a socket for each client, every byte sent as often as there are clients
-//! (Section III.B of the Orca end-to-end evaluation).
+//! Application-layer multicast over UDP: a socket for each client, so that every byte is sent once per client (evaluation, section
+//! III.B).
 //!
-//! Datagrams are as long as UDP has them, and IP cuts them into frames. As in the paper nothing repairs a loss: a file that
-//! lacks a byte is never acknowledged.
+//! Datagrams are as long as UDP allows, and IP fragments them. As in the evaluation, no loss is repaired: a file that lacks a byte is
+//! never acknowledged.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
 pub const MAX_DATAGRAM: u32 = 65_507;
 
 const UDP_HEADER: u32 = 8;
-/// What a fragment carries: a multiple of eight bytes.
+/// The payload of a fragment, which is a multiple of eight bytes (RFC 791, section 3.1).
 const FRAGMENT: u32 = (frame::MTU - frame::IPV4) / 8 * 8;
 
 /// A fragment of a datagram, or an acknowledgement.
@@ -24,14 +24,14 @@ const FRAGMENT: u32 = (frame::MTU - frame::IPV4) / 8 * 8;
 pub enum Fragment {
     /// Bytes of the stream of files.
     Data {
-        /// The first of them.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         len: u32,
     },
-    /// From a client: so many files are whole.
+    /// A client's acknowledgement.
     Ack {
-        /// How many.
+        /// The number of files that the client has received completely.
         files: u32,
     },
 }
@@ -50,15 +50,15 @@ impl Header for Fragment {
 /// How a server sends.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its hosts: one for each of its ports.
+    /// The server's hosts, one for each of its ports.
     pub hosts: Vec<HostId>,
-    /// Bytes of a buffer, and so of a datagram (at most [`MAX_DATAGRAM`]).
+    /// The length of a buffer, and so of a datagram: at most [`MAX_DATAGRAM`].
     pub buffer: u32,
-    /// Bytes that wait in a socket before it blocks.
+    /// The bytes that wait in a socket before it blocks.
     pub socket_bytes: u64,
-    /// Processes that share the clients.
+    /// The number of processes, which share the clients.
     pub processes: u32,
-    /// What their work costs.
+    /// The cost of their work.
     pub cost: Cost,
 }
 
@@ -67,11 +67,11 @@ struct Datagram {
     client: usize,
     offset: u64,
     len: u32,
-    /// Bytes of it that are sent.
+    /// The bytes of it that are sent.
     sent: u32,
 }
 
-/// The server.
+/// The server of the files.
 #[derive(Debug)]
 pub struct Server {
     hosts: Vec<HostId>,
@@ -79,9 +79,9 @@ pub struct Server {
     rounds: Rounds,
     writers: Writers,
     socket_bytes: u64,
-    /// By client: where its next datagram begins in the stream, and bytes that wait in its socket.
+    /// For each client, the offset of its next datagram in the stream, and the bytes that wait in its socket.
     sockets: Vec<(u64, u64)>,
-    /// By port: what waits for the link.
+    /// For each port, the datagrams that wait for the link.
     queues: Vec<VecDeque<Datagram>>,
 }
 
@@ -101,15 +101,15 @@ impl Server {
         }
     }
 
-    /// Its files.
+    /// The files and their acknowledgements.
     #[must_use]
     pub const fn rounds(&self) -> &Rounds {
         &self.rounds
     }
 
-    fn work(&mut self, now: Time) {
-        while let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
-            self.writers.begin(bytes);
+    fn write_files(&mut self, now: Time) {
+        while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
+            self.writers.start(bytes);
         }
         loop {
             let (sockets, most) = (&self.sockets, self.socket_bytes);
@@ -123,8 +123,8 @@ impl Server {
             if let Some(queue) = self.queues.get_mut(port) {
                 queue.push_back(datagram);
             }
-            if let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
-                self.writers.begin(bytes);
+            if let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
+                self.writers.start(bytes);
             }
         }
     }
@@ -140,16 +140,16 @@ impl Node for Server {
             && let Some(client) = self.clients.iter().position(|client| client.host == packet.src)
         {
             self.rounds.acknowledge(now, client, files);
-            self.work(now);
+            self.write_files(now);
         }
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        self.work(now);
+        self.write_files(now);
     }
 
     fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Fragment>> {
-        self.work(now);
+        self.write_files(now);
         let queue = self.queues.get_mut(usize::from(port))?;
         let datagram = queue.front_mut()?;
         // The UDP header is in the first fragment.
@@ -162,13 +162,13 @@ impl Node for Server {
             queue.pop_front();
         }
         self.sockets[client].1 -= u64::from(len);
-        self.work(now);
+        self.write_files(now);
         let src = *self.hosts.get(usize::from(port))?;
         Some(Packet::new(src, self.clients[client].host, frame::IPV4 + udp + len, header))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        // Nothing has begun: at once.
+        // The first file is started at once.
         if self.rounds.times().next().is_none() && !self.rounds.is_done() {
             return Some(Time::ZERO);
         }
@@ -180,7 +180,7 @@ impl Node for Server {
     }
 }
 
-/// A client.
+/// A client of the server.
 #[derive(Debug)]
 pub struct Receiver {
     me: HostId,
@@ -197,7 +197,7 @@ impl Receiver {
         Self { me, server, ranges: RangeSet::default(), deliveries, acks: VecDeque::new() }
     }
 
-    /// What it has.
+    /// The files that it has received.
     #[must_use]
     pub const fn deliveries(&self) -> &Deliveries {
         &self.deliveries

@@ -1,20 +1,20 @@
-//! The processes of a server that hand its files to sockets, one buffer after the other.
+//! The processes of a server, which write its files to sockets buffer by buffer.
 
 use rackweave_core::{Rate, Span, Time};
 
-/// What it costs a process to hand a buffer to a socket: reading it, the call, the copy.
+/// The time that it takes a process to write a buffer to a socket: reading it, the system call, the copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// For each buffer.
+    /// The fixed time for each buffer.
     pub per_buffer: Span,
-    /// Its bytes are copied at this rate; `None`: in no time.
+    /// The rate at which bytes are copied; `None` if that takes no time.
     pub copy_rate: Option<Rate>,
 }
 
 impl Cost {
-    /// Of a buffer of so many bytes.
+    /// The time for a buffer of this length.
     #[must_use]
-    pub fn of(self, bytes: u64) -> Span {
+    pub fn time(self, bytes: u64) -> Span {
         let copying = self.copy_rate.filter(|rate| rate.0 > 0).map_or(0, |rate| {
             let ps = u128::from(bytes) * 8 * 1_000_000_000_000 / u128::from(rate.0);
             u64::try_from(ps).unwrap_or(u64::MAX / 4)
@@ -23,17 +23,17 @@ impl Cost {
     }
 }
 
-/// A buffer that a process has handed over.
+/// A buffer that a process has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// To which socket.
+    /// The socket.
     pub socket: usize,
-    /// Its length.
+    /// The length of the buffer.
     pub bytes: u64,
 }
 
-/// Processes that hand a file to sockets: each process has its own sockets, and writes every buffer to each of them before the
-/// next buffer (Section III.B of the evaluation). A full socket blocks its process.
+/// Processes that write a file to sockets. Each process has sockets of its own, and writes every buffer to each of them before the
+/// next one (evaluation, section III.B). A full socket blocks its process.
 #[derive(Clone, Debug)]
 pub struct Writers {
     cost: Cost,
@@ -44,48 +44,48 @@ pub struct Writers {
 #[derive(Clone, Debug)]
 struct Process {
     sockets: std::ops::Range<usize>,
-    /// Which of them gets the buffer next.
+    /// The socket that gets the buffer next.
     at: usize,
-    /// Bytes of the file from this buffer on.
+    /// The bytes of the file from this buffer on.
     left: u64,
-    /// The buffer that it hands over, and when that is done.
+    /// The buffer that is being written, and when that is done.
     busy: Option<(Time, Write)>,
 }
 
 impl Writers {
-    /// `processes` that share `sockets` evenly. At least one of each; no more processes than sockets.
+    /// Processes that share the sockets evenly: at least one of each, and no more processes than sockets.
     #[must_use]
     pub fn new(cost: Cost, buffer: u64, sockets: usize, processes: usize) -> Self {
         let sockets = sockets.max(1);
         let processes = processes.clamp(1, sockets);
-        let of = |n: usize| {
+        let process = |n: usize| {
             let sockets = n * sockets / processes..(n + 1) * sockets / processes;
             Process { at: sockets.start, sockets, left: 0, busy: None }
         };
-        Self { cost, buffer: buffer.max(1), processes: (0..processes).map(of).collect() }
+        Self { cost, buffer: buffer.max(1), processes: (0..processes).map(process).collect() }
     }
 
-    /// The next file, once [`Writers::is_idle`].
-    pub fn begin(&mut self, bytes: u64) {
+    /// Starts to write a file of this length. The one before must be written ([`Writers::is_idle`]).
+    pub fn start(&mut self, bytes: u64) {
         for process in &mut self.processes {
             process.left = bytes;
         }
     }
 
-    /// Whether everything is handed over.
+    /// Whether everything is written.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.processes.iter().all(|process| process.left == 0)
     }
 
-    /// A buffer that is handed over by `now`. To be asked until `None`, after anything that may have made room: `room` says
+    /// The next buffer that is written by `now`. To be called until `None`, after anything that may have made room; `room` says
     /// whether a socket takes a buffer without blocking.
     pub fn advance(&mut self, now: Time, mut room: impl FnMut(usize) -> bool) -> Option<Write> {
         for process in &mut self.processes {
             if process.busy.is_none() && process.left > 0 && room(process.at) {
                 let bytes = process.left.min(self.buffer);
                 let write = Write { socket: process.at, bytes };
-                process.busy = Some((now.saturating_add(self.cost.of(bytes)), write));
+                process.busy = Some((now.saturating_add(self.cost.time(bytes)), write));
             }
             if let Some((done, write)) = process.busy
                 && done <= now
@@ -123,7 +123,7 @@ mod tests {
         // 10 ps for a buffer, and 1 ps for each byte.
         let cost = Cost { per_buffer: Span(10), copy_rate: Some(Rate(8_000_000_000_000)) };
         let mut writers = Writers::new(cost, 100, sockets, processes);
-        writers.begin(150);
+        writers.start(150);
         let mut written = Vec::new();
         drain(&mut writers, Time::ZERO, &mut written);
         while let Some(at) = writers.poll_timeout() {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_full_socket_blocks_its_process() {
         let mut writers = Writers::new(Cost::default(), 100, 2, 1);
-        writers.begin(100);
+        writers.start(100);
         assert_eq!(writers.advance(Time(5), |socket| socket != 0), None);
         assert_eq!(writers.poll_timeout(), None, "nothing happens until there is room");
         let mut sockets = Vec::new();

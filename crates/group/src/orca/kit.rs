@@ -17,36 +17,36 @@ use super::label::tests::fabric;
 use super::switch::Program;
 use super::view::View;
 
-/// What a host's application does.
+/// The behaviour of a host's application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct App {
-    /// It takes part when invited.
+    /// Whether it joins when invited.
     pub(crate) joins: bool,
-    /// Bytes that it can hold beyond those consumed.
+    /// Its receive window in bytes.
     pub(crate) room: u64,
 }
 
-/// What a receiver has, in one session.
+/// The state of a receiver in one session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Taken {
-    /// Which bytes were stored.
+    /// The bytes that were stored.
     pub(crate) bytes: Vec<bool>,
     pub(crate) readable: u64,
     pub(crate) ended: Option<u64>,
     pub(crate) closed: bool,
 }
 
-/// A host and what belongs to it.
+/// A host with its application.
 pub(crate) struct Station {
     pub(crate) host: Host,
-    /// If it is there, it has the host's link.
+    /// The controller on this host, which then uses the host's link.
     pub(crate) controller: Option<Controller>,
     pub(crate) told: Vec<(Time, ControllerEvent)>,
     pub(crate) down: bool,
     pub(crate) app: App,
     pub(crate) taken: BTreeMap<Session, Taken>,
     pub(crate) events: Vec<(Time, Event)>,
-    /// Payloads that it has promised to send on.
+    /// Payloads that the agent has announced to forward.
     relays: VecDeque<(Session, u64, u16)>,
     timer: Time,
     sends: Vec<Session>,
@@ -59,13 +59,13 @@ struct Link {
     pub(crate) bytes: u64,
 }
 
-/// Probabilities, and what they are for.
+/// The probabilities of faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) data_loss: f64,
     pub(crate) control_loss: f64,
     pub(crate) control_twice: f64,
-    /// Control packets come up to this much later.
+    /// The longest additional delay of control packets.
     pub(crate) control_late: Span,
 }
 
@@ -213,7 +213,7 @@ impl Net {
         self.at(host, |now, host| host.finish(now, Session(session)));
     }
 
-    /// Without an end.
+    /// As [`Net::open`], without the end of the stream.
     pub(crate) fn begin(
         &mut self,
         host: u32,
@@ -232,7 +232,7 @@ impl Net {
         });
     }
 
-    /// A packet that nobody's machine has made leaves by a host's link.
+    /// A forged packet leaves by a host's link.
     pub(crate) fn inject(&mut self, host: u32, packet: Packet<Header>) {
         self.number += 1;
         self.flying.insert(self.number, packet);
@@ -408,9 +408,9 @@ impl Net {
         );
         match verdict {
             Verdict::Forward(Port(port)) => self.enqueue(ports.start + u32::from(port), packet),
-            Verdict::Replicate(set) => {
-                for port in (0..64).filter(|port| set >> port & 1 == 1) {
-                    self.enqueue(ports.start + port, packet);
+            Verdict::Replicate(mut set) => {
+                while let Some(Port(port)) = set.pop() {
+                    self.enqueue(ports.start + u32::from(port), packet);
                 }
             }
             Verdict::Route => match self.forwarders[switch as usize].route(&packet) {

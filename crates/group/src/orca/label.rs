@@ -1,16 +1,18 @@
-//! Labels: which fields they have in a fabric, how wide these are, and where hosts are.
+//! Labels: their fields in a fabric, the widths of these, and the places of hosts.
 //!
-//! The fields are those of the end-to-end evaluation's Fig. 4, most significant first:
+//! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a second time before
+//! "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
 //!
 //! ```text
 //! pilot label:  ToR up (port) | aggregate up (port) | core down (pods) | aggregate down (racks of a pod)
 //! rack label:   ToR down (hosts of the rack)
 //! ```
 //!
-//! The sender sets the pilot label, the receiving rack's active agent puts the rack label in its place; the packet's kind
-//! tells which it is. "Up" fields are numbers of ports (any of equal ways), "down" fields have a bit for each port. The
-//! field for aggregates is the same in all pods, so that a rack without receivers may get a copy that its agent throws
-//! away. A leaf-spine fabric is one pod without core switches; where no switch follows pilot labels they name racks all the same.
+//! The sender sets the pilot label, which the active agent of a receiving rack replaces by the rack label (evaluation, section IV.B).
+//! The packet's kind tells which one it has. "Up" fields are port numbers, one of equal paths; "down" fields have a bit for each
+//! port. The paper's testbed has a bitmap of 8 bits for each hop; here widths follow from the topology, as in the PEEL authors'
+//! model of Orca. The field for aggregates applies to all pods, so that a rack without receivers may get a copy, which its agent
+//! drops. A leaf-spine fabric is one pod without core switches. Where no switch forwards by pilot labels, they still name racks.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Port};
@@ -18,52 +20,52 @@ use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Label, Place};
 
-/// Why a fabric's hosts can't be named by labels.
+/// Why a fabric has no labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// A field with a bit for each port, of more ports than a switch can send copies to at once.
+    /// A field would have more bits than the ports to which a switch can replicate a packet.
     #[error("{what} would need {ports} bits of a label; at most 64 are possible")]
     TooManyPorts {
-        /// What the bits are for.
+        /// What the bits stand for.
         what: &'static str,
-        /// How many ports.
+        /// The number of bits.
         ports: u32,
     },
-    /// The fields together are longer than a label in a packet can be.
+    /// The pilot label would be longer than the label field of a packet.
     #[error("pilot labels would have {0} bits; at most 128 are possible")]
     TooLong(u32),
-    /// Racks are numbered in 16 bits.
+    /// The fabric would have more racks than 16-bit numbers.
     #[error("the fabric would have {0} racks; at most 65535 are possible")]
     TooManyRacks(u64),
-    /// A dimension of zero.
+    /// A dimension of the fabric is zero.
     #[error("a fabric needs at least one of: {0}")]
     Zero(&'static str),
-    /// Not a switch of this fabric.
+    /// The fabric has no switch with this number.
     #[error("there is no switch {0}")]
     NoSwitch(u32),
 }
 
-/// A field of a label.
+/// A bit field of a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Field {
-    /// Bits below it.
+    /// The position of its lowest bit.
     pub shift: u8,
-    /// Its bits; 0: there is nothing to choose.
+    /// Its width in bits; 0 where there is only one choice.
     pub width: u8,
 }
 
-/// How racks are joined.
+/// How racks are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// They are not: one switch, or nothing is known.
-    Apart,
-    /// Two racks, joined by one link.
+    /// Not at all: there is one switch, or the fabric is unknown.
+    Isolated,
+    /// Two racks, connected by one link.
     Pair { left: u32 },
-    /// Pods of racks below spines (or aggregates); more than one pod: below cores.
+    /// Pods of racks below spines or aggregates, and several pods below cores.
     Tree,
 }
 
-/// What labels look like in a fabric.
+/// The layout of labels in a fabric, and the places of its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,
@@ -71,7 +73,7 @@ pub struct Layout {
     hosts_per_rack: u32,
     racks_per_pod: u32,
     pods: u32,
-    /// Uplinks of a ToR, and of an aggregate.
+    /// The number of uplinks of a ToR, and of an aggregate.
     tor_ups: u32,
     aggregate_ups: u32,
     up_leaf: Field,
@@ -80,19 +82,19 @@ pub struct Layout {
     agg_down: Field,
 }
 
-/// Bits that number so many ways.
-const fn bits_of(ways: u32) -> u32 {
-    if ways < 2 { 0 } else { 32 - (ways - 1).leading_zeros() }
+/// The number of bits of a port number below `ports`.
+const fn bits_of(ports: u32) -> u32 {
+    if ports < 2 { 0 } else { 32 - (ports - 1).leading_zeros() }
 }
 
 impl Field {
-    /// Its value in a label.
+    /// The value of this field in a label.
     #[must_use]
-    pub const fn of(self, label: Label) -> u64 {
+    pub const fn get(self, label: Label) -> u64 {
         if self.width == 0 { 0 } else { (label.0 >> self.shift) as u64 & self.mask() }
     }
 
-    const fn put(self, value: u64) -> u128 {
+    const fn encode(self, value: u64) -> u128 {
         if self.width == 0 { 0 } else { ((value & self.mask()) as u128) << self.shift }
     }
 
@@ -102,11 +104,11 @@ impl Field {
 }
 
 impl Layout {
-    /// The labels of a fabric.
+    /// The layout for a fabric.
     ///
     /// # Errors
-    /// With more than 64 hosts of a rack, racks of a pod (leaves of a leaf-spine fabric) or pods, or if the fields
-    /// together need more than 128 bits.
+    /// [`LabelError`] with more than 64 hosts in a rack, racks in a pod (leaves of a leaf-spine fabric) or pods, or if the
+    /// pilot label needs more than 128 bits.
     pub fn new(fabric: &Fabric) -> Result<Self, LabelError> {
         match fabric.config().topology {
             Topology::SingleSwitch { hosts, .. } => {
@@ -131,15 +133,15 @@ impl Layout {
         }
     }
 
-    /// One rack without uplinks, or where nothing is known of the fabric: hosts by their numbers, 64 to a "rack". With more
-    /// than 64 hosts there are labels for relaying hosts, but no switch could follow them.
+    /// The layout for one rack without uplinks, or for an unknown fabric, where each 64 hosts count as a rack. With more than 64
+    /// hosts its labels serve relaying hosts; no switch can forward by them.
     #[must_use]
     pub const fn flat(hosts: u32) -> Self {
         let none = Field { shift: 0, width: 0 };
         let racks = hosts.div_ceil(64);
         let agg_down = Field { shift: 0, width: if racks < 64 { racks as u8 } else { 64 } };
         Self {
-            shape: Shape::Apart,
+            shape: Shape::Isolated,
             hosts,
             hosts_per_rack: 64,
             racks_per_pod: racks,
@@ -153,11 +155,11 @@ impl Layout {
         }
     }
 
-    /// Pods of racks of hosts; `tor_ups` aggregates (or spines) in each pod, each with `aggregate_ups` cores above (one pod
-    /// needs none).
+    /// The layout for pods of racks of hosts, with `tor_ups` aggregates or spines in each pod, each of these with
+    /// `aggregate_ups` uplinks to cores. A single pod needs no cores.
     ///
     /// # Errors
-    /// As [`Layout::new`].
+    /// The same as of [`Layout::new`].
     pub fn tree(
         pods: u32,
         racks_per_pod: u32,
@@ -218,13 +220,13 @@ impl Layout {
         })
     }
 
-    /// Where a host is.
+    /// The place of a host.
     #[must_use]
     pub const fn place(&self, host: HostId) -> Place {
         let HostId(host) = host;
         match self.shape {
             Shape::Pair { left } if host >= left => {
-                // What is no host of the fabric must not look like one.
+                // A number beyond the fabric must not get the place of one of its hosts.
                 let port = host - left;
                 Place { rack: 1, port: if port < 64 { port as u8 } else { 63 } }
             }
@@ -253,20 +255,20 @@ impl Layout {
         (host < self.hosts).then_some(HostId(host))
     }
 
-    /// Number of hosts.
+    /// The number of hosts.
     #[must_use]
     pub const fn hosts(&self) -> u32 {
         self.hosts
     }
 
-    /// Number of racks.
+    /// The number of racks.
     #[must_use]
     pub const fn racks(&self) -> u16 {
         let racks = self.pods * self.racks_per_pod;
         if racks > u16::MAX as u32 { u16::MAX } else { racks as u16 }
     }
 
-    /// Hosts of a rack.
+    /// The number of hosts in a rack.
     #[must_use]
     pub fn hosts_of(&self, rack: u16) -> u32 {
         match self.shape {
@@ -279,38 +281,38 @@ impl Layout {
         }
     }
 
-    /// Uplinks of a ToR.
+    /// The number of uplinks of a ToR.
     #[must_use]
     pub const fn uplinks(&self) -> u16 {
         self.tor_ups as u16
     }
 
-    /// Whether a copy with a pilot label can come back to the sender's own rack. If not, the sender sends its rack a copy of
-    /// its own.
+    /// Whether a packet with a pilot label can come back to its sender's own rack. If not, the sender sends its rack a separate
+    /// copy.
     #[must_use]
     pub const fn reaches_own_rack(&self) -> bool {
         matches!(self.shape, Shape::Tree)
     }
 
-    /// Whether pilot labels lead to other racks.
+    /// Whether pilot labels can lead to other racks.
     #[must_use]
     pub const fn reaches_other_racks(&self) -> bool {
-        !matches!(self.shape, Shape::Apart)
+        !matches!(self.shape, Shape::Isolated)
     }
 
-    /// The pilot label's field with the number of the ToR's uplink (the first has number 0).
+    /// The pilot label's field for the ToR's uplink, numbered from 0.
     #[must_use]
     pub const fn up_leaf(&self) -> Field {
         self.up_leaf
     }
 
-    /// The pilot label's field with the number of the aggregate's uplink.
+    /// The pilot label's field for the aggregate's uplink, numbered from 0.
     #[must_use]
     pub const fn up_spine(&self) -> Field {
         self.up_spine
     }
 
-    /// The pilot label's field with a bit for each pod; none: the sender's pod only.
+    /// The pilot label's field with a bit for each pod. No bit stands for the sender's pod only.
     #[must_use]
     pub const fn core_down(&self) -> Field {
         self.core_down
@@ -322,8 +324,8 @@ impl Layout {
         self.agg_down
     }
 
-    /// The pilot label from a host to these racks; `salt` picks one of the equal ways up.
-    /// Racks that the fabric doesn't have are left out.
+    /// The pilot label from a host to these racks. `salt` selects one of the equal paths up. Racks that the fabric does not have
+    /// are ignored.
     #[must_use]
     pub fn pilot(&self, from: HostId, racks: impl Iterator<Item = u16>, salt: u32) -> Label {
         let (mut pods, mut leaves) = (0_u64, 0_u64);
@@ -342,17 +344,17 @@ impl Layout {
         let leaf = (random >> 32) % u64::from(self.tor_ups.max(1));
         let spine = (random & 0xffff_ffff) % u64::from(self.aggregate_ups.max(1));
         Label(
-            self.up_leaf.put(leaf)
-                | self.up_spine.put(spine)
-                | self.core_down.put(pods)
-                | self.agg_down.put(leaves),
+            self.up_leaf.encode(leaf)
+                | self.up_spine.encode(spine)
+                | self.core_down.encode(pods)
+                | self.agg_down.encode(leaves),
         )
     }
 
-    /// The racks that a pilot label from this host leads to, those without receivers too.
+    /// The racks to which a pilot label from this host leads, with those that have no receivers.
     pub fn racks_of(&self, from: HostId, pilot: Label) -> impl Iterator<Item = u16> + use<> {
         let own = u32::from(self.place(from).rack) / self.racks_per_pod.max(1);
-        let (pods, leaves) = (self.core_down.of(pilot), self.agg_down.of(pilot));
+        let (pods, leaves) = (self.core_down.get(pilot), self.agg_down.get(pilot));
         let pods = if pods == 0 && own < 64 { 1 << own } else { pods };
         let per_pod = self.racks_per_pod;
         let led = move |rack: &u32| {
@@ -362,7 +364,7 @@ impl Layout {
         (0..u32::from(self.racks())).filter(led).map(|rack| rack as u16)
     }
 
-    /// How far a rack is from a host: 0 its own, 1 in its pod, 2 elsewhere.
+    /// The distance of a rack from a host: 0 for its own, 1 within its pod, 2 for others.
     #[must_use]
     pub fn distance(&self, from: HostId, rack: u16) -> u8 {
         let own = self.place(from).rack;
@@ -374,8 +376,8 @@ impl Layout {
         }
     }
 
-    /// A pilot label of the first of these hosts, which are one sender's ports, as it is for each port: only with racks
-    /// that none of the others is nearer to. `Label(0)`: there are none.
+    /// Divides a pilot label of the first of these hosts, which are the ports of one sender: the label for each port names only the
+    /// racks to which no other port is nearer, and is `Label(0)` without any.
     #[must_use]
     pub fn split(&self, ports: &[HostId], pilot: Label, salt: u32) -> Vec<Label> {
         let Some(first) = ports.first() else { return Vec::new() };
@@ -388,7 +390,7 @@ impl Layout {
         ports.iter().zip(racks).map(label).collect()
     }
 
-    /// The rack label of these ports.
+    /// The rack label for these ports.
     #[must_use]
     pub fn rack_label(&self, ports: u64) -> Label {
         Label(u128::from(ports))
@@ -400,14 +402,14 @@ impl Layout {
         label.0 as u64
     }
 
-    /// The uplink's port of a ToR with so many hosts that a pilot label names.
+    /// The port of the uplink that a pilot label names at a ToR with `hosts` hosts.
     #[must_use]
     pub(crate) fn uplink(&self, label: Label, hosts: u16) -> Port {
         let ways = u64::from(self.tor_ups.max(1));
-        Port(hosts + (self.up_leaf.of(label) % ways) as u16)
+        Port(hosts + (self.up_leaf.get(label) % ways) as u16)
     }
 
-    /// Bits of the longest rack label.
+    /// The width of the longest rack label in bits.
     #[must_use]
     pub fn rack_bits(&self) -> u32 {
         match self.shape {
@@ -416,22 +418,22 @@ impl Layout {
         }
     }
 
-    /// Bits of a pilot label.
+    /// The width of a pilot label in bits.
     #[must_use]
     pub fn pilot_bits(&self) -> u32 {
         let fields = [self.up_leaf, self.up_spine, self.core_down, self.agg_down];
         fields.iter().map(|field| u32::from(field.width)).sum()
     }
 
-    /// Words of 32 bits that a label takes in a packet, 1 to 4.
+    /// The size of a label in a packet, in words of 32 bits: 1 to 4.
     #[must_use]
     pub fn words(&self) -> u8 {
         self.rack_bits().max(self.pilot_bits()).div_ceil(32).clamp(1, 4) as u8
     }
 
-    /// Bits that labels need in a packet if nothing is rounded to words: a bit for the kind and the longer of the two labels,
-    /// where the pilot label may have a filter of so many bits (16 in the PEEL authors' model of Orca,
-    /// `1 + max(rack, up + up + core + aggregates + filter)`; ours has none).
+    /// The bits of a label in a packet without rounding to words, in the PEEL authors' model of Orca:
+    /// `1 + max(rack, up + up + core + aggregates + filter)`, where one bit tells the labels apart and the filter has 16 bits by
+    /// default (`docs/sources.md#orca-labels`). Our labels have no filter.
     #[must_use]
     pub fn model_bits(&self, filter_bits: u32) -> u32 {
         1 + self.rack_bits().max(self.pilot_bits() + filter_bits)
@@ -568,7 +570,7 @@ pub(crate) mod tests {
             if pods == 1 || there.len() == 1 {
                 prop_assert_eq!(&led, &there);
             }
-            prop_assert!(layout.up_leaf().of(label) < u64::from(ups));
+            prop_assert!(layout.up_leaf().get(label) < u64::from(ups));
             prop_assert_eq!(label.0 >> layout.pilot_bits(), 0);
         }
     }

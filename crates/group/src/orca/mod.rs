@@ -1,10 +1,11 @@
-//! Orca: server-assisted multicast.
+//! Orca: server-assisted multicast (Diab, Yassini and Hefeeda, NSDI '22; `docs/sources.md#orca`).
 //!
-//! - [`label`]: what labels look like in a fabric. [`view`], [`switch`]: what switches do with them.
+//! - [`label`]: the layout of labels in a fabric; [`view`], [`switch`]: how switches forward by them.
 //! - [`system`]: how switches recognise and read Orca's packets.
-//! - [`agent`] with its [`table`]: labels for the packets of a rack. [`controller`] with its [`store`]: who knows all sessions.
-//! - [`flow`]: the reliable stream; [`parity`]: the code of its parities. [`host`]: sender, receiver and agent in one [`Node`](rackweave_core::Node).
-//! - [`scale`]: how large all this is for a million sessions.
+//! - [`agent`] with its [`table`]: labels for the packets of a rack; [`controller`] with its [`store`]: all sessions.
+//! - [`flow`]: the reliable stream, which is ours; [`parity`]: its erasure code; [`host`]: sender, receiver and agent in one
+//!   [`Node`](rackweave_core::Node).
+//! - [`scale`]: the size of all this state for a million sessions.
 
 pub mod agent;
 pub mod controller;

@@ -1,18 +1,21 @@
-//! Parity over the cells of a block, as bytes: a systematic code over GF(2^8) from which any of a block's cells can be
-//! computed with as many parities. (Ours: a Cauchy matrix whose columns are scaled so that the first parity is the plain sum,
-//! which is what most losses need. Codes by fast Fourier transforms take some milliseconds for a block of this size.)
+//! The erasure code of parity: a systematic code over GF(2^8), by which any missing cells of a block are computed from as many
+//! parities.
 //!
-//! Cells that are shorter than the payload count as if zeros followed.
+//! Parity on request follows NORM (RFC 5740), with the field of its Reed-Solomon codes (RFC 5510, section 8.1). The
+//! matrix is ours: a Cauchy matrix whose columns are scaled so that the first parity is the plain sum, which suffices for most
+//! losses. Codes by fast Fourier transforms take some milliseconds for a block of this size.
+//!
+//! Cells that are shorter than the payload count as padded with zeros.
 
-/// Most cells of a block.
+/// The most cells of a block.
 pub const MAX_CELLS: u8 = 64;
-/// Most parities of a block.
+/// The most parities of a block.
 pub const MAX_PARITIES: u8 = 32;
 
-/// x^8 + x^4 + x^3 + x^2 + 1, without its first term.
+/// The polynomial of the field, x^8 + x^4 + x^3 + x^2 + 1, without its first term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of x, twice over, and their logarithms.
+/// The powers of x, repeated once so that sums of two logarithms need no reduction, and the logarithms.
 const TABLES: ([u8; 510], [u8; 256]) = {
     let (mut powers, mut logs) = ([0; 510], [0; 256]);
     let (mut power, mut at) = (1_u8, 0);
@@ -24,6 +27,7 @@ const TABLES: ([u8; 510], [u8; 256]) = {
     (powers, logs)
 };
 
+/// The product of two field elements.
 fn times(a: u8, b: u8) -> u8 {
     let (powers, logs) = &TABLES;
     match (a, b) {
@@ -32,20 +36,20 @@ fn times(a: u8, b: u8) -> u8 {
     }
 }
 
-/// 1 / `a`, for `a` that is not 0.
+/// The inverse of `a`, which must not be 0.
 fn inverse(a: u8) -> u8 {
     let (powers, logs) = &TABLES;
     powers[255 - usize::from(logs[usize::from(a)])]
 }
 
-/// How often a cell counts in a parity.
+/// The coefficient of a cell in a parity.
 fn factor(index: u8, cell: u8) -> u8 {
-    // Rows and columns are numbered without overlap, so that no difference is 0.
+    // Rows and columns have distinct numbers, so that no difference is 0.
     let column = MAX_PARITIES + cell;
     times(column, inverse(index ^ column))
 }
 
-/// `to` += `factor` * `from`, byte by byte.
+/// Adds `factor` times `from` to `to`, byte by byte.
 fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
     if factor == 1 {
         for (to, from) in to.iter_mut().zip(from) {
@@ -53,7 +57,7 @@ fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
         }
         return;
     }
-    // Without tables, so that compilers can make vector instructions of it.
+    // Without tables, so that the compiler can vectorize it.
     let bits: [u8; 8] = core::array::from_fn(|bit| if factor >> bit & 1 == 1 { 0xff } else { 0 });
     for (to, from) in to.iter_mut().zip(from) {
         let (mut power, mut sum) = (*from, 0);
@@ -65,15 +69,15 @@ fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
     }
 }
 
-/// Adds a cell of the block to a parity, which begins as zeros; or takes it away again.
-/// What is beyond [`MAX_PARITIES`] or [`MAX_CELLS`] is no part of it.
+/// Adds a cell of the block to a parity, which begins as zeros. Adding it again removes it. No effect for an index beyond
+/// [`MAX_PARITIES`] or a cell beyond [`MAX_CELLS`].
 pub fn add(parity: &mut [u8], index: u8, cell: u8, bytes: &[u8]) {
     if index < MAX_PARITIES && cell < MAX_CELLS {
         add_product(parity, bytes, factor(index, cell));
     }
 }
 
-/// A block whose missing cells are computed.
+/// The computation of a block's missing cells.
 #[derive(Clone, Debug)]
 pub struct Repair {
     missing: Vec<u8>,
@@ -81,8 +85,8 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Of a block that lacks these cells (a bit for each), with as many of these parities as are needed: number and bytes, all
-    /// of a length. `None` if they don't suffice.
+    /// Begins with the missing cells, a bit for each, and with parities of equal length by their index. As many parities are used as cells
+    /// are missing; `None` if there are fewer.
     pub fn new<'a>(
         missing: u64,
         parities: impl IntoIterator<Item = (u8, &'a [u8])>,
@@ -99,7 +103,7 @@ impl Repair {
         (taken.len() == missing.len()).then_some(Self { missing, parities: taken })
     }
 
-    /// A cell of the block that is here. Each of them is to be added once.
+    /// Adds a cell of the block that is present. Each of them must be added once.
     pub fn add(&mut self, cell: u8, bytes: &[u8]) {
         if cell < MAX_CELLS {
             for (index, parity) in &mut self.parities {
@@ -108,10 +112,10 @@ impl Repair {
         }
     }
 
-    /// The missing cells and their bytes, in the payload's length.
+    /// The missing cells and their bytes, padded to the length of the parities.
     #[must_use]
     pub fn finish(mut self) -> Vec<(u8, Vec<u8>)> {
-        // Gauss and Jordan. No pivot is 0: all square parts of the matrix are regular, and so is what elimination leaves of them.
+        // Gauss-Jordan elimination. No pivot is 0, since all square submatrices of a Cauchy matrix are regular.
         let count = self.missing.len();
         let mut rows: Vec<Vec<u8>> = self
             .parities
@@ -156,9 +160,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Any cells come back from any parities of the same number.
+        /// Any cells are recovered from any parities of the same number.
         #[test]
-        fn what_is_missing_is_computed(
+        fn missing_cells_are_recovered(
             seed: u64,
             cells in 1..=MAX_CELLS,
             payload in 1_usize..40,

@@ -1,4 +1,5 @@
-//! How large the state is: a million sessions on the 27,648 hosts of the paper's simulation, in the real tables.
+//! The size of Orca's state: by default a million sessions on 27,648 hosts, as in the paper's simulation (NSDI '22, abstract), in the
+//! real tables.
 
 use std::sync::Arc;
 
@@ -11,33 +12,33 @@ use super::host::packet;
 use super::label::{LabelError, Layout};
 use super::switch::Register;
 
-/// How members are spread over the fabric.
+/// How members are placed in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// Each anywhere.
-    Anywhere,
-    /// So many to a rack, racks anywhere: as a placement that keeps tenants together.
-    Together(u32),
+    /// Each at a random host.
+    Uniform,
+    /// This many per rack, in random racks, as with a placement that keeps tenants together.
+    PerRack(u32),
 }
 
-/// What to build.
+/// The fabric and the sessions to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleConfig {
-    /// Pods.
+    /// The number of pods.
     pub pods: u32,
-    /// Racks of a pod.
+    /// The number of racks in each pod.
     pub racks_per_pod: u32,
-    /// Hosts of a rack, all of them agents.
+    /// The number of hosts in each rack, all of them agents.
     pub hosts_per_rack: u32,
-    /// Sessions.
+    /// The number of sessions.
     pub sessions: u32,
-    /// Fewest and most members of a session, uniform between.
+    /// The least and the greatest number of members of a session, uniform between.
     pub members: (u32, u32),
-    /// Where they are.
+    /// How members are placed.
     pub placement: Members,
-    /// Changes (joins and leaves, by turns) that are carried out and counted.
+    /// The number of changes, alternately joins and leaves, that are carried out and counted.
     pub changes: u32,
-    /// Of all random choices.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -50,73 +51,72 @@ impl Default for ScaleConfig {
             hosts_per_rack: 48,
             sessions: 1_000_000,
             members: (5, 50),
-            placement: Members::Anywhere,
+            placement: Members::Uniform,
             changes: 1000,
             seed: 1,
         }
     }
 }
 
-/// What it takes. Sizes are of the real tables, filled.
+/// The result. Sizes are those of the real tables, filled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleReport {
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u32,
-    /// Sessions.
+    /// The number of sessions.
     pub sessions: u32,
-    /// Members of all sessions.
+    /// The members of all sessions together.
     pub members: u64,
-    /// Bits of a label: the longer of pilot and rack label, and a bit that tells which.
+    /// The bits of a label: the longer of pilot and rack label, and a bit that tells which one it is.
     pub label_bits: u32,
     /// The same in the PEEL authors' model of Orca, with its filter of 16 bits.
     pub model_bits: u32,
-    /// Bytes that a label takes in our packets, rounded to words.
+    /// The bytes of a label in our packets, which is rounded to words.
     pub label_bytes: u32,
-    /// Bytes of state in each `ToR` that packets can change.
+    /// The size of the state that packets can change in each `ToR`, in bytes.
     pub tor_state_bytes: u32,
     /// The same in each other switch.
     pub other_state_bytes: u32,
-    /// Entries that the switches would need together if each kept its sessions (a group table): one for each session in
-    /// each rack that has members.
+    /// The entries that all `ToR`s together would need with group tables: one for each session and rack with members.
     pub group_entries: u64,
-    /// Bytes of the controller's store.
+    /// The size of the controller's store in bytes.
     pub controller_bytes: u64,
-    /// Sessions in the table of an agent, on average and at most.
+    /// The sessions in the table of an agent, on average and at most.
     pub agent_sessions: (f64, u32),
-    /// Bytes of the fullest agent's table.
+    /// The size of the fullest agent's table in bytes.
     pub agent_bytes: u64,
-    /// Racks without members that a packet reaches because its pilot label names them, for each rack with members: of the
-    /// first [`SAMPLED`] sessions.
+    /// Racks without members that a packet reaches because its pilot label names them, per rack with members, over the first
+    /// [`SAMPLED`] sessions.
     pub redundant_copies: f64,
-    /// Changes that were carried out.
+    /// The number of changes that were carried out.
     pub changes: u64,
-    /// Packets that the controller sent for one change: `Sync` (the `ToR` copies it to its agents), and the answer.
+    /// `Sync` packets that the controller sent per change. The `ToR` replicates each to its agents.
     pub syncs_per_change: f64,
-    /// Confirmations that came back for one change.
+    /// Confirmations received per change.
     pub confirmations_per_change: f64,
 }
 
 impl ScaleReport {
-    /// Bytes of the controller's store for one session.
+    /// The bytes of the controller's store per session.
     #[must_use]
     pub fn controller_bytes_per_session(&self) -> f64 {
         self.controller_bytes as f64 / f64::from(self.sessions.max(1))
     }
 
-    /// Bytes of an agent's table for one of its sessions.
+    /// The bytes of the fullest agent's table per session.
     #[must_use]
     pub fn agent_bytes_per_session(&self) -> f64 {
         self.agent_bytes as f64 / f64::from(self.agent_sessions.1.max(1))
     }
 }
 
-/// Sessions whose labels are followed.
+/// The number of sessions of which redundant copies are counted.
 pub const SAMPLED: u32 = 10_000;
 
-/// Builds the state and measures it. The same for the same settings.
+/// Builds the state and measures it. The result depends on the settings only.
 ///
 /// # Errors
-/// If the fabric has no labels.
+/// [`LabelError`] if the fabric has no labels.
 pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     let ScaleConfig { pods, racks_per_pod, hosts_per_rack, .. } = *config;
     let ups = racks_per_pod.max(1);
@@ -172,12 +172,12 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     })
 }
 
-/// A session's number: scattered, as random ones are, but all different.
+/// The number of the n-th session: scattered as random numbers are, but all distinct.
 const fn session(number: u32) -> Session {
     Session(number.wrapping_mul(0x9e37_79b1))
 }
 
-/// A session's members: racks in order, with ports.
+/// Draws a session's members: racks in order, with ports.
 fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)> {
     let (fewest, most) = config.members;
     let size = fewest + rng.below(u64::from(most.saturating_sub(fewest)) + 1) as u32;
@@ -186,13 +186,13 @@ fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)>
     while left > 0 {
         let rack = rng.below(u64::from(layout.racks())) as u16;
         let together = match config.placement {
-            Members::Anywhere => 1,
-            Members::Together(n) => n.clamp(1, config.hosts_per_rack).min(left),
+            Members::Uniform => 1,
+            Members::PerRack(n) => n.clamp(1, config.hosts_per_rack).min(left),
         };
         let ports = racks.entry(rack).or_default();
         for _ in 0..together {
             let port = rng.below(u64::from(config.hosts_per_rack));
-            // The same host again is no other member.
+            // A host that is drawn twice is one member.
             if *ports >> port & 1 == 0 {
                 *ports |= 1 << port;
                 left -= 1;
@@ -202,7 +202,7 @@ fn draw(config: &ScaleConfig, layout: &Layout, rng: &mut Rng) -> Vec<(u16, u64)>
     racks.into_iter().collect()
 }
 
-/// Bytes of the table of an agent in this rack, which is told all its labels.
+/// The size of the table of an agent in this rack that holds all labels of the rack.
 fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
     let place = Place { rack, port: 0 };
     let mut agent = Agent::new(place, u32::MAX, Span::from_ms(1), None);
@@ -217,7 +217,7 @@ fn table_bytes(layout: &Layout, controller: &Controller, rack: u16) -> u64 {
     agent.table().bytes() as u64
 }
 
-/// Lets hosts join and leave; all agents of their racks live and confirm.
+/// Carries out joins and leaves, which all agents of their racks confirm, and returns the counts.
 fn change(
     config: &ScaleConfig,
     layout: &Layout,
@@ -242,7 +242,7 @@ fn change(
         let rack = layout.place(host).rack;
         let agents = || (0..64).filter_map(move |port| layout.host(Place { rack, port }));
         if alive.insert(rack) {
-            // As if they had held all labels: what they are told now is not counted.
+            // They count as holding all labels, so that no resync is counted.
             for agent in agents() {
                 controller.assume_live(now, agent);
             }
@@ -289,7 +289,7 @@ mod tests {
         assert!((confirmed - 48.0).abs() < 1e-9, "each of 48 agents confirms once");
         assert!(report.controller_bytes_per_session() < 250.0);
         assert!(report.agent_bytes_per_session() < 25.0);
-        let together = ScaleConfig { placement: Members::Together(10), ..config };
+        let together = ScaleConfig { placement: Members::PerRack(10), ..config };
         let less = super::report(&together).expect("labels");
         assert!(less.group_entries < report.group_entries / 3);
         assert!(less.controller_bytes < report.controller_bytes);

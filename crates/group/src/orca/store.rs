@@ -1,4 +1,4 @@
-//! The controller's sessions, packed: a million of them with their members in tens of megabytes.
+//! The controller's store of sessions, packed so that a million of them with their members fit into tens of megabytes.
 
 use rackweave_core::HostId;
 use rackweave_core::rng::mix;
@@ -11,22 +11,22 @@ struct Stored {
     sender: HostId,
     change: u32,
     heard_ms: u32,
-    /// For each rack with members, by number: the rack (2 bytes), their number, their ports (a byte each, or from
-    /// [`MANY`] members on a bitmap of 8 bytes).
+    /// For each rack with members, in order: the rack (2 bytes), the number of members (1 byte), and their ports, a byte each or
+    /// from [`BITMAP_FROM`] members on a bitmap of 8 bytes.
     members: Box<[u8]>,
 }
 
-/// So many members of a rack take a bitmap.
-const MANY: u32 = 8;
+/// From this number of members of a rack on their ports are stored as a bitmap.
+const BITMAP_FROM: u32 = 8;
 
-/// What is known of a session, without its members.
+/// A session in the store, without its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Who sends it.
+    /// The sender of the session.
     pub sender: HostId,
-    /// The sender's last change.
+    /// The number of the last change of members.
     pub change: u32,
-    /// When the sender last spoke of it: milliseconds that count around.
+    /// When the sender last mentioned the session, in milliseconds that wrap around.
     pub heard_ms: u32,
 }
 
@@ -36,30 +36,30 @@ impl Stored {
     }
 }
 
-/// Sessions with their members.
+/// All sessions with their members.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     slots: Vec<Option<Stored>>,
     free: Vec<u32>,
-    /// Open addressing: slots' numbers plus one, 0 where there is none.
+    /// A hash index with open addressing: numbers of slots plus one, 0 where empty.
     index: Vec<u32>,
     live: usize,
 }
 
 impl Store {
-    /// Number of sessions.
+    /// The number of sessions.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether there are none.
+    /// Whether there are no sessions.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Bytes that all sessions take, as they are asked of the allocator.
+    /// The memory of all sessions in bytes, as requested from the allocator.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let members: usize = self.slots.iter().flatten().map(|stored| stored.members.len()).sum();
@@ -69,14 +69,14 @@ impl Store {
             + members
     }
 
-    /// What is known of a session.
+    /// The session with this number.
     #[must_use]
     pub fn get(&self, session: Session) -> Option<Known> {
         let stored = self.stored(session)?;
         Some(stored.known())
     }
 
-    /// Adds a session without members; false if it is there already.
+    /// Adds a session without members. False if the number is taken.
     pub fn create(&mut self, session: Session, sender: HostId) -> bool {
         if self.find(session).is_ok() {
             return false;
@@ -102,21 +102,21 @@ impl Store {
         true
     }
 
-    /// The sender's last change is this one.
+    /// Sets the number of the last change of members.
     pub fn set_change(&mut self, session: Session, change: u32) {
         if let Some(stored) = self.stored_mut(session) {
             stored.change = change;
         }
     }
 
-    /// The sender has spoken of it.
+    /// Sets when the sender last mentioned the session.
     pub fn set_heard(&mut self, session: Session, heard_ms: u32) {
         if let Some(stored) = self.stored_mut(session) {
             stored.heard_ms = heard_ms;
         }
     }
 
-    /// Forgets a session; says which racks had members.
+    /// Removes a session and returns the racks that had members.
     pub fn remove(&mut self, session: Session) -> Vec<u16> {
         let Ok(at) = self.find(session) else { return Vec::new() };
         let racks = self.members(session).map(|(rack, _)| rack).collect();
@@ -124,7 +124,7 @@ impl Store {
         self.slots[slot as usize] = None;
         self.free.push(slot);
         self.live -= 1;
-        // What stands behind moves up, as far as it belongs there.
+        // Entries behind the hole move up unless that takes them before their home (deletion by backward shift).
         let slots = self.index.len();
         let (mut hole, mut next) = (at, (at + 1) % slots);
         while let Some(number) = self.index[next].checked_sub(1) {
@@ -141,19 +141,19 @@ impl Store {
         racks
     }
 
-    /// Racks with members, and these members' ports.
+    /// The racks with members of a session, and the ports of these members.
     pub fn members(&self, session: Session) -> impl Iterator<Item = (u16, u64)> + '_ {
         let packed = self.stored(session).map_or(&[][..], |stored| &stored.members);
         Members(packed)
     }
 
-    /// A rack's members.
+    /// The ports of a session's members in a rack.
     #[must_use]
     pub fn ports(&self, session: Session, rack: u16) -> u64 {
         self.members(session).find(|(r, _)| *r == rack).map_or(0, |(_, ports)| ports)
     }
 
-    /// Sets a rack's members.
+    /// Sets the ports of a session's members in a rack.
     pub fn set_ports(&mut self, session: Session, rack: u16, ports: u64) {
         let mut racks: Vec<_> = self.members(session).filter(|(r, _)| *r != rack).collect();
         if ports != 0 {
@@ -163,14 +163,14 @@ impl Store {
         self.set_members(session, &racks);
     }
 
-    /// Sets all members: racks in order, each once, with the ports of its members (not none).
+    /// Sets all members: distinct racks in order, each with at least one port.
     pub fn set_members(&mut self, session: Session, racks: &[(u16, u64)]) {
         let Some(stored) = self.stored_mut(session) else { return };
         let mut packed = Vec::with_capacity(racks.len() * 4);
         for (rack, ports) in racks {
             packed.extend_from_slice(&rack.to_le_bytes());
             packed.push(ports.count_ones() as u8);
-            if ports.count_ones() < MANY {
+            if ports.count_ones() < BITMAP_FROM {
                 packed.extend((0..64_u8).filter(|port| ports >> port & 1 == 1));
             } else {
                 packed.extend_from_slice(&ports.to_le_bytes());
@@ -179,13 +179,13 @@ impl Store {
         stored.members = packed.into_boxed_slice();
     }
 
-    /// Number of slots, for [`Store::at`].
+    /// The number of slots, for [`Store::at`].
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The session in a slot, if there is one: sessions by the order of their creation, as long as none is removed.
+    /// The session in a slot, if there is one. Slots are in the order of creation as long as no session is removed.
     #[must_use]
     pub fn at(&self, slot: usize) -> Option<(Session, Known)> {
         let stored = self.slots.get(slot)?.as_ref()?;
@@ -207,7 +207,7 @@ impl Store {
         ((u128::from(hash) * self.index.len() as u128) >> 64) as usize
     }
 
-    /// Where in the index a session is, or would be (nowhere in one without slots: 0).
+    /// The index position of a session, or the one where it would be inserted (0 in an empty index).
     fn find(&self, session: Session) -> Result<usize, usize> {
         let slots = self.index.len();
         if slots == 0 {
@@ -215,7 +215,7 @@ impl Store {
         }
         let mut at = self.home(session);
         loop {
-            // An eighth of all is free.
+            // The loop ends, since an eighth of the index is free.
             let Some(number) = self.index[at].checked_sub(1) else { return Err(at) };
             if self.slots[number as usize].as_ref().is_some_and(|s| s.session == session) {
                 return Ok(at);
@@ -237,7 +237,7 @@ impl Store {
     }
 }
 
-/// Reads packed members.
+/// Iterates over packed members.
 struct Members<'a>(&'a [u8]);
 
 impl Iterator for Members<'_> {
@@ -246,7 +246,7 @@ impl Iterator for Members<'_> {
     fn next(&mut self) -> Option<(u16, u64)> {
         let (head, rest) = self.0.split_first_chunk::<3>()?;
         let rack = u16::from_le_bytes([head[0], head[1]]);
-        let (ports, rest) = if u32::from(head[2]) < MANY {
+        let (ports, rest) = if u32::from(head[2]) < BITMAP_FROM {
             let (ports, rest) = rest.split_at_checked(usize::from(head[2]))?;
             (ports.iter().fold(0, |all, port| all | 1 << (port & 63)), rest)
         } else {
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_map_holds(
+        fn it_agrees_with_a_map(
             changes in proptest::collection::vec((0..50_u32, 0..5_u16, any::<u64>(), 0..4_u8), 0..300)
         ) {
             let mut store = Store::default();

@@ -1,12 +1,15 @@
-//! What switches do with Orca's packets.
+//! The switch program of Orca.
 //!
-//! A ToR follows rack labels, brings pilot-labelled data up, or down to the rack's active agent, and knows nothing but which
-//! of its hosts that is: one register, however many sessions there are (the paper's "divide state and tasks"). The switches
-//! above follow the pilot label and have no state at all.
+//! A ToR replicates by rack labels, and forwards data with pilot labels up, or down to the active agent of its rack. All that it
+//! remembers is which of its hosts that is: one register, however many sessions there are. The paper divides "state and tasks
+//! of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
+//! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and have no state at all.
 
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, Header, HostId, Packet, Port, Time, Verdict};
+use rackweave_core::{
+    DropReason, Header, HostId, Packet, PayloadStore, Port, PortSet, Time, Verdict,
+};
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{Labelled, TO_GROUP};
@@ -15,15 +18,15 @@ use super::label::{LabelError, Layout};
 use super::view::View;
 use crate::system::SystemProgram;
 
-/// "No agent" in [`Register`] and in `SetActive`.
+/// The value for no agent in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
 
-/// All that a ToR remembers.
+/// The whole state of a ToR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// The active agent's port; [`NO_AGENT`]: none.
+    /// The port of the active agent, or [`NO_AGENT`].
     pub agent: u8,
-    /// Of the message that said so; 0: none has yet.
+    /// The epoch of the `SetActive` that set it, 0 before the first one.
     pub epoch: u32,
 }
 
@@ -33,34 +36,34 @@ impl Default for Register {
     }
 }
 
-/// What a switch is; its down ports come before its up ports.
+/// The role of a switch in the fabric. Down ports are numbered before up ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Tor {
         rack: u16,
         active: Register,
     },
-    /// Of one pod: also the spine of a leaf-spine fabric, which has no uplinks.
+    /// An aggregate switch of a pod, or a spine of a leaf-spine fabric, which has no uplinks.
     Aggregate,
     Core,
 }
 
-/// A switch's program.
+/// The program of one switch.
 #[derive(Clone, Debug)]
 pub struct Program {
     layout: Arc<Layout>,
     role: Role,
     downs: u16,
     ups: u16,
-    /// Where the controller is, if the switch was told: nobody else is believed.
+    /// The controller's host, if it is configured. Then control packets from other hosts are dropped.
     controller: Option<HostId>,
 }
 
 impl Program {
-    /// The program of a switch of this fabric, for which the layout was made.
+    /// The program of a switch of this fabric, from which the layout was made.
     ///
     /// # Errors
-    /// If there is no such switch, or one with more ports than can get copies.
+    /// [`LabelError`] if there is no such switch, or if it has more ports than a packet can be replicated to.
     pub fn new(layout: Arc<Layout>, fabric: &Fabric, switch: u32) -> Result<Self, LabelError> {
         if switch >= fabric.switches() {
             return Err(LabelError::NoSwitch(switch));
@@ -92,14 +95,14 @@ impl Program {
         Ok(Self { layout, role, downs, ups, controller: None })
     }
 
-    /// Believes only a controller at this host: what others say in its name is thrown away.
+    /// Accepts control packets of the controller from this host only.
     #[must_use]
     pub const fn with_controller(mut self, controller: HostId) -> Self {
         self.controller = Some(controller);
         self
     }
 
-    /// What a ToR remembers; `None`: not a ToR, which has no state.
+    /// The state of a ToR; `None` for other switches, which have none.
     #[must_use]
     pub const fn register(&self) -> Option<Register> {
         match self.role {
@@ -108,7 +111,7 @@ impl Program {
         }
     }
 
-    /// Bytes of state that packets can change.
+    /// The size of the state that packets can change, in bytes.
     #[must_use]
     pub const fn state_bytes(&self) -> usize {
         match self.role {
@@ -125,13 +128,13 @@ impl Program {
         port.0 < self.downs
     }
 
-    /// The decision about a packet with this destination that is seen so and came in at `port`.
+    /// The verdict on a packet that arrived at `port` with these addresses and this view of its header.
     #[must_use]
     pub fn decide(&mut self, port: Port, src: HostId, dst: HostId, view: View) -> Verdict {
         match view {
             View::Data { labelled: Labelled::Host, .. } if dst == TO_GROUP => self.flood(port),
             View::Control | View::Data { labelled: Labelled::Host, .. } => Verdict::Route,
-            // Between hosts that do without label switches.
+            // Relays send labelled data to single hosts.
             View::Data { .. } if dst != TO_GROUP => Verdict::Route,
             _ => match self.role {
                 Role::Tor { rack, active } => self.decide_at_tor(rack, active, port, src, view),
@@ -157,7 +160,7 @@ impl Program {
                 Verdict::Forward(self.layout.uplink(label, self.downs))
             }
             View::Data { labelled: Labelled::Pilot, .. } => forward_to_agent(active),
-            // Rack labels are set in the rack.
+            // Rack labels are set within the rack, so they never come from above.
             View::Data { .. } => DROP,
             View::ToAgent if below => forward_to_agent(active),
             View::ToAgent => DROP,
@@ -179,7 +182,7 @@ impl Program {
                     DROP
                 }
             }
-            // An agent speaks for itself only.
+            // A ping must come from the port that it names.
             View::Ping { place }
                 if below && (place.rack, u16::from(place.port)) != (mine, port.0) =>
             {
@@ -197,26 +200,26 @@ impl Program {
             return DROP;
         }
         let layout = &self.layout;
-        let (pods, racks) = (layout.core_down().of(label), layout.agg_down().of(label));
+        let (pods, racks) = (layout.core_down().get(label), layout.agg_down().get(label));
         match self.role {
             Role::Core => replicate(pods & self.all_down()),
-            // Other pods: up, and from the core down again to this one too.
+            // With other pods in the label the packet goes up, and the core sends it down into this pod too.
             _ if self.is_from_below(port) && pods != 0 && self.ups > 0 => {
-                let way = layout.up_spine().of(label) % u64::from(self.ups);
-                Verdict::Forward(Port(self.downs + way as u16))
+                let uplink = layout.up_spine().get(label) % u64::from(self.ups);
+                Verdict::Forward(Port(self.downs + uplink as u16))
             }
             _ => replicate(racks & self.all_down()),
         }
     }
 
-    /// Plain multicast: everybody gets it, by the first way up.
+    /// IP multicast: a copy to all hosts, by way of the first uplink.
     fn flood(&self, port: Port) -> Verdict {
         let down = self.all_down() & !bit(port);
         let up = if self.ups > 0 && self.is_from_below(port) { bit(Port(self.downs)) } else { 0 };
         replicate(down | up)
     }
 
-    /// From the host that it says, as far as the port can tell.
+    /// Whether a packet comes from the controller, as far as its source address and its port tell.
     fn is_from_controller(&self, port: Port, src: HostId) -> bool {
         let Some(controller) = self.controller else { return true };
         let Role::Tor { rack, .. } = self.role else { return false };
@@ -234,12 +237,13 @@ impl SystemProgram for Program {
     type View = View;
 
     #[inline]
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         _now: Time,
         port: Port,
         view: View,
         packet: &mut Packet<H>,
+        _payloads: &mut S,
     ) -> Verdict {
         self.decide(port, packet.src, packet.dst, view)
     }
@@ -252,7 +256,7 @@ const fn bit(port: Port) -> u64 {
 }
 
 const fn replicate(ports: u64) -> Verdict {
-    if ports == 0 { DROP } else { Verdict::Replicate(ports) }
+    if ports == 0 { DROP } else { Verdict::Replicate(PortSet::from_bits(ports)) }
 }
 
 const fn forward_to_agent(active: Register) -> Verdict {
@@ -262,12 +266,12 @@ const fn forward_to_agent(active: Register) -> Verdict {
     }
 }
 
-/// Whether a number that counts up (and around) is newer.
-pub(crate) const fn is_newer(one: u32, other: u32) -> bool {
-    one.wrapping_sub(other) as i32 > 0
+/// Whether serial number `a` is newer than `b`, where numbers wrap around (RFC 1982, section 3.2).
+pub(crate) const fn is_newer(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
 }
 
-/// The register is all the state of a ToR.
+// The size that the documentation and `scale` state for a ToR's state.
 const _: () = assert!(size_of::<Register>() == 8);
 
 #[cfg(test)]
@@ -299,11 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_label_is_followed_but_not_back() {
+    fn a_rack_label_is_replicated_but_not_back() {
         let (_, _, mut programs) = programs(single(4));
         let view = View::Data { labelled: Labelled::Rack, label: Label(0b1_1011) };
         let verdict = programs[0].decide(Port(1), HostId(1), TO_GROUP, view);
-        assert_eq!(verdict, Verdict::Replicate(0b1001));
+        assert_eq!(verdict, Verdict::Replicate(PortSet::from_bits(0b1001)));
         let alone = View::Data { labelled: Labelled::Rack, label: Label(0b10) };
         assert_eq!(programs[0].decide(Port(1), HostId(1), TO_GROUP, alone), DROP);
     }
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_the_controller_is_not_believed() {
+    fn only_the_controller_is_trusted() {
         let (_, _, programs) = programs(leaf_spine(2, 4, 2));
         let mut tors: Vec<_> = programs
             .into_iter()
@@ -353,12 +357,12 @@ mod tests {
             assert_eq!(set_active(&mut tors[tor], right, tor as u16, 1, 1), Verdict::Consume);
             let sync = View::Sync { rack: tor as u16 };
             let copied = tors[tor].decide(Port(right), CONTROLLER, HostId(1), sync);
-            assert_eq!(copied, Verdict::Replicate(0b1111));
+            assert_eq!(copied, Verdict::Replicate(PortSet::from_bits(0b1111)));
         }
     }
 
     #[test]
-    fn agents_ping_for_themselves() {
+    fn agents_ping_from_their_own_port() {
         let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
         let ping = |rack, port| View::Ping { place: Place { rack, port } };
         let tor = &mut programs[1];
@@ -386,14 +390,16 @@ mod tests {
                 hosts.push(host);
                 continue;
             };
-            assert!(hosts.len() + at.len() < 10_000, "goes around in circles");
+            assert!(hosts.len() + at.len() < 10_000, "circulates");
             let back = fabric
                 .ports(switch)
                 .position(|port| links[port as usize].to == links[link as usize].from);
             let port = Port(back.expect("cables have two directions") as u16);
             let ports = match programs[switch as usize].decide(port, from, dst, view) {
                 Verdict::Forward(Port(port)) => vec![u32::from(port)],
-                Verdict::Replicate(set) => (0..64).filter(|port| set >> port & 1 == 1).collect(),
+                Verdict::Replicate(mut set) => {
+                    std::iter::from_fn(|| set.pop().map(|port| u32::from(port.0))).collect()
+                }
                 Verdict::Drop(_) => vec![],
                 other => panic!("{other:?}"),
             };
@@ -463,7 +469,7 @@ mod tests {
             let mut packet = Packet::new(HostId(50), TO_GROUP, 100, header);
             let (port, view) = (Port(session as u16 % 52), View::of(&header));
             let program = &mut programs[session as usize % 6];
-            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet);
+            let _ = program.handle_packet(Time::ZERO, port, view, &mut packet, &mut ());
         }
         let after: Vec<_> =
             programs.iter().map(|program| (program.register(), program.state_bytes())).collect();

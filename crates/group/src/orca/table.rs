@@ -1,4 +1,7 @@
-//! The agent's table: the rack label of each session that has receivers in its rack.
+//! The agent's table: the rack label of each session with receivers in its rack.
+//!
+//! The authors' agent keeps it in a cuckoo hash table of 48-bit addresses and 32-bit labels (`docs/sources.md#orca-agent`). Open addressing with
+//! session numbers needs less memory per session.
 
 use rackweave_core::rng::mix;
 use rackweave_wire::orca::Session;
@@ -8,9 +11,9 @@ use super::switch::is_newer;
 /// A session's rack label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Its receivers' ports; 0: it has none (any more).
+    /// The ports of its receivers, 0 without any.
     pub ports: u64,
-    /// Of the message that said so.
+    /// The version of the `Sync` that set it.
     pub version: u32,
 }
 
@@ -19,11 +22,11 @@ struct Slot {
     session: u32,
     version: u32,
     ports: u64,
-    /// Whether anything is here; in a byte of its own because every number may be a session's.
+    /// Whether the slot is in use. It has a field of its own because every number may be a session's.
     used: bool,
 }
 
-/// Slots in three arrays, so that nothing is lost to alignment.
+/// Slots as separate arrays, so that no memory is lost to alignment.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     sessions: Vec<u32>,
@@ -32,50 +35,50 @@ struct Slots {
     used: Vec<u64>,
 }
 
-/// What became of an update.
+/// The result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updated {
-    /// It is in the table now, or was before.
+    /// The table holds it.
     Held,
-    /// The table knows a later one.
+    /// The table holds a later version.
     Old,
-    /// The table is full.
+    /// The table is full, and holds no label of the session.
     Full,
 }
 
-/// Rack labels of up to millions of sessions: open addressing in one piece of memory, no order, no pointers.
+/// Rack labels of up to millions of sessions, in a hash table with open addressing.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
     slots: Slots,
-    /// Slots in use, also by sessions that have no receivers any more.
+    /// Slots in use, with those of sessions that have no receivers any more.
     used: usize,
     live: usize,
     limit: usize,
 }
 
-/// Most slots in use, in 64ths of all.
-const FULL_64: usize = 54;
+/// The load factor at which the table grows, in 64ths.
+const MAX_LOAD_64: usize = 54;
 
 impl SessionTable {
-    /// A table of at most so many sessions.
+    /// An empty table for up to `limit` sessions.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self { limit: limit as usize, ..Self::default() }
     }
 
-    /// Sessions with receivers.
+    /// The number of sessions with receivers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether there are none.
+    /// Whether there are no sessions with receivers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Bytes that the table takes.
+    /// The memory of the table in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Slots { sessions, versions, ports, used } = &self.slots;
@@ -84,20 +87,20 @@ impl SessionTable {
             + 8 * (ports.capacity() + used.capacity())
     }
 
-    /// A session's label.
+    /// The label of a session.
     #[must_use]
     pub fn get(&self, session: Session) -> Option<Entry> {
         let slot = self.slots.get(self.find(session).ok()?);
         Some(Entry { ports: slot.ports, version: slot.version })
     }
 
-    /// A session's ports; none if it is unknown.
+    /// The ports of a session, 0 if it is unknown.
     #[must_use]
     pub fn ports(&self, session: Session) -> u64 {
         self.get(session).map_or(0, |entry| entry.ports)
     }
 
-    /// Sets a session's label, unless a later one is known.
+    /// Sets the label of a session, unless a later version is known.
     pub fn set(&mut self, session: Session, entry: Entry) -> Updated {
         let place = self.find(session);
         if let Ok(at) = place {
@@ -111,12 +114,12 @@ impl SessionTable {
             return Updated::Held;
         }
         if entry.ports == 0 {
-            return Updated::Held; // What is not known need not be forgotten.
+            return Updated::Held; // An unknown session needs no empty entry.
         }
         if self.live >= self.limit {
             return Updated::Full;
         }
-        if (self.used + 1) * 64 > self.slots.len() * FULL_64 {
+        if (self.used + 1) * 64 > self.slots.len() * MAX_LOAD_64 {
             self.grow();
         }
         let Err(Some(at)) = self.find(session) else { return Updated::Full };
@@ -131,13 +134,13 @@ impl SessionTable {
         self.slots.set(at, Slot { session: session.0, version, ports, used: true });
     }
 
-    /// Where a session is, or the slot where it would be (none in a table without slots).
+    /// The slot of a session, or the one where it would be inserted (none in a table without slots).
     fn find(&self, session: Session) -> Result<usize, Option<usize>> {
         let slots = self.slots.len();
         if slots == 0 {
             return Err(None);
         }
-        // The high half of a product: uniform for any number of slots.
+        // The high half of the product is uniform for any number of slots.
         let hash = mix(u64::from(session.0));
         let mut at = ((u128::from(hash) * slots as u128) >> 64) as usize;
         for _ in 0..slots {
@@ -152,10 +155,10 @@ impl SessionTable {
         Err(None)
     }
 
-    /// Makes room by a quarter, and forgets sessions without receivers: by then, what was told of them before their end
-    /// is no longer under way.
+    /// Grows by a quarter, and removes sessions without receivers. Old `Sync` packets of these sessions, against which their
+    /// versions guarded, are no longer in flight by then.
     fn grow(&mut self) {
-        let slots = (self.live + self.live / 4 + 16) * 64 / FULL_64;
+        let slots = (self.live + self.live / 4 + 16) * 64 / MAX_LOAD_64;
         let old = std::mem::replace(&mut self.slots, Slots::with(slots));
         self.used = 0;
         for at in (0..old.len()).filter(|at| old.is_used(*at)) {

@@ -1,41 +1,41 @@
-//! What switches see of packets.
+//! The view of a packet that switch programs get.
 
 use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
 
 use crate::system::Visible;
 
-/// What a switch sees of a packet: enough to forward it.
+/// The fields of a packet by which a switch forwards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// A piece of a stream.
+    /// Data of a session.
     Data {
-        /// What the label is.
+        /// The kind of the label.
         labelled: Labelled,
         /// The label.
         label: Label,
     },
-    /// To the active agent of the rack that it comes from.
+    /// A control packet for the active agent of its sender's rack.
     ToAgent,
-    /// The controller names the rack's active agent.
+    /// The controller sets the active agent of a rack.
     SetActive {
         /// The rack.
         rack: u16,
-        /// The agent's port; 255: none.
+        /// The agent's port, 255 for none.
         agent: u8,
-        /// Later ones have larger numbers.
+        /// Increases with each change.
         epoch: u32,
     },
-    /// The controller tells all agents of a rack a label.
+    /// The controller sends a rack label to all agents of a rack.
     Sync {
         /// The rack.
         rack: u16,
     },
-    /// An agent is alive.
+    /// The heartbeat of an agent.
     Ping {
-        /// Its place.
+        /// The agent's place.
         place: Place,
     },
-    /// Anything else, to the host that it is addressed to.
+    /// Any other control packet, for the host to which it is addressed.
     Control,
 }
 
@@ -47,7 +47,7 @@ impl Visible<View> for Header {
 }
 
 impl View {
-    /// What a switch sees of a packet with this header.
+    /// The view of a packet with this header.
     #[must_use]
     #[inline]
     pub const fn of(header: &Header) -> Self {

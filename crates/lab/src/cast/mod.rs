@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::baseline::Cost;
+use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::scale::ScaleConfig;
 use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
@@ -83,24 +84,11 @@ pub enum Scheme {
     },
 }
 
-/// How Orca copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpreadBy {
-    /// Switches follow labels.
-    Labels,
-    /// Agents copy, switches know nothing.
-    Relay,
-    /// Switches copy to everybody.
-    Multicast,
-    /// The sender copies.
-    Unicast,
-}
-
 /// Orca's parameters.
 #[derive(Clone, Debug)]
 pub struct OrcaScheme {
     /// Who copies.
-    pub spread: SpreadBy,
+    pub spread: Spread,
     /// The controller's host; with labels only.
     pub controller: Option<HostId>,
     /// Bytes of a full packet.
@@ -147,10 +135,10 @@ impl CastConfig {
     pub const fn copied_by(&self) -> &'static str {
         match &self.scheme {
             Scheme::Orca(orca) => match orca.spread {
-                SpreadBy::Labels => "switches, by labels",
-                SpreadBy::Relay => "agents",
-                SpreadBy::Multicast => "switches, to everybody",
-                SpreadBy::Unicast => "the sender",
+                Spread::Labels => "switches, by labels",
+                Spread::Relay => "agents",
+                Spread::Multicast => "switches, to everybody",
+                Spread::Unicast => "the sender",
             },
             Scheme::Unicast { .. } | Scheme::Streams { chunk: None, .. } => "the sender",
             Scheme::Streams { chunk: Some(_), .. } => "receivers, in a chain",

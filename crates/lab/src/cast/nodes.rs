@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use rackweave_core::{Node, Packet, Time};
 use rackweave_group::baseline::{Deliveries, Rounds, streams, unicast};
-use rackweave_sim::ClusterNode;
+use rackweave_sim::GroupNode;
 
 /// A sender's or a receiver's part of the application.
 pub(super) trait Role {
@@ -103,7 +103,7 @@ where
     }
 }
 
-impl<S: Role, R: Role> ClusterNode for Either<S, R>
+impl<S: Role, R: Role> GroupNode for Either<S, R>
 where
     Self: Node<Event = Infallible, Placement = ()>,
 {

@@ -19,7 +19,7 @@ use rackweave_wire::orca::{Header, Reason, Session};
 
 use super::nodes::{Either, Role};
 use super::run::{CastError, Scene};
-use super::{CastResult, OrcaScheme, SpreadBy};
+use super::{CastResult, OrcaScheme};
 
 /// The session of the files; those of the acknowledgements have numbers from this on.
 const FILES: Session = Session(1);
@@ -41,12 +41,7 @@ pub(super) fn run(
     let cast = scene.cast;
     let layout = Arc::new(Layout::new(&fabric)?);
     let flow = flow_config(scheme);
-    let spread = match scheme.spread {
-        SpreadBy::Labels => Spread::Labels,
-        SpreadBy::Relay => Spread::Relay,
-        SpreadBy::Multicast => Spread::Multicast,
-        SpreadBy::Unicast => Spread::Unicast,
-    };
+    let spread = scheme.spread;
     let host = |me: HostId, ports: usize| {
         Host::new(HostConfig {
             me,
@@ -240,8 +235,8 @@ impl Server {
             return;
         }
         loop {
-            while let Some(bytes) = self.rounds.begin(now, self.writers.is_idle()) {
-                self.writers.begin(bytes);
+            while let Some(bytes) = self.rounds.start_next(now, self.writers.is_idle()) {
+                self.writers.start(bytes);
             }
             let waits = self.offered.saturating_sub(host.released(FILES));
             let Some(Write { bytes, .. }) = self.writers.advance(now, |_| waits < self.ahead)

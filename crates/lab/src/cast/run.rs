@@ -1,18 +1,19 @@
 //! A run.
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{FailReason, Framing, Header, HostId, Span, SwitchProgram, Time, frame};
+use rackweave_core::{FailReason, Framing, Header, HostId, SwitchProgram, Time, frame};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
 use rackweave_group::orca::label::LabelError;
 use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
-use rackweave_sim::result::{Counters, End, LinkReport, MessageRecord, Outcome, RunResult};
-use rackweave_sim::{
-    Attached, Cluster, ClusterError, ClusterNode, ClusterSetup, Control, Fabric, FabricError,
-};
-use rackweave_switch::net::Plain;
+use rackweave_sim::model::GroupsOnly;
+use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
+use rackweave_sim::{Attached, BuildError, Control, Fabric, FabricError, GroupNode, Setup, World};
+use rackweave_switch::ForwardOnly;
 
 use super::nodes::{Either, Role};
 use super::summary::{CastResult, FileTimes, ReceiverTimes};
@@ -26,7 +27,7 @@ pub enum CastError {
     Fabric(#[from] FabricError),
     /// Faults or places of hosts are.
     #[error(transparent)]
-    Cluster(#[from] ClusterError),
+    Build(#[from] BuildError),
     /// The fabric's labels can't name its ports.
     #[error(transparent)]
     Label(#[from] LabelError),
@@ -69,7 +70,7 @@ pub fn run(
                 let receiver = unicast::Receiver::new(host, server, scene.deliveries());
                 Attached::at(host, Either::Receiver(receiver))
             }));
-            scene.run(fabric, nodes, |_| Ok(Plain::default()))
+            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
         Scheme::Streams { transport, chunk, socket_bytes } => {
             let sending = streams::Config {
@@ -92,7 +93,7 @@ pub fn run(
                 let receiver = receiver.ok_or(CastError::NoStreams)?;
                 nodes.push(Attached::at(host, Either::Receiver(receiver)));
             }
-            scene.run(fabric, nodes, |_| Ok(Plain::default()))
+            scene.run(fabric, nodes, |_| Ok(ForwardOnly::new()))
         }
         Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
     };
@@ -172,7 +173,7 @@ impl Scene<'_> {
     ) -> Result<(RunResult, CastResult), CastError>
     where
         H: Header,
-        N: ClusterNode<Header = H> + Role,
+        N: GroupNode<Header = H> + Role + Debug,
         P: SwitchProgram<Header = H>,
     {
         let mut programs = (0..fabric.switches())
@@ -181,10 +182,12 @@ impl Scene<'_> {
             .into_iter()
             .map(Some)
             .collect::<Vec<_>>();
-        let setup = ClusterSetup {
+        let setup = Setup {
             seed: self.config.seed,
             run: self.config.run,
-            fabric,
+            fabric: Arc::new(fabric),
+            streams: Vec::new(),
+            transports: Box::new(|_| Vec::new()),
             nodes,
             // Each switch is made once.
             programs: Box::new(move |switch| {
@@ -194,21 +197,21 @@ impl Scene<'_> {
                     .expect("a switch of the fabric")
             }),
             faults: &self.config.faults,
-            time_limit: self.config.measure.time_limit,
+            measure: &self.config.measure,
         };
-        let mut cluster = Cluster::new(setup)?;
-        let end = cluster.run(self.control);
-        let result = self.cast_result(&mut cluster);
-        Ok((self.run_result(end, &mut cluster, &result), result))
+        let mut world: World<'_, GroupsOnly<N, P>> = World::new(setup)?;
+        let end = world.run_to_end(self.control);
+        let result = self.cast_result(&mut world);
+        Ok((self.run_result(end, &mut world, &result), result))
     }
 
-    fn cast_result<N: ClusterNode + Role, P: SwitchProgram<Header = N::Header>>(
+    fn cast_result<N: GroupNode + Role + Debug, P: SwitchProgram<Header = N::Header>>(
         &self,
-        cluster: &mut Cluster<N, P>,
+        world: &mut World<'_, GroupsOnly<N, P>>,
     ) -> CastResult {
-        let links = cluster.link_stats();
+        let links = world.link_stats();
         let of_senders = || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
-        let rounds = cluster.node(0).rounds();
+        let rounds = world.node(0).rounds();
         let times: Vec<_> = rounds.map(|rounds| rounds.times().collect()).unwrap_or_default();
         let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes {
             bytes,
@@ -216,7 +219,7 @@ impl Scene<'_> {
             ended,
         };
         let receiver = |(nth, &host): (usize, &HostId)| {
-            let deliveries = cluster.node(nth + 1).deliveries();
+            let deliveries = world.node(nth + 1).deliveries();
             let gaps = deliveries.map(Deliveries::gaps).unwrap_or_default();
             ReceiverTimes {
                 host,
@@ -229,7 +232,7 @@ impl Scene<'_> {
         };
         let receivers: Vec<ReceiverTimes> =
             self.cast.receivers.iter().enumerate().map(receiver).collect();
-        let sum = |of: fn(&N) -> u64| cluster.nodes().map(of).sum();
+        let sum = |of: fn(&N) -> u64| world.nodes().map(of).sum();
         CastResult {
             files: self.cast.files.iter().zip(times).map(file).collect(),
             receivers,
@@ -244,54 +247,34 @@ impl Scene<'_> {
     }
 
     /// The same as every run has it.
-    fn run_result<N: ClusterNode, P: SwitchProgram<Header = N::Header>>(
+    fn run_result<N: GroupNode + Debug, P: SwitchProgram<Header = N::Header>>(
         &self,
         end: End,
-        cluster: &mut Cluster<N, P>,
+        world: &mut World<'_, GroupsOnly<N, P>>,
         result: &CastResult,
     ) -> RunResult {
-        let messages = self.cast.messages(cluster.fabric(), result);
+        let messages = self.cast.messages(world.fabric(), result);
         let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
         let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
-        let links: Vec<LinkReport> = cluster
-            .link_stats()
-            .into_iter()
-            .map(|link| LinkReport {
-                name: link.name,
-                utilisation: link.utilisation,
-                mean_queue_bytes: link.mean_queue_bytes,
-                max_queue_bytes: link.max_queue_bytes,
-                drops: link.drops,
-            })
-            .collect();
-        let hosts = cluster.fabric().hosts() as usize;
-        let ports = links.get(hosts..).unwrap_or_default();
-        let net = cluster.counters().net;
+        let report = world.report(end);
         RunResult {
             end,
-            ended_at: cluster.now(),
-            measured: result.execution().unwrap_or(Span(cluster.now().0)),
+            ended_at: report.ended_at,
+            measured: result.execution().unwrap_or(report.measured),
             messages,
             delivered_bytes: vec![delivered],
             delivered_by_sender: Vec::new(),
             round_trips: Vec::new(),
-            counters: Counters {
-                events: net.events,
-                packet_hops: net.packet_hops,
-                drops: net.drops,
-                ecn_marks: net.ecn_marks,
-                trims: net.trims,
-                turned_back: net.turned_back,
-                refused: 0,
-            },
-            mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
-                / ports.len().max(1) as f64,
-            max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
-            queue_series: Vec::new(),
-            links,
-            capture_names: Vec::new(),
+            counters: report.counters,
+            refused: report.refused,
+            mean_queue_bytes: report.mean_queue_bytes,
+            max_queue_bytes: report.max_queue_bytes,
+            links: report.links,
+            queue_series: report.queue_series,
+            capture_names: report.capture_names,
+            // Frames of a group system are not encoded for captures yet.
             capture: Vec::new(),
-            peak_packets: 0,
+            peak_packets: report.peak_packets,
             verified_messages: 0,
         }
     }

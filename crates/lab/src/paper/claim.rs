@@ -115,9 +115,9 @@ pub(crate) struct Rule {
     /// Allowed besides, in the unit of the metric.
     #[serde(default)]
     pub(crate) slack: f64,
-    /// The paper's ratio of left to right, to be shown beside ours.
+    /// The paper's ratio of left to right, shown beside the measured one.
     pub(crate) paper_ratio: Option<String>,
-    /// It is told how this turned out, but the claim does not depend on it.
+    /// The outcome is reported, but the claim does not depend on it.
     #[serde(default)]
     pub(crate) report: bool,
     /// It may hold although messages of its points failed or were not finished.
@@ -200,7 +200,7 @@ pub(crate) struct Cell {
     pub(crate) numbers: BTreeMap<String, f64>,
 }
 
-/// A picture of the paper, drawn anew.
+/// A figure of the paper, redrawn.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
@@ -459,9 +459,9 @@ impl Rule {
 impl Operand {
     fn check(&self) -> Result<(), String> {
         if self.key.is_some() {
-            let alone = self.metric.is_none() && self.value.is_none() && self.each.is_none();
+            let only_key = self.metric.is_none() && self.value.is_none() && self.each.is_none();
             let finite = self.times.is_finite() && self.per.is_empty();
-            return if alone && finite {
+            return if only_key && finite {
                 Ok(())
             } else {
                 Err("a side with `key` has neither `metric`, `value`, `each` nor `per`".into())

@@ -23,7 +23,7 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     let shown: Vec<&PointKey> = keys.iter().filter(|key| figure.of.matches(key)).collect();
     let known = || known_keys(keys).join(", ");
     if shown.is_empty() {
-        return Err(format!("it shows no point; points can be told by {}", known()));
+        return Err(format!("it shows no point; points differ in {}", known()));
     }
     let x = (figure.kind == FigureKind::Sweep).then_some(&figure.x.key);
     for key in &figure.series {
@@ -34,7 +34,7 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     for key in [figure.for_each.as_ref(), x].into_iter().flatten() {
         if shown.iter().any(|point| point.get(key).is_none()) {
             return Err(format!(
-                "a point that it shows has no key `{key}`; points can be told by {}",
+                "a point that it shows has no key `{key}`; points differ in {}",
                 known()
             ));
         }
@@ -48,12 +48,12 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
     };
     let places: BTreeSet<_> = shown.iter().map(place).collect();
     if places.len() < shown.len() && figure.over.is_none() {
-        return Err(format!("`series` does not tell its points apart; there are {}", known()));
+        return Err(format!("`series` does not distinguish its points; there are {}", known()));
     }
     Ok(())
 }
 
-/// The name of the line that a point belongs to. Keys that only some points have tell those apart.
+/// The name of the line that a point belongs to. Keys that only some points have distinguish those.
 fn line_of(figure: &Figure, point: &PointKey) -> String {
     let names: Vec<String> =
         figure.series.iter().filter_map(|key| point.get(key)).map(plain).collect();

@@ -1,4 +1,4 @@
-//! What became of the claims: a page, a JSON document, a text for a terminal.
+//! Verdicts on claims as a page, a JSON document and a text for a terminal.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::report::html;
 use crate::report::number;
 use crate::report::svg::{Theme, escape, swatch};
 
-/// What only this page needs.
+/// Styles that only this page needs.
 const STYLE: &str = "
 .claim { border-top: 1px solid var(--axis); margin-top: 36px; }
 .claim dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 0 0 14px; }
@@ -81,7 +81,7 @@ impl ClaimResults {
         text
     }
 
-    /// Everything that stands in the folder beside the runs' own results.
+    /// All files of the directory except the results of the runs.
     pub(crate) fn files(&self, command: &str) -> Vec<(String, String)> {
         let mut files = vec![
             ("claims.json".to_owned(), self.to_json()),
@@ -223,7 +223,7 @@ fn numbers(page: &mut String, claim: &ClaimResult) {
     page.push_str("</tbody></table></div></details>\n");
 }
 
-/// Lines that begin where the first word stands.
+/// Lines indented to the first word.
 fn wrapped(head: &str, text: &str, width: usize) -> String {
     let room = width.saturating_sub(head.len()).max(20);
     let (mut out, mut line) = (String::new(), String::new());

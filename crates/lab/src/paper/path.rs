@@ -53,7 +53,7 @@ impl Path {
                 rest = after;
             }
             if !rest.is_empty() {
-                return Err(bad("something stands after `]`"));
+                return Err(bad("there is text after `]`"));
             }
         }
         Ok(Self { text: text.to_owned(), steps })
@@ -63,12 +63,12 @@ impl Path {
         &self.text
     }
 
-    /// Whether it stands for as many numbers as a list has.
+    /// Whether it names one number for each item of a list.
     pub(crate) fn is_list(&self) -> bool {
         self.steps.contains(&Step::All)
     }
 
-    /// The numbers that it stands for in this summary of a point.
+    /// The numbers at it in this summary of a point.
     pub(crate) fn numbers(&self, summary: &Value) -> Result<Vec<f64>, Missing> {
         let mut found = Vec::new();
         self.walk(&self.steps, summary, &mut found)?;

@@ -47,7 +47,7 @@ pub(crate) struct Real {
 /// A claim, and the runs that its scenarios are.
 pub(crate) struct Planned {
     pub(crate) system: String,
-    /// Where the claim stands.
+    /// Path of the claims file.
     pub(crate) file: String,
     pub(crate) claim: Claim,
     /// The scenario's file, as it can be given to `rackweave run`.

@@ -25,7 +25,7 @@ pub struct Check {
     pub case: String,
     /// The left side, or what was measured.
     pub left: f64,
-    /// How it must stand to the right side.
+    /// The relation to the right side that must hold.
     pub relation: String,
     /// The right side, or what the paper has.
     pub right: f64,
@@ -220,7 +220,7 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
 }
 
 fn known(keys: &[PointKey]) -> String {
-    format!("points can be told by {}", known_keys(keys).join(", "))
+    format!("points differ in {}", known_keys(keys).join(", "))
 }
 
 fn unknown_key(what: &str, keys: &[PointKey]) -> String {
@@ -375,7 +375,7 @@ fn cell_point(rule: &Rule, cell: &Cell, keys: &[PointKey]) -> Result<Option<usiz
     }
 }
 
-/// Published numbers beside ours, and how many were not tried.
+/// Published numbers beside the measured ones, and how many were not run.
 fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), Trouble> {
     let (mut checks, mut skipped) = (Vec::new(), 0);
     for cell in &rule.cells {

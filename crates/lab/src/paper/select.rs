@@ -62,7 +62,7 @@ enum Wanted {
     Exactly(Value),
 }
 
-/// How two numbers must stand to each other.
+/// A relation between two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 pub(crate) enum Relation {
     #[serde(rename = "<")]

@@ -34,13 +34,13 @@ pub struct Session {
 /// What became of a claim; the fields of `claims.json` are a contract.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimResult {
-    /// Its name.
+    /// Name of the claim, as `--claim` takes it.
     pub id: String,
-    /// Whose claim it is.
+    /// The system that the claim is about.
     pub system: String,
-    /// In a sentence.
+    /// The claim in a sentence.
     pub claim: String,
-    /// Where it stands.
+    /// Source in the paper.
     pub source: String,
     /// What the paper says.
     pub paper: String,
@@ -95,7 +95,7 @@ pub enum PaperError {
     Run {
         /// Which.
         name: String,
-        /// Why.
+        /// Cause.
         source: RunError,
     },
     /// Results that can't be written.

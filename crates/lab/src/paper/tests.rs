@@ -362,7 +362,7 @@ fn lines_of_a_figure_must_be_told_apart() {
     let sweep = "x = { key = 'workload.senders' }\ny = { metric = 'goodput_gbps' }\n";
     assert_eq!(figure::check(&figure(sweep), &keys), Ok(()));
     for (text, named) in [
-        ("kind = 'cdf'".to_owned(), "does not tell its points apart"),
+        ("kind = 'cdf'".to_owned(), "does not distinguish its points"),
         (format!("{sweep}series = 'seed'"), "has a key `seed`"),
         (format!("{sweep}of = {{ transport = 'tcp' }}"), "it shows no point"),
         ("kind = 'by-size'\nfor_each = 'workload.senders'".to_owned(), "`y.metric` is"),

@@ -2,7 +2,7 @@
 //!
 //! A few points share a chart. Many points, from a sweep of several transports, get a small chart
 //! for each value of the sweep, so that each shows the transports side by side on the same axes.
-//! Many points of one kind cannot be told apart in any way; some are shown, evenly chosen, and a
+//! Many points of one kind cannot be distinguished in a chart; some are shown, evenly chosen, and a
 //! note says so.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::results::{PointResult, short_key};
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
 
-/// Lines that a reader can tell apart in one chart.
+/// Lines that a reader can distinguish in one chart.
 const MAX_LINES: usize = 8;
 /// Above this many, lines that come in groups are spread over small charts.
 const MAX_LINES_OF_GROUPS: usize = 6;
@@ -136,7 +136,7 @@ pub fn sections(points: &[PointResult]) -> Vec<Section> {
     sections
 }
 
-/// The chart of slowdown by message size, larger and under a `title` of its own, to stand alone.
+/// The chart of slowdown by message size, larger and with a `title` of its own, for a file.
 /// Of a sweep that would be spread over several charts it shows the first value.
 #[must_use]
 pub fn slowdown_chart(points: &[PointResult], percentile: Percentile, title: &str) -> Chart {

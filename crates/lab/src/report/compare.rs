@@ -95,14 +95,14 @@ pub(super) fn warning(point: &PointResult) -> Option<String> {
     let left_out = match t.left_out {
         0 => "",
         _ => {
-            "; unfinished messages are left out of all statistics, so that long messages look better than \
+            "; unfinished messages are left out of all statistics, which makes long messages look better than \
               they are"
         }
     };
     Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, summary.end))
 }
 
-/// Who won, in a sentence; `None` if there is nothing to compare.
+/// Which point or group is best, in a sentence; `None` if there is nothing to compare.
 pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
     let p99 = |p: &PointResult| p.summary.slowdown.p99;
     let mut ranked: Vec<&PointResult> =

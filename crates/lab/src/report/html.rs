@@ -186,7 +186,9 @@ fn summary(page: &mut String, points: &[PointResult]) {
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div>\n");
-    page.push_str("<p class=\"note\">Bold: the best of those that were run alike.");
+    page.push_str(
+        "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
+    );
     if all_done {
         page.push_str(" All runs went on until every message had ended.");
     }
@@ -256,8 +258,8 @@ fn by_size(page: &mut String, points: &[PointResult]) {
     if any_few {
         let _ = writeln!(
             page,
-            "<p class=\"note\">In italics: fewer than {FEW} messages, so that the 99th percentile \
-             is in truth the slowest one.</p>"
+            "<p class=\"note\">In italics: fewer than {FEW} messages, so the 99th percentile \
+             is the slowest message.</p>"
         );
     }
     page.push_str("</section>\n");
@@ -423,7 +425,7 @@ const TERMS: [(&str, &str); 8] = [
         "Missing",
         "Messages that failed, or were under way when the run ended. The run ends with \u{201c}all \
          done\u{201d} if every measured message ended, \u{201c}time limit\u{201d} if time ran out, \
-         and \u{201c}stalled\u{201d} if nothing was left to happen.",
+         and \u{201c}stalled\u{201d} if no event was left.",
     ),
     ("Drops", "Packets that a queue, a fault or a host threw away, during the whole run."),
     (

@@ -1,6 +1,6 @@
 //! How numbers are written: three significant digits, and a unit where there is one.
 
-/// What stands for a number that is not there.
+/// Shown in place of a missing number.
 pub const MISSING: &str = "-";
 
 /// `value` as mantissa in [1, 1000) with three significant digits, and the power of 1000 that it

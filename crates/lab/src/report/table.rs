@@ -35,7 +35,7 @@ struct Cell {
     best: bool,
 }
 
-/// A column laid out. Neighbours with the same heading stand below it together.
+/// A column laid out. Neighbours with the same heading share it.
 struct Strip {
     heading: String,
     name: String,
@@ -183,12 +183,12 @@ fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
         .collect()
 }
 
-/// Columns of one group stand two spaces apart.
+/// Columns of one group are two spaces apart.
 fn inner_width(widths: &[usize]) -> usize {
     widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
 }
 
-/// Groups stand apart by a line with a space on both sides.
+/// Groups are separated by a line with a space on both sides.
 fn total_width(strips: &[&Strip]) -> usize {
     let groups = groups(strips);
     groups.iter().map(|(_, widths)| inner_width(widths)).sum::<usize>() + 3 * (groups.len() - 1)

@@ -1,4 +1,4 @@
-//! Where an axis has its marks, and what stands at them.
+//! Where an axis has its marks, and their labels.
 
 use super::number;
 
@@ -128,8 +128,7 @@ pub fn widen(low: f64, high: f64, scale: Scale, most: usize) -> (f64, f64) {
     }
 }
 
-/// What stands at the marks of one axis, and the unit that belongs into its title, if there is
-/// one for all.
+/// The labels of the marks of one axis, and the unit for its title if they share one.
 #[must_use]
 pub fn labels(ticks: &[f64], scale: Scale, quantity: Quantity) -> (Vec<String>, &'static str) {
     match (scale, quantity) {

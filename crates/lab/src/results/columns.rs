@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_sim::result::{LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
+use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
 use super::{CurvePoint, PointSummary, SizeBucket, Spread};
 use crate::cast::{CastSummary, FileTimes, ReceiverSummary};
@@ -227,7 +227,7 @@ pub(crate) const QUEUES: &[Column<QueueSample>] = &[
     column("total_bytes", |sample| sample.total_bytes.into()),
 ];
 
-pub(crate) const LINKS: &[Column<LinkReport>] = &[
+pub(crate) const LINKS: &[Column<LinkStats>] = &[
     column("link", |link| link.name.as_str().into()),
     column("utilisation", |link| link.utilisation.into()),
     column("mean_queue_bytes", |link| link.mean_queue_bytes.into()),

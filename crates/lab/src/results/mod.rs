@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use rackweave_core::{DropReason, HostId};
 use rackweave_sim::result::{
-    CapturedPacket, End, LinkReport, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample,
-    RunResult,
+    Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
@@ -22,7 +21,7 @@ pub(crate) use self::naming::{plain, short_key};
 use self::stats::Sample;
 pub use self::stats::{CurvePoint, SizeBucket, Stats};
 use crate::cast::{CastResult, CastSummary};
-use crate::scenario::{PointSpec, Scenario, Unfinished, transport_name};
+use crate::scenario::{PointSpec, Scenario, Unfinished};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others follow from
 /// scenario and seed, byte for byte.
@@ -57,7 +56,7 @@ pub struct PointSummary {
     pub transport: String,
     /// What tables and charts call it: `transport.label`, or else the name.
     pub label: String,
-    /// What became of the measured messages.
+    /// Outcomes of the measured messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
     pub slowdown: Stats,
@@ -125,11 +124,11 @@ pub struct PointFailure {
     pub set: Map<String, Value>,
     /// Name of the measured transport.
     pub transport: String,
-    /// What it said.
+    /// Message of the panic.
     pub message: String,
     /// The seed.
     pub seed: u64,
-    /// `KEY=VALUE` arguments of `--set` that, with the seed, run this point alone.
+    /// `KEY=VALUE` arguments of `--set` that, with the seed, run only this point.
     pub arguments: Vec<String>,
 }
 
@@ -140,7 +139,7 @@ pub struct StreamSummary {
     pub transport: String,
     /// What it is called: its transport's `label`, or else the name.
     pub label: String,
-    /// What became of its messages.
+    /// Outcomes of its messages.
     pub messages: MessageCounts,
     /// Latency over the ideal time on the unloaded path.
     pub slowdown: Stats,
@@ -150,14 +149,14 @@ pub struct StreamSummary {
     pub goodput_gbps: f64,
 }
 
-/// What became of messages: `started` is the sum of completed, failed and unfinished.
+/// Outcomes of messages: `started` is the sum of completed, failed and unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageCounts {
     /// Submitted in the measured time.
     pub started: u64,
     /// Arrived whole.
     pub completed: u64,
-    /// Given up.
+    /// Failed: the transport gave up.
     pub failed: u64,
     /// Under way when the run ended.
     pub unfinished: u64,
@@ -174,14 +173,14 @@ pub struct QueueBytes {
     pub max: u64,
 }
 
-/// The least, the mean and the most.
+/// The smallest, mean and largest of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Of the worst.
+    /// The smallest.
     pub min: f64,
-    /// Of all.
+    /// Over all.
     pub mean: f64,
-    /// Of the best.
+    /// The largest.
     pub max: f64,
 }
 
@@ -213,9 +212,9 @@ pub struct BusiestPort {
 
 impl BusiestPort {
     /// Of equals the first.
-    fn of(ports: &[LinkReport]) -> Option<Self> {
+    fn of(ports: &[LinkStats]) -> Option<Self> {
         let busiest = ports.iter().rev().max_by(|a, b| {
-            let mean = |port: &LinkReport| port.mean_queue_bytes;
+            let mean = |port: &LinkStats| port.mean_queue_bytes;
             mean(a).total_cmp(&mean(b))
         })?;
         Some(Self {
@@ -243,8 +242,8 @@ impl RoundTripErrors {
     fn of(measured: &[MeasuredRoundTrip]) -> Option<Self> {
         let error =
             |trip: &MeasuredRoundTrip| trip.min.0.abs_diff(trip.base.0) as f64 / trip.base.0 as f64;
-        let ours = measured.iter().filter(|trip| trip.stream == 0 && trip.samples > 0);
-        let mut errors: Vec<f64> = ours.map(error).collect();
+        let measured = measured.iter().filter(|trip| trip.stream == 0 && trip.samples > 0);
+        let mut errors: Vec<f64> = measured.map(error).collect();
         errors.sort_by(f64::total_cmp);
         Some(Self {
             pairs: errors.len() as u64,
@@ -272,7 +271,7 @@ pub struct PointResult {
     /// Queues over time.
     pub queue_series: Vec<QueueSample>,
     /// Every link.
-    pub links: Vec<LinkReport>,
+    pub links: Vec<LinkStats>,
     /// What the transports measured of the fabric.
     pub round_trips: Vec<MeasuredRoundTrip>,
     /// Every measured message, if asked for.
@@ -282,7 +281,7 @@ pub struct PointResult {
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// Captured packets.
-    pub capture: Vec<CapturedPacket<Header>>,
+    pub capture: Vec<Captured<Header>>,
     /// Of files from one to many: every file and receiver.
     pub cast: Option<CastResult>,
 }
@@ -336,7 +335,7 @@ impl PointResult {
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
-                transport: transport_name(&spec.config.streams[stream].transport).to_owned(),
+                transport: spec.config.streams[stream].transport.name().to_owned(),
                 label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,
@@ -370,7 +369,7 @@ impl PointResult {
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
             drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
-            refused: counters.refused,
+            refused: result.refused,
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
             background: background.collect(),
@@ -405,8 +404,8 @@ impl PointSummary {
         failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone)
     }
 
-    /// What went wrong, if something did. Messages that the scenario leaves out are nothing wrong
-    /// when the time limit ended the run: see [`PointSummary::note`].
+    /// What went wrong, if something did. Messages that the scenario leaves out are no failure if
+    /// the time limit ended the run: see [`PointSummary::note`].
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let MessageCounts { started, completed, failed, unfinished, left_out } = self.messages;
@@ -426,7 +425,7 @@ impl PointSummary {
             parts.push(format!("{} messages were refused", self.refused));
         }
         if parts.is_empty() && self.end == end_name(End::Stalled) {
-            parts.push("nothing was left to happen before the end".into());
+            parts.push("the simulation ran out of events".into());
         }
         if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
     }
@@ -495,7 +494,7 @@ pub(crate) const fn end_name(end: End) -> &'static str {
 }
 
 impl Results {
-    /// Puts finished points together.
+    /// Collects finished points.
     #[must_use]
     pub(crate) fn new(
         scenario: &Scenario,

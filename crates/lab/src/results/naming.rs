@@ -1,12 +1,12 @@
 //! Names of points: what distinguishes them in tables, legends and charts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{PointResult, PointSummary};
 
-/// The keys that a transport's `label` stands for begin with this.
+/// Prefix of the keys that a transport's `label` summarizes.
 const OF_TRANSPORT: &str = "transport.";
 
 /// Gives points their labels and variants.
@@ -45,28 +45,42 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// What is compared, as keys and values. How a point is measured, and what a transport's label
-/// stands for, count only if nothing else distinguishes the points.
+/// What is compared, as keys and values. How a point is measured, what a transport's label
+/// summarizes, and keys that follow from the label (as `fabric.switch.trim` does where only NDP has it) count
+/// only if nothing else distinguishes the points.
 fn variants(points: &[PointResult]) -> Vec<Vec<(String, String)>> {
     let labelled = are_labelled(points);
-    let variant = |point: &PointResult, all: bool| -> Vec<(String, String)> {
-        let summary = &point.summary;
-        let is_compared = |key: &str| {
-            all || !(key.starts_with("measure.") || labelled && key.starts_with(OF_TRANSPORT))
-        };
-        let swept = summary.set.iter().filter(|(key, _)| *key != "transport.label");
-        swept
-            .filter(|(key, _)| is_compared(key))
-            .map(|(key, value)| (key.clone(), plain(value)))
-            .filter(|(_, value)| *value != summary.transport && *value != summary.label)
-            .collect()
-    };
-    let compared: Vec<_> = points.iter().map(|point| variant(point, false)).collect();
-    let names = points.iter().map(|point| &point.summary.label).zip(&compared);
-    if names.collect::<BTreeSet<_>>().len() == points.len() {
-        return compared;
+    let is_of_labels =
+        |key: &str| key.starts_with("measure.") || labelled && key.starts_with(OF_TRANSPORT);
+    let mut values: BTreeMap<(&str, &str), BTreeSet<Option<String>>> = BTreeMap::new();
+    for key in points.iter().flat_map(|point| point.summary.set.keys()).collect::<BTreeSet<_>>() {
+        for PointResult { summary, .. } in points {
+            let value = summary.set.get(key).map(plain);
+            values.entry((key, &summary.label)).or_default().insert(value);
+        }
     }
-    points.iter().map(|point| variant(point, true)).collect()
+    let varies = values.iter().filter(|(_, values)| values.len() > 1);
+    let varies: BTreeSet<&str> = varies.map(|((key, _), _)| *key).collect();
+    let variants = |is_compared: &dyn Fn(&str) -> bool| -> Vec<Vec<(String, String)>> {
+        let variant = |point: &PointResult| {
+            let summary = &point.summary;
+            let swept = summary.set.iter().filter(|(key, _)| *key != "transport.label");
+            swept
+                .filter(|(key, _)| is_compared(key))
+                .map(|(key, value)| (key.clone(), plain(value)))
+                .filter(|(_, value)| *value != summary.transport && *value != summary.label)
+                .collect()
+        };
+        points.iter().map(variant).collect()
+    };
+    let distinguish = |variants: &Vec<Vec<(String, String)>>| {
+        let names = points.iter().map(|point| &point.summary.label).zip(variants);
+        names.collect::<BTreeSet<_>>().len() == points.len()
+    };
+    Some(variants(&|key| !is_of_labels(key) && varies.contains(key)))
+        .filter(distinguish)
+        .or_else(|| Some(variants(&|key| !is_of_labels(key))).filter(distinguish))
+        .unwrap_or_else(|| variants(&|_| true))
 }
 
 /// "homa", or "homa, load 0.8", with as many of the swept keys as it takes to distinguish the points.
@@ -101,4 +115,40 @@ pub(super) fn label(point: &PointSummary, keys: usize, all: bool) -> String {
         }
     }
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(label: &str, set: &[(&str, Value)]) -> PointResult {
+        let set = set.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let (transport, label) = (label.to_owned(), label.to_owned());
+        let summary = PointSummary { transport, label, set, ..PointSummary::default() };
+        PointResult { summary, ..PointResult::default() }
+    }
+
+    #[test]
+    fn keys_that_follow_from_the_transport_are_not_compared() {
+        let load = |x: f64| ("workload.load", Value::from(x));
+        let trim = || ("fabric.switch.trim", Value::from(true));
+        let mut points = [
+            point("homa", &[load(0.3)]),
+            point("homa", &[load(0.5)]),
+            point("ndp", &[trim(), load(0.3)]),
+            point("ndp", &[trim(), load(0.5)]),
+        ];
+        name(&mut points);
+        let variants = points.each_ref().map(PointResult::variant_label);
+        assert_eq!(variants, ["load 0.3", "load 0.5", "load 0.3", "load 0.5"]);
+    }
+
+    #[test]
+    fn how_a_point_is_measured_is_compared_if_nothing_else_is() {
+        let verify = |on: bool| ("measure.verify", Value::from(on));
+        let mut points = [point("homa", &[verify(true)]), point("homa", &[verify(false)])];
+        name(&mut points);
+        let variants = points.each_ref().map(PointResult::variant_label);
+        assert_eq!(variants, ["verify true", "verify false"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Hosts that exist, and the fabric that joins them: `hosts = [...]` and a scenario's `[fabric]`.
+//! Real hosts, and the fabric that joins them: `hosts = [...]` and a scenario's `[fabric]`.
 
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
@@ -11,12 +11,12 @@ use super::tree::{Origin, parse_document};
 
 use crate::error::ScenarioError;
 
-/// Hosts that exist.
+/// Real hosts.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    /// Their addresses, by their numbers.
+    /// Their addresses, by host number.
     pub addresses: Vec<String>,
-    /// How they are joined; `None`: nothing is said of it.
+    /// How they are joined, if the file says it.
     pub fabric: Option<FabricConfig>,
 }
 

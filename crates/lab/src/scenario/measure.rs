@@ -52,7 +52,7 @@ pub enum Unfinished {
     #[default]
     #[serde(rename = "count")]
     Count,
-    /// They are told, and left out of percentiles: as in simulations that record messages when they
+    /// They are reported, and left out of percentiles: as in simulations that record messages when they
     /// complete, and stop after a fixed time. It flatters the longest messages.
     #[serde(rename = "leave out")]
     LeaveOut,

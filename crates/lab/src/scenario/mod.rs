@@ -1,7 +1,7 @@
 //! Scenario files: TOML in, [`RunConfig`]s out.
 //!
 //! A file is read into a tree in which every key and value knows its place; `--set` and
-//! `[sweep]` work on that tree; then each point's tree is checked and turned into plain numbers.
+//! `[sweep]` work on that tree; then the tree of each point is checked and turned into plain numbers.
 //! So an error in a swept value points at that value, wherever it was written.
 
 mod application;
@@ -31,7 +31,6 @@ pub use self::hosts::Hosts;
 pub use self::measure::Unfinished;
 pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
 pub use self::text::ScenarioText;
-pub use self::transport::transport_name;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,8 +89,8 @@ pub struct PointSpec {
     pub unfinished: Unfinished,
     /// Whether every message is written to a file.
     pub messages_csv: bool,
-    /// By stream (of a cast: once, if it goes over TCP): the congestion control of the kernel that its transport stands
-    /// for, if it is TCP.
+    /// For each stream whether its transport is TCP, and then the kernel's name of its congestion control. A cast has
+    /// one entry if it goes over TCP.
     pub kernel_tcp: Vec<Option<&'static str>>,
     /// How it runs on real hosts.
     pub testbed: TestbedConfig,
@@ -288,8 +287,8 @@ impl Reader<'_> {
         })
     }
 
-    /// What the file says apart from its sweep, if that can stand by itself; else what it says at the
-    /// first point. (A case that sets a key must not leave it behind for cases that do not.)
+    /// The file without its sweep, if that is complete; else the file at the first point. (A case that
+    /// sets a key must not leave it behind for cases that do not.)
     fn without_sweep(&self, first: File) -> File {
         let mut root = self.root.clone();
         root.remove("transport");

@@ -23,7 +23,7 @@ keys! {
     }
 }
 
-/// Who picks the paths of sprayed packets.
+/// What picks the paths of sprayed packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Paths {
@@ -151,8 +151,8 @@ impl PHostKeys {
             }
             Profile::PoloSlides => phost::Config::polo_slides(link),
         };
-        if let Some(AtLeast(free_tokens)) = self.free_tokens {
-            config = config.with_free_tokens(free_tokens);
+        if let Some(free_tokens) = self.free_tokens {
+            config = config.with_free_tokens(free_tokens.0);
         }
         self.apply(&mut config);
         match self.data_levels {

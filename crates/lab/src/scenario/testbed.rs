@@ -1,4 +1,4 @@
-//! `[testbed]`: what only real hosts have. The simulator checks it, and does not look at it.
+//! `[testbed]`: parameters of real hosts. The simulator checks the table and ignores it.
 
 use rackweave_core::Span;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub enum World {
 /// How a scenario is run on real hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestbedConfig {
-    /// Who is `tcp` in network namespaces. (In the overlay it is always the machine.)
+    /// Which implementation `tcp` is in network namespaces. (In the overlay it is always Rackweave's.)
     pub tcp: TcpBy,
     /// In which order frames leave a host in network namespaces.
     pub nic: Nic,
@@ -34,11 +34,11 @@ pub struct TestbedConfig {
     pub busy_poll: Span,
 }
 
-/// Whose TCP.
+/// An implementation of TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpBy {
-    /// The kernel's.
+    /// The kernel's TCP.
     #[default]
     Kernel,
     /// Rackweave's, the same as in the simulator.

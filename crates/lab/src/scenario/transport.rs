@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rackweave_core::Span;
-use rackweave_sim::{Fabric, has_streams};
-use rackweave_transport::{TransportConfig, tcp};
+use rackweave_sim::Fabric;
+use rackweave_transport::TransportConfig;
 use rackweave_workload::WorkloadConfig;
 
 use super::datagram::DatagramKeys;
@@ -93,23 +93,6 @@ impl Choice for Name {
         };
         DeError::new(format!("unknown transport `{text}`"), "no such transport").with_help(help)
     }
-}
-
-/// The name by which scenarios and results call a transport.
-#[must_use]
-pub fn transport_name(config: &TransportConfig) -> &'static str {
-    let name = match config {
-        TransportConfig::Homa(_) => Name::Homa,
-        TransportConfig::Tcp(config) => match config.congestion_control {
-            tcp::CongestionControl::Dctcp => Name::Dctcp,
-            _ => Name::Tcp,
-        },
-        TransportConfig::Ndp(_) => Name::Ndp,
-        TransportConfig::PHost(_) => Name::PHost,
-        TransportConfig::Polo(_) => Name::Polo,
-        TransportConfig::Datagram(_) => Name::Datagram,
-    };
-    name.as_str()
 }
 
 /// No timer counts further.
@@ -229,7 +212,7 @@ impl Chosen {
     ) -> Result<TransportConfig, Problem> {
         let place = self.place();
         let is_dctcp = self.name == Name::Dctcp;
-        let (config, max_message_bytes) = match &self.keys {
+        let (max_message_bytes, config) = match &self.keys {
             Keys::Homa(keys) => {
                 let config = keys.resolve(place, fabric, workload)?;
                 return Ok(TransportConfig::Homa(Arc::new(config)));
@@ -240,23 +223,19 @@ impl Chosen {
             }
             Keys::Ndp(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Ndp(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Ndp(Arc::new(config)))
             }
             Keys::PHost(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::PHost(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::PHost(Arc::new(config)))
             }
             Keys::Polo(keys) => {
                 let config = keys.resolve(place, fabric)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Polo(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Polo(Arc::new(config)))
             }
             Keys::Datagram(keys) => {
                 let config = keys.resolve(place, workload)?;
-                let max = config.max_message_bytes;
-                (TransportConfig::Datagram(Arc::new(config)), max)
+                (config.max_message_bytes, TransportConfig::Datagram(Arc::new(config)))
             }
         };
         place.refuse_longer_messages(workload, max_message_bytes)?;
@@ -284,7 +263,7 @@ impl Chosen {
         fabric: &Fabric,
         workload: &WorkloadConfig,
     ) -> Result<(), Problem> {
-        if !is_on_streams(workload) || has_streams(config) {
+        if !is_on_streams(workload) || config.has_streams() {
             return Ok(());
         }
         let with_defaults = |name: &Name| {
@@ -293,7 +272,7 @@ impl Chosen {
             let chosen = Self { name: *name, label, over, patience, path, keys };
             chosen.resolve_keys(fabric, workload).ok()
         };
-        let has = |name: &Name| with_defaults(name).is_some_and(|config| has_streams(&config));
+        let has = |name: &Name| with_defaults(name).is_some_and(|config| config.has_streams());
         let having: Vec<_> = Name::ALL.into_iter().filter(has).map(Name::as_str).collect();
         let message = format!("{} has no streams", self.name.as_str());
         Err(Problem::new(format!("{path}.exchange"), message).with_help(format!(

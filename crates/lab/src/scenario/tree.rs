@@ -19,7 +19,7 @@ impl Origin {
     }
 }
 
-/// A value.
+/// A value and where it was written.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) value: Value,
@@ -212,7 +212,7 @@ pub(crate) fn parse_document(text: &str, source: usize) -> Result<Table, NotToml
     table(document.get_ref(), source, 0)
 }
 
-/// Reads one value, which stands `shift` bytes into its source.
+/// Reads one value, which begins `shift` bytes into its source.
 pub(crate) fn parse_value(text: &str, source: usize, shift: usize) -> Result<Node, NotToml> {
     let value = DeValue::parse(text)?;
     node(value.get_ref(), value.span(), source, shift)

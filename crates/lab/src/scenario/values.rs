@@ -50,7 +50,7 @@ pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
     if text.parse() == Ok(value) { text } else { value.exact() }
 }
 
-impl From<Unit<Span>> for Span {
+impl From<Unit<Self>> for Span {
     fn from(value: Unit<Self>) -> Self {
         value.0
     }
@@ -117,78 +117,69 @@ impl From<Size32> for u32 {
     }
 }
 
-/// A whole number of at least `MIN`.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AtLeast<const MIN: u32, T = u32>(pub(crate) T);
+pub(crate) struct Whole<const MIN: u32, const MAX: u32, T>(pub(crate) T);
 
-impl<'de, const MIN: u32, T: TryFrom<u64>> Deserialize<'de> for AtLeast<MIN, T> {
+/// A whole number of at least `MIN`.
+pub(crate) type AtLeast<const MIN: u32, T = u32> = Whole<MIN, { u32::MAX }, T>;
+/// A whole number of at most `MAX`.
+pub(crate) type AtMost<const MAX: u32, T = u32> = Whole<0, MAX, T>;
+
+impl<'de, const MIN: u32, const MAX: u32, T: TryFrom<u64>> Deserialize<'de> for Whole<MIN, MAX, T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Number<const MIN: u32, T>(PhantomData<T>);
-        impl<const MIN: u32, T: TryFrom<u64>> Visitor<'_> for Number<MIN, T> {
+        struct Number<const MIN: u32, const MAX: u32, T>(PhantomData<T>);
+        impl<const MIN: u32, const MAX: u32, T: TryFrom<u64>> Visitor<'_> for Number<MIN, MAX, T> {
             type Value = T;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number of at least {MIN}")
+                match MAX {
+                    u32::MAX => write!(f, "a whole number of at least {MIN}"),
+                    _ => write!(f, "a whole number from {MIN} to {MAX}"),
+                }
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<T, E> {
                 if n < u64::from(MIN) {
                     return Err(E::custom(format_args!("must be at least {MIN}, not {n}")));
                 }
-                T::try_from(n).map_err(|_| E::custom(format_args!("is too large: {n}")))
+                match T::try_from(n) {
+                    Ok(whole) if n <= u64::from(MAX) => Ok(whole),
+                    _ if MAX < u32::MAX => {
+                        Err(E::custom(format_args!("must be at most {MAX}, not {n}")))
+                    }
+                    _ => Err(E::custom(format_args!("is too large: {n}"))),
+                }
             }
         }
-        from.deserialize_u64(Number::<MIN, T>(PhantomData)).map(Self)
+        from.deserialize_u64(Number::<MIN, MAX, T>(PhantomData)).map(Self)
     }
 }
 
-impl<const MIN: u32> Serialize for AtLeast<MIN> {
+impl<const MIN: u32, const MAX: u32> Serialize for Whole<MIN, MAX, u32> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u32(self.0)
     }
 }
 
-impl<const MIN: u32> From<AtLeast<MIN>> for u32 {
-    fn from(n: AtLeast<MIN>) -> Self {
+impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX, Self>> for u32 {
+    fn from(n: Whole<MIN, MAX, Self>) -> Self {
         n.0
     }
 }
 
-/// A whole number of at most `MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AtMost<const MAX: u32>(pub(crate) u32);
-
-impl<'de, const MAX: u32> Deserialize<'de> for AtMost<MAX> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match u32::deserialize(from)? {
-            n if n > MAX => Err(D::Error::custom(format_args!("must be at most {MAX}"))),
-            n => Ok(Self(n)),
-        }
-    }
-}
-
-impl<const MAX: u32> From<AtMost<MAX>> for u32 {
-    fn from(n: AtMost<MAX>) -> Self {
+impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX, Self>> for u8 {
+    fn from(n: Whole<MIN, MAX, Self>) -> Self {
         n.0
     }
 }
 
-/// A priority on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Priority(u8);
-
-impl<'de> Deserialize<'de> for Priority {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match u8::deserialize(from)? {
-            n if n > 7 => Err(D::Error::custom("is from 0 (lowest) to 7")),
-            n => Ok(Self(n)),
-        }
+impl<const MIN: u32, const MAX: u32, T> From<Whole<MIN, MAX, T>> for Option<T> {
+    fn from(n: Whole<MIN, MAX, T>) -> Self {
+        Some(n.0)
     }
 }
 
-impl From<Priority> for u8 {
-    fn from(priority: Priority) -> Self {
-        priority.0
-    }
-}
+/// A priority in a packet, 0 the lowest.
+pub(crate) type Priority = AtMost<7, u8>;
 
 /// A number from 0 to `MAX`, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -173,8 +173,8 @@ impl<'de> Deserialize<'de> for Hosts {
                 f.write_str("a number of hosts, or which they are as in \"0-15\"")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Hosts, E> {
-                let number =
-                    u32::try_from(n).map_err(|_| E::custom("so many hosts there are not"))?;
+                let number = u32::try_from(n)
+                    .map_err(|_| E::custom(format_args!("there is no host {n}")))?;
                 Ok(Hosts::Number(number))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Hosts, E> {
@@ -441,7 +441,7 @@ impl Workload {
         })
     }
 
-    /// A resolved scenario stands in another folder than the files it names.
+    /// A resolved scenario is in another directory than the files that it names.
     pub(crate) fn make_paths_absolute(&mut self, folder: &Path) {
         let absolute = |path: &Path| {
             let joined = folder.join(path);
@@ -463,7 +463,7 @@ fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
         .map_err(|error| Problem::new(key, format!("cannot read `{}`: {error}", path.display())))
 }
 
-/// The table that a workload stands in.
+/// The path of a workload's table.
 #[derive(Clone, Copy)]
 struct Place<'a>(&'a str);
 

@@ -2,6 +2,7 @@
 
 use rackweave_core::{HostId, frame};
 use rackweave_group::baseline::Cost;
+use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::config::Topology;
 use rackweave_sim::{Fabric, mean_gap};
@@ -11,7 +12,7 @@ use rackweave_workload::Pattern;
 use super::TestbedError;
 use super::doors::{Doors, kernel_has};
 use super::part::longest;
-use crate::cast::{CastConfig, Scheme, SpreadBy};
+use crate::cast::{CastConfig, Scheme};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
 /// A message longer than this would have to be held whole in memory, at both ends.
@@ -131,7 +132,7 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
             let message = "the testbed has no cast-unicast: plain UDP copies that nobody repairs";
             Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
         }
-        Scheme::Orca(orca) if orca.spread == SpreadBy::Labels => {
+        Scheme::Orca(orca) if orca.spread == Spread::Labels => {
             let message = "the testbed's hosts have no labels: its switch knows them, its hosts have no controller";
             Err(refused(message, "spread is \"multicast\", \"relay\" or \"unicast\" there"))
         }

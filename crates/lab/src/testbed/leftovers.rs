@@ -102,9 +102,7 @@ impl Ledger {
     /// Writes down that a run begins.
     pub(super) fn begin(&self) -> Result<RunEntry, TestbedError> {
         let pid = std::process::id();
-        let mut random = [0; 4];
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        let id = format!("{pid:x}{:08x}", u32::from_ne_bytes(random));
+        let id = format!("{pid:x}{:08x}", rackweave_linux::random() as u32);
         let path = self.folder.join(format!("{id}.json"));
         let coordinator = Process::of(pid).unwrap_or(Process { pid, start: 0 });
         let run = RunEntry { entry: Entry { id, coordinator, parts: Vec::new() }, path };

@@ -10,7 +10,7 @@ use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{
-    Counters, End, LinkReport, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
+    Counters, End, LinkStats, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
 };
 use rackweave_sim::{Fabric, mean_gap};
 use rackweave_workload::Generator;
@@ -454,15 +454,18 @@ impl PointRun<'_> {
             ecn_marks: switch.ecn_marks,
             trims: switch.trims,
             turned_back: switch.turned_back,
-            refused: ends.clone().map(|end| end.refused).sum(),
+            ..Counters::default()
         };
-        let links: Vec<LinkReport> = (switch.links.iter().enumerate())
-            .map(|(number, link)| LinkReport {
+        let links: Vec<LinkStats> = (switch.links.iter().enumerate())
+            .map(|(number, link)| LinkStats {
                 name: self.fabric.link_name(number as u32),
                 utilisation: link.utilisation,
                 mean_queue_bytes: link.mean_queue_bytes,
                 max_queue_bytes: link.max_queue_bytes,
                 drops: link.drops,
+                queue_bytes: 0,
+                frames: 0,
+                bytes: 0,
             })
             .collect();
         let ports = links.get(self.fabric.hosts() as usize..).unwrap_or_default();
@@ -476,6 +479,7 @@ impl PointRun<'_> {
             delivered_by_sender,
             round_trips: self.round_trips(),
             counters,
+            refused: ends.clone().map(|end| end.refused).sum(),
             mean_queue_bytes: mean / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             queue_series: (switch.queues.iter())

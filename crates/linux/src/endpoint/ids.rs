@@ -2,7 +2,6 @@
 
 use rackweave_core::MessageId;
 
-use super::secret;
 use crate::clock::realtime_ns;
 
 /// 2020-01-01, in seconds since 1970.
@@ -43,7 +42,7 @@ impl Ids {
 
 /// A number that says when a life began, which no other is likely to have.
 pub(crate) fn first_id() -> u64 {
-    Ids::at(realtime_ns(), secret().0[0]).last
+    Ids::at(realtime_ns(), crate::random() as u64).last
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use rackweave_core::{
 };
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::config::{EndpointConfig, Network, Peers};
 pub use self::event::{EndpointError, Event, SendError, Stats};
@@ -30,8 +29,9 @@ pub(crate) use self::ids::{Ids, first_id};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
-use crate::clock::{Clock, realtime_ns};
+use crate::clock::Clock;
 use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use crate::wait;
 
 /// How often it is looked for messages whose sender fell silent.
 const SWEEP: Span = Span::from_secs(1);
@@ -145,7 +145,7 @@ impl Endpoint {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
             socket,
-            peers: PeerTable::new(config.peers.clone(), config.host, secret()),
+            peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
@@ -409,29 +409,8 @@ impl Endpoint {
 
     fn sleep(&self, until: Option<Time>) -> io::Result<()> {
         tighten_timers();
-        let clock = self.config.clock;
-        let began = clock.now();
-        let mut now = began;
-        let mut flags = PollFlags::IN;
-        if self.is_blocked() {
-            flags |= PollFlags::OUT;
-        }
-        loop {
-            let left = until.map(|until| until.since(now));
-            if left.is_some_and(|left| left.0 == 0) {
-                return Ok(());
-            }
-            let busy = now.since(began) < self.config.busy_poll;
-            let timeout = if busy { Some(Timespec::default()) } else { left.map(timespec) };
-            let mut fds = [PollFd::new(&self.socket, flags)];
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) if busy => now = clock.now(),
-                Ok(_) => return Ok(()),
-                // A signal: the caller may want to look.
-                Err(rustix::io::Errno::INTR) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let socket = (self.socket.as_fd(), self.is_blocked());
+        wait::until(self.config.clock, &[socket], until, self.config.busy_poll)
     }
 
     pub(crate) fn has_events(&self) -> bool {
@@ -554,22 +533,4 @@ impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn timespec(span: Span) -> Timespec {
-    let ns = span.0.div_ceil(1000);
-    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
-/// Random: the key of this life.
-fn secret() -> Secret {
-    let mut bytes = [0; 16];
-    // So few bytes come whole; a system without random numbers has others from the clock.
-    let flags = rustix::rand::GetRandomFlags::empty();
-    match rustix::rand::getrandom(&mut bytes, flags) {
-        Ok(16) => {}
-        _ => bytes[..8].copy_from_slice(&realtime_ns().to_ne_bytes()),
-    }
-    let number = u128::from_ne_bytes(bytes);
-    Secret([number as u64, (number >> 64) as u64])
 }

@@ -19,7 +19,7 @@ use super::config::{FIRST_GUEST, Network, Peers};
 const MAX_HELD: usize = 256;
 
 /// From one HELLO without an answer to the next: doubled each time, up to the second.
-const HELLO_AGAIN: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
+const HELLO_RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
 /// How long an answer is waited for that would tell of a peer's new life.
 const DOUBT: Span = Span::from_secs(1);
@@ -39,6 +39,12 @@ const GUEST_IDLE: Span = Span::from_secs(60);
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
+    /// A new life's key.
+    pub(super) fn new() -> Self {
+        let number = crate::random();
+        Self([number as u64, (number >> 64) as u64])
+    }
+
     fn number(self, write: impl FnOnce(&mut SipHasher24)) -> u32 {
         let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
         write(&mut hasher);
@@ -290,7 +296,7 @@ impl PeerTable {
     pub(super) fn hold(&mut self, now: Time, packet: Packet<Header>) -> bool {
         let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
         if peer.hello.is_none() {
-            peer.hello = Some((now, HELLO_AGAIN.0));
+            peer.hello = Some((now, HELLO_RETRY.0));
             self.greeting.push(packet.dst);
         }
         if peer.held.len() >= MAX_HELD {
@@ -315,7 +321,7 @@ impl PeerTable {
             if at > now {
                 return true;
             }
-            if gap > HELLO_AGAIN.1 {
+            if gap > HELLO_RETRY.1 {
                 // Nobody waits for it any more: the next packet asks anew.
                 peer.hello = None;
                 peer.held.clear();

@@ -450,7 +450,7 @@ impl TcpEndpoint {
         if !self.events.is_empty() {
             return Ok(());
         }
-        wait::wait(self.config.clock, &[(self.epoll.as_fd(), false)], until, self.config.busy_poll)
+        wait::until(self.config.clock, &[(self.epoll.as_fd(), false)], until, self.config.busy_poll)
     }
 
     pub(crate) fn has_events(&self) -> bool {

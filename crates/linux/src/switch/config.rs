@@ -1,4 +1,4 @@
-//! What a switch is made of.
+//! The configuration of a user-space switch.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,18 +19,18 @@ pub struct SwitchConfig<S = ()> {
     pub fabric: FabricConfig,
     /// The group system whose programs the switches run.
     pub system: S,
-    /// What goes wrong. Pauses and crashes of hosts are not the switch's business and are skipped.
+    /// Faults to inject. Pauses and crashes of hosts are skipped.
     pub faults: Vec<Fault>,
-    /// Everything random follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
     /// Repetition.
     pub run: u64,
-    /// Hosts that share a time line share a clock; faults are at its times.
+    /// The clock, which hosts can share; times of faults refer to it.
     pub clock: Clock,
-    /// How each host is joined, by its number.
+    /// How each host is attached, by its number.
     pub edges: Vec<Edge>,
-    /// Where the address of a host may be learnt from: loopback alone, unless it is said otherwise. Whoever
-    /// can send from there can take a host's place.
+    /// The networks from which the address of a host may be learnt; loopback by default. Anyone who can send from there can
+    /// take a host's place.
     pub learn_from: Vec<Network>,
     /// Most frames inside; each takes 2 KiB.
     pub frames: u32,
@@ -38,26 +38,26 @@ pub struct SwitchConfig<S = ()> {
     pub nic_queue_bytes: u64,
     /// The largest IP packet.
     pub mtu: u32,
-    /// From one look at the sockets to the next while there is something to do: longer takes less of the
-    /// processor, and lets frames leave later than due by as much.
+    /// The interval at which sockets are read while there is traffic: a longer one takes less of the processor, and lets
+    /// frames leave later than due by as much.
     pub batch_window: Span,
     /// Never sleeps.
     pub busy_poll: bool,
     /// Bytes of each socket's buffers, each way.
     pub socket_buffer: usize,
-    /// How often queues are looked at for [`Report::queue_series`](super::Report::queue_series); zero: never.
+    /// The interval at which queues are sampled for [`Report::queue_series`](super::Report::queue_series); zero: never.
     pub sample_every: Span,
 }
 
-/// How a host is joined to the fabric. All hosts of a fabric are joined in the same way.
+/// How a host is attached to the fabric. All hosts of a fabric are attached in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// By datagrams (`wire::overlay`): each host has a UDP port of the switch of its own.
     Udp {
         /// The port; 0: the system picks one.
         bind: SocketAddr,
-        /// The host's address: nothing else is listened to. `None`: learnt from the first datagram that
-        /// calls itself this host's, and again when the host comes back at another port.
+        /// The host's address; datagrams from others are dropped. `None`: learnt from the first datagram that names this
+        /// host as its source, and again when the host returns at another port.
         host: Option<SocketAddr>,
     },
     /// By Ethernet frames: an interface of this network namespace, the other end of the host's. Host `n` is

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{Packet, Port, Span, SwitchProgram, Time, Verdict};
+use rackweave_core::{Packet, PayloadStore, Port, Span, SwitchProgram, Time, Verdict};
 use rackweave_switch::config::Fault;
 use rackweave_switch::system::{System, SystemError, SystemProgram};
 use rackweave_switch::{Fabric, Net, NetConfig, net};
@@ -17,14 +17,15 @@ impl<P: SystemProgram> SwitchProgram for FrameProgram<P> {
     type Header = Carried<P::View>;
 
     #[inline]
-    fn handle_packet(
+    fn handle_packet<S: PayloadStore<Carried<P::View>>>(
         &mut self,
         now: Time,
         port: Port,
         packet: &mut Packet<Carried<P::View>>,
+        payloads: &mut S,
     ) -> Verdict {
         match packet.header.view() {
-            Some(view) => self.0.handle_packet(now, port, view, packet),
+            Some(view) => self.0.handle_packet(now, port, view, packet, payloads),
             None => Verdict::Route,
         }
     }
@@ -38,7 +39,7 @@ impl<P: SystemProgram> SwitchProgram for FrameProgram<P> {
     }
 }
 
-/// The fabric in virtual time: without sockets and without a clock. Its [`Net::bodies`] are the bytes of frames.
+/// The fabric in virtual time: without sockets and without a clock. Its [`Net::payloads`] are the bytes of frames.
 pub type Core<S = ()> = Net<FrameProgram<<S as System>::Program>, Frames<S>>;
 
 /// A frame that has reached its host; the caller has to release its slot.
@@ -77,8 +78,13 @@ impl<S: System> CoreConfig<S> {
         assert_eq!(programs.len(), fabric.switches() as usize, "a program for each switch");
         // Taken from the end: the last is the first.
         programs.reverse();
-        let config =
-            NetConfig { fabric, faults, seed, run, nic_queue_bytes, sample_every, wakes: 0 };
+        let config = NetConfig {
+            faults,
+            nic_queue_bytes,
+            sample_every,
+            count_frames: true,
+            ..NetConfig::new(Arc::new(fabric), seed, run)
+        };
         let program = |_| FrameProgram(programs.pop().expect("as many as switches"));
         Ok(Net::new(config, Frames::new(frames, system), program))
     }

@@ -240,7 +240,7 @@ impl<S: System> Edges<S> {
                 let Some(slot) = slot else { continue };
                 if unfinished_checksum {
                     self.counters.unfinished_checksums += 1;
-                    frame::finish_checksum(&mut core.bodies().get_mut(slot)[..bytes.len()]);
+                    frame::finish_checksum(&mut core.payloads().get_mut(slot)[..bytes.len()]);
                 }
             }
             if !PacketSocket::was_full(filled) {
@@ -287,20 +287,20 @@ impl<S: System> Edges<S> {
             Port::Udp(port) => {
                 let Some(to) = port.host else {
                     self.counters.no_address += 1;
-                    return core.bodies().release(slot);
+                    return core.payloads().release(slot);
                 };
                 if port.batch.is_empty() {
                     self.touched.push(host.0);
                 }
-                let (class, bytes) = frame::finish_datagram(core.bodies(), packet, host);
+                let (class, bytes) = frame::finish_datagram(core.payloads(), packet, host);
                 port.batch.push(to, class, |out| out.extend_from_slice(bytes), SmallVec::new());
-                core.bodies().release(slot);
+                core.payloads().release(slot);
             }
             Port::Interface(port) => {
                 if port.out.is_empty() {
                     self.touched.push(host.0);
                 }
-                port.out.push((slot, frame::finish_frame(core.bodies(), packet, host)));
+                port.out.push((slot, frame::finish_frame(core.payloads(), packet, host)));
             }
         }
         self.counters.forwarded += 1;
@@ -319,7 +319,7 @@ impl<S: System> Edges<S> {
                 Ok(!port.batch.is_empty())
             }
             Port::Interface(port) => {
-                let frames = core.bodies();
+                let frames = core.payloads();
                 let bytes = port.out.iter().map(|(slot, len)| &frames.get(*slot)[..*len]);
                 let refused = port.socket.send(bytes);
                 for (slot, _) in port.out.drain(..) {
@@ -355,7 +355,7 @@ fn let_in<S: System>(
             return None;
         }
     };
-    let slot = core.bodies().insert(bytes);
+    let slot = core.payloads().insert(bytes);
     match slot {
         Some(slot) => core.arrive(at, host, packet.map(|carried| carried.at(slot))),
         None => counters.no_memory += 1,

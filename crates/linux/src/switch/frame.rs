@@ -3,8 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use rackweave_core::{Ecn, Header, HostId, Packet, Rng, Slice};
-use rackweave_switch::Bodies;
+use rackweave_core::{Ecn, Header, HostId, Packet, PayloadStore, Rng, Slice};
 use rackweave_switch::system::{Parsed, Protocol, System};
 use rackweave_wire::frame::{
     ETHERNET_HEADER, ip_address, mac_address, traffic_class, with_traffic_class,
@@ -188,7 +187,7 @@ impl<S> Frames<S> {
     }
 }
 
-impl<S: System> Bodies<Carried<S::View>> for Frames<S> {
+impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
     fn release(&mut self, packet: &Packet<Carried<S::View>>) {
         self.release(packet.header.slot);
     }
@@ -228,6 +227,41 @@ impl<S: System> Bodies<Carried<S::View>> for Frames<S> {
             packet.header.view = self.system.parse(carried.kind, bytes).map(|parsed| parsed.view);
         }
         true
+    }
+
+    /// The packet of its system: what follows the overlay's or UDP's header.
+    fn read(&self, packet: &Packet<Carried<S::View>>) -> &[u8] {
+        let carried = packet.header;
+        let range = carried.system_at()..carried.travels(packet.is_trimmed());
+        self.get(carried.slot).get(range).unwrap_or_default()
+    }
+
+    fn write(&mut self, packet: &Packet<Carried<S::View>>) -> &mut [u8] {
+        let carried = packet.header;
+        let range = carried.system_at()..carried.travels(packet.is_trimmed());
+        self.get_mut(carried.slot).get_mut(range).unwrap_or_default()
+    }
+
+    fn combine(
+        &mut self,
+        into: &Packet<Carried<S::View>>,
+        from: &Packet<Carried<S::View>>,
+        combine: impl FnOnce(&mut [u8], &[u8]),
+    ) -> bool {
+        if into.header.slot == from.header.slot {
+            return false;
+        }
+        let mut bytes = [0; MAX_FRAME];
+        let from = PayloadStore::read(self, from);
+        let len = from.len();
+        bytes[..len].copy_from_slice(from);
+        combine(PayloadStore::write(self, into), &bytes[..len]);
+        true
+    }
+
+    /// A frame needs headers around its payload: programs' own packets are encoded by their system, not made here.
+    fn make(&mut self, _header: Carried<S::View>, _len: usize) -> Option<Carried<S::View>> {
+        None
     }
 }
 

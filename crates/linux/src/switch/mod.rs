@@ -1,15 +1,13 @@
 //! The user-space switch: the simulator's fabric at real rates, in one thread.
 //!
-//! Hosts hand their frames to UDP ports (`wire::overlay`) or to interfaces. The kernel says when it received each;
-//! from then on a frame's way is that of the simulator: its host's link, the switches with their queues and
-//! faults, the link to the receiver. It is handed to the receiver's socket when its last bit would have
-//! arrived there, or a little later ([`Report::lateness`] says how much); what is late never makes what follows later.
-//! See [`Core`].
+//! Hosts hand their frames to UDP ports (`wire::overlay`) or to interfaces. The kernel stamps each with the time at which it
+//! received it. From then on a frame's path is that of the simulator: its host's link, the switches with their queues and
+//! faults, the link to the receiver. It is handed to the receiver's socket when its last bit would have arrived there,
+//! or a little later ([`Report::lateness`]); a late frame never delays those that follow. See [`Core`].
 //!
-//! # What is protected
-//! A host's port takes only what the host itself has sent: by its address, and by the source that its packets
-//! name. An address that is learnt ([`SwitchConfig::learn_from`]) is that of the last one who has called itself
-//! this host: on loopback, any process of the machine can. Nothing is encrypted or signed.
+//! The switches run the programs of a group system, a [`System`]; a switch of `()` only forwards.
+//!
+//! `docs/security.md` has what is protected.
 
 mod config;
 mod core;
@@ -33,7 +31,7 @@ use std::time::Duration;
 
 use rackweave_core::{Span, Time};
 use rackweave_switch::system::System;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub use self::config::{Edge, SwitchConfig, SwitchError};
@@ -45,15 +43,16 @@ pub use rackweave_switch::net::{LinkStats, QueueSample};
 use self::edge::Edges;
 use self::stats::Late;
 use crate::clock::Clock;
+use crate::wait;
 
-/// The longest sleep of [`Switch::run`]: that long it takes to stop at most.
+/// The longest sleep of [`Switch::run`], and so the longest time that it takes to stop.
 const LONGEST_SLEEP: Span = Span::from_ms(20);
 
-/// Readable sockets that one call tells of.
+/// The most readable sockets that one call returns.
 const EVENTS: usize = 64;
 
-/// While the kernel has no room for a datagram, it is tried again after this.
-const TRY_AGAIN: Span = Span::from_us(200);
+/// The interval of attempts while the kernel has no room for a datagram.
+const RETRY: Span = Span::from_us(200);
 
 /// The user-space switch. Nothing blocks but [`Switch::wait`] and [`Switch::run`].
 ///
@@ -75,35 +74,35 @@ pub struct Switch<S: System = ()> {
     busy: bool,
 }
 
-/// What others tell a switch that runs, and are told.
+/// Controls a running switch from another thread.
 #[derive(Debug, Default)]
 pub struct Control {
     /// Set it to end [`Switch::run`].
     pub stop: AtomicBool,
-    /// A report is wanted.
+    /// A report is requested.
     wanted: AtomicBool,
-    /// The last one, and how many there were.
+    /// The latest report, and the number of reports so far.
     report: Mutex<(u64, Option<Report>)>,
-    told: Condvar,
+    reported: Condvar,
 }
 
 impl Control {
-    /// Asks the switch for a report. `None`: it does not run, or did not answer within two seconds.
+    /// Requests a report and waits for it. `None`: the switch does not run, or has not answered within two seconds.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
         let last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.0;
         self.wanted.store(true, Ordering::Release);
         let patience = Duration::from_secs(2);
-        let answered = self.told.wait_timeout_while(last, patience, |last| last.0 == before);
+        let answered = self.reported.wait_timeout_while(last, patience, |last| last.0 == before);
         let (last, waited) = answered.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() { None } else { last.1.clone() }
     }
 
-    fn tell(&self, report: Report) {
+    fn publish(&self, report: Report) {
         let mut last = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (last.0 + 1, Some(report));
-        self.told.notify_all();
+        self.reported.notify_all();
     }
 }
 
@@ -153,7 +152,7 @@ impl<S: System> Switch<S> {
         self.edges.udp_ports()
     }
 
-    /// The clock that all its times are of.
+    /// The clock of all its times.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock
@@ -174,7 +173,7 @@ impl<S: System> Switch<S> {
     pub fn turn(&mut self) -> Result<Option<Time>, SwitchError> {
         // The clock first: what is stamped before is in the sockets when they are looked at.
         let now = self.clock.now();
-        self.look()?;
+        self.poll_sockets()?;
         let horizon = self.edges.receive(&self.ready, self.clock, now, &mut self.core)?;
         self.core.run(horizon);
         self.edges.send(&mut self.core)?;
@@ -188,7 +187,7 @@ impl<S: System> Switch<S> {
         }
         let mut next = self.core.next_due();
         if self.edges.is_blocked() {
-            next = Some(next.unwrap_or(Time::MAX).min(now + TRY_AGAIN));
+            next = Some(next.unwrap_or(Time::MAX).min(now + RETRY));
         }
         if horizon < now {
             next = Some(now);
@@ -197,10 +196,10 @@ impl<S: System> Switch<S> {
     }
 
     /// Finds out which sockets are readable.
-    fn look(&mut self) -> Result<(), SwitchError> {
+    fn poll_sockets(&mut self) -> Result<(), SwitchError> {
         self.ready.clear();
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // What is readable goes round: the next call tells of others.
+        // The kernel returns readable sockets in turn: the next call returns others.
         for _ in 0..=self.edges.len() / EVENTS {
             let mut room = [MaybeUninit::uninit(); EVENTS];
             let events = match epoll::wait(&self.epoll, &mut room, Some(&zero)) {
@@ -221,19 +220,11 @@ impl<S: System> Switch<S> {
     /// # Errors
     /// If waiting itself fails.
     pub fn wait(&self, until: Time) -> Result<(), SwitchError> {
-        let left = until.since(self.clock.now()).0.div_ceil(1000);
-        let timeout = Timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as _,
-        };
-        let mut sockets = [PollFd::new(&self.epoll, PollFlags::IN)];
-        match poll(&mut sockets, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(SwitchError::Wait(error.into())),
-        }
+        wait::until(self.clock, &[(self.epoll.as_fd(), false)], Some(until), Span::ZERO)
+            .map_err(SwitchError::Wait)
     }
 
-    /// Switches until it is told to stop.
+    /// Switches until [`Control::stop`] is set.
     ///
     /// # Errors
     /// If a socket does not work any more.
@@ -244,7 +235,7 @@ impl<S: System> Switch<S> {
             let began = self.clock.now();
             let next = self.turn()?;
             if control.wanted.swap(false, Ordering::AcqRel) {
-                control.tell(self.report());
+                control.publish(self.report());
             }
             if self.busy_poll {
                 std::hint::spin_loop();
@@ -264,19 +255,17 @@ impl<S: System> Switch<S> {
     }
 
     fn sleep_until(&self, at: Time) {
-        let at = self.clock.monotonic_ns(at);
-        let request =
-            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as _ };
+        let request = self.clock.timespec(at);
         // A signal ends it early, which does no harm.
         let monotonic = rustix::thread::ClockId::Monotonic;
         let _ = rustix::thread::clock_nanosleep_absolute(monotonic, &request);
     }
 
-    /// All that it has to tell. Reading it does not disturb frames that are under way.
+    /// All statistics. Reading them does not disturb frames in transit.
     pub fn report(&mut self) -> Report {
         let mut counters = self.edges.counters.with(self.core.counters());
         counters.kernel_drops = self.edges.kernel_drops();
-        let links = self.core.link_stats();
+        let links = self.core.link_stats(&mut ());
         Report {
             at: self.clock.now(),
             since: self.core.since(),
@@ -284,7 +273,7 @@ impl<S: System> Switch<S> {
             links,
             queue_series: self.core.series().to_vec(),
             lateness: self.late.told(),
-            frames_inside: self.core.bodies().live(),
+            frames_inside: self.core.payloads().live(),
         }
     }
 }

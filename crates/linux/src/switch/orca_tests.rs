@@ -160,12 +160,12 @@ fn send(
     };
     put(core, from, &bytes, packet);
     let got = departures(core, by_frames);
-    assert_eq!((core.bodies().live(), core.packets()), (0, 0));
+    assert_eq!((core.payloads().live(), core.packets()), (0, 0));
     got
 }
 
 fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried<View>>) {
-    let slot = core.bodies().insert(bytes).unwrap();
+    let slot = core.payloads().insert(bytes).unwrap();
     core.arrive(core.now(), from, packet.map(|carried| carried.at(slot)));
     core.run(Time(core.now().0 + Span::from_ms(1).0));
 }
@@ -175,12 +175,12 @@ fn departures(core: &mut Core, by_frames: bool) -> Vec<(u32, Vec<u8>)> {
     while let Some(Departure { host, packet, .. }) = core.departure() {
         let slot = packet.header.slot;
         let bytes = if by_frames {
-            let len = finish_frame(core.bodies(), &packet, host);
-            core.bodies().get(slot)[..len].to_vec()
+            let len = finish_frame(core.payloads(), &packet, host);
+            core.payloads().get(slot)[..len].to_vec()
         } else {
-            finish_datagram(core.bodies(), &packet, host).1.to_vec()
+            finish_datagram(core.payloads(), &packet, host).1.to_vec()
         };
-        core.bodies().release(slot);
+        core.payloads().release(slot);
         got.push((host.0, bytes));
     }
     got.sort_unstable();
@@ -363,7 +363,7 @@ fn damaged_packets_go_on_and_no_slot_is_lost() {
         }
         core.run(LATER);
         assert!(departures(&mut core, by_frames).len() < 50);
-        assert_eq!((core.bodies().live(), core.packets()), (0, 0));
+        assert_eq!((core.payloads().live(), core.packets()), (0, 0));
         assert!(whole > 500 && damaged > 50, "{whole} {damaged}");
         assert!(core.counters().corrupted > 50);
     }

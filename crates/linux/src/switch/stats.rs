@@ -98,7 +98,7 @@ impl Counters {
 
     /// The sockets' counts with those of the fabric.
     pub(super) fn with(mut self, fabric: &net::Counters) -> Self {
-        self.received = fabric.received;
+        self.received = fabric.sent;
         for (drops, more) in self.drops.iter_mut().zip(fabric.drops) {
             *drops += more;
         }

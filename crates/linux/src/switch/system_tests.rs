@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{Header, HostId, Packet, Port, Rate, Span, Time, Verdict};
+use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, Rate, Span, Time, Verdict};
 use rackweave_group::orca::system::Orca;
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
@@ -70,12 +70,13 @@ impl System for Chunks {
 impl SystemProgram for Redirect {
     type View = View;
 
-    fn handle_packet<H: Header>(
+    fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
         _port: Port,
         view: View,
         packet: &mut Packet<H>,
+        _payloads: &mut S,
     ) -> Verdict {
         match view {
             View::Have(chunk) => {
@@ -166,25 +167,25 @@ impl Bench {
             let read = read_datagram(&bytes, 0, from, &self.rules);
             (bytes, read)
         };
-        let slot = self.core.bodies().insert(&bytes).unwrap();
+        let slot = self.core.payloads().insert(&bytes).unwrap();
         let read = read.unwrap().map(|carried| carried.at(slot));
         self.core.arrive(self.core.now(), from, read);
         self.core.run(self.core.now() + Span::from_ms(1));
         let got = self.core.departure().map(|Departure { host, packet, .. }| {
             let slot = packet.header.slot;
             let dst = if self.by_frames {
-                let len = finish_frame(self.core.bodies(), &packet, host);
-                let bytes = &self.core.bodies().get(slot)[..len];
+                let len = finish_frame(self.core.payloads(), &packet, host);
+                let bytes = &self.core.payloads().get(slot)[..len];
                 assert_eq!(ones_sum(&bytes[14..34]), 0xffff, "the checksum of the IP header");
                 u32::from(bytes[33])
             } else {
-                let (_, bytes) = finish_datagram(self.core.bodies(), &packet, host);
+                let (_, bytes) = finish_datagram(self.core.payloads(), &packet, host);
                 overlay::decode_group(bytes).unwrap().dst.0
             };
-            self.core.bodies().release(slot);
+            self.core.payloads().release(slot);
             (host.0, dst)
         });
-        assert_eq!((self.core.departure(), self.core.bodies().live()), (None, 0));
+        assert_eq!((self.core.departure(), self.core.payloads().live()), (None, 0));
         got
     }
 

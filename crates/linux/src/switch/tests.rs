@@ -67,7 +67,7 @@ fn plain(hosts: u32) -> Rules<()> {
 }
 
 fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried<Never>> {
-    let slot = core.bodies().insert(&[tag]).unwrap();
+    let slot = core.payloads().insert(&[tag]).unwrap();
     Packet::new(HostId(src), HostId(dst), frame::MTU, Carried::opaque(slot, 1, None))
 }
 
@@ -76,8 +76,8 @@ fn departures(core: &mut Core, until: Time) -> Vec<(u64, u8, Departure<Never>)> 
     let mut all = Vec::new();
     while let Some(departure) = core.departure() {
         let slot = departure.packet.header.slot;
-        all.push((departure.due.0, core.bodies().get(slot)[0], departure));
-        core.bodies().release(slot);
+        all.push((departure.due.0, core.payloads().get(slot)[0], departure));
+        core.payloads().release(slot);
     }
     all
 }
@@ -97,7 +97,7 @@ fn a_frame_takes_two_links_their_delays_and_the_switch() {
     assert!(departures(&mut core, Time(at(100).0 + one_way - 1)).is_empty(), "never early");
     let out = departures(&mut core, LATER);
     assert_eq!((out.len(), out[0].0, out[0].1), (1, at(100).0 + one_way, 9));
-    assert_eq!((out[0].2.host, core.bodies().live(), core.next_due()), (HostId(1), 0, None));
+    assert_eq!((out[0].2.host, core.payloads().live(), core.next_due()), (HostId(1), 0, None));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_backlog_leaves_at_exactly_the_rate_of_the_link_however_rarely_it_is_looked_
         }
         assert_eq!(out.len(), 400);
         assert!(out.windows(2).all(|pair| pair[1] - pair[0] == FULL_SPAN.0));
-        let links = core.link_stats();
+        let links = core.link_stats(&mut ());
         let down = links.iter().find(|link| link.name == "switch0->h0").unwrap();
         assert_eq!((down.frames, down.bytes), (400, 400 * FULL));
         // Of each pair one stays, and the last pair comes at the moment at which the next is to go.
@@ -160,7 +160,7 @@ fn marks_and_drops_where_the_queue_says_so() {
     // Four come at a time, the first goes at once, and one leaves in between: 3, 7, 10, then 1 fits each time.
     assert_eq!((out.len(), marked as u64), (15, counters.ecn_marks));
     assert!((5..=11).contains(&marked), "{marked}");
-    assert_eq!(core.bodies().live(), 0, "slots of what is dropped are free again");
+    assert_eq!(core.payloads().live(), 0, "slots of what is dropped are free again");
 }
 
 #[test]
@@ -177,10 +177,10 @@ fn a_shared_buffer_is_shared() {
     let out = departures(&mut core, LATER).len();
     let dropped = core.counters().drops[DropReason::SharedBufferFull as usize] as usize;
     assert_eq!(out + dropped, 100);
-    let links = core.link_stats();
+    let links = core.link_stats(&mut ());
     let longest = links.iter().map(|link| link.max_queue_bytes).max().unwrap();
     assert_eq!(longest, 10 * FULL, "alpha 1: a lone port gets half");
-    assert_eq!(core.bodies().live(), 0);
+    assert_eq!(core.payloads().live(), 0);
 }
 
 /// A datagram with this many bytes of payload.
@@ -212,7 +212,7 @@ const CLASS: u8 = (3 << 3 | 2) << 2;
 
 fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8) {
     let packet = read_datagram(bytes, class, HostId(src), &plain(core.hosts())).unwrap();
-    let slot = core.bodies().insert(bytes).unwrap();
+    let slot = core.payloads().insert(bytes).unwrap();
     core.arrive(at, HostId(src), packet.map(|carried| carried.at(slot)));
 }
 
@@ -237,7 +237,7 @@ fn what_is_cut_or_turned_back_can_be_read() {
     core.run(LATER);
     let (mut whole, mut cut, mut back) = (0, 0, 0);
     while let Some(Departure { host, packet, .. }) = core.departure() {
-        let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
+        let (class, bytes) = finish_datagram(core.payloads(), &packet, host);
         let read = overlay::decode(bytes, class).unwrap();
         let inner = read.packet.unwrap();
         assert_eq!((inner.src, inner.dst), (packet.src, packet.dst));
@@ -252,12 +252,12 @@ fn what_is_cut_or_turned_back_can_be_read() {
             assert_eq!((host, inner.priority, read.payload.len()), (HostId(0), 3, 1300));
             whole += 1;
         }
-        core.bodies().release(packet.header.slot);
+        core.payloads().release(packet.header.slot);
     }
     let counters = *core.counters();
     assert_eq!((whole + cut + back, counters.dropped()), (20, 0));
     assert!(cut > 0 && back > 0 && whole >= 3, "{whole} {cut} {back}");
-    assert_eq!((counters.turned_back, core.bodies().live()), (back, 0));
+    assert_eq!((counters.turned_back, core.payloads().live()), (back, 0));
 }
 
 #[test]
@@ -289,10 +289,10 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
             arrive_datagram(&mut core, now, 0, &bytes, CLASS);
             core.run(now);
             while let Some(Departure { packet, host, .. }) = core.departure() {
-                let (class, bytes) = finish_datagram(core.bodies(), &packet, host);
+                let (class, bytes) = finish_datagram(core.payloads(), &packet, host);
                 damaged += u64::from(overlay::decode(bytes, class).is_err());
                 arrived += 1;
-                core.bodies().release(packet.header.slot);
+                core.payloads().release(packet.header.slot);
             }
         }
         arrived += departures(&mut core, Time::MAX).len() as u64;
@@ -314,7 +314,7 @@ fn loss_and_damage_are_as_frequent_as_they_say_and_damage_is_found() {
                 assert!((800..1200).contains(&counters.duplicated), "{counters:?}");
             }
         }
-        assert_eq!(core.bodies().live(), 0);
+        assert_eq!(core.payloads().live(), 0);
     }
 }
 
@@ -364,7 +364,7 @@ fn a_dead_link_is_avoided_and_a_dead_host_not_reached() {
     let lost = counters.drops[DropReason::LinkDown as usize];
     assert_eq!(out + lost, 500);
     assert!((99..=103).contains(&lost), "{counters:?}");
-    let links = core.link_stats();
+    let links = core.link_stats(&mut ());
     let of = |name: &str| links.iter().find(|link| link.name == name).unwrap().frames;
     assert!(of("leaf0->spine1") > of("leaf0->spine0") + 50, "{links:?}");
 }
@@ -390,9 +390,9 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
     }
     assert_eq!(core.counters().drops[DropReason::QueueFull as usize], 29, "ten wait, one is sent");
     for _ in 0..39 {
-        core.bodies().insert(&[0]).unwrap();
+        core.payloads().insert(&[0]).unwrap();
     }
-    assert_eq!(core.bodies().insert(&[0]), None);
+    assert_eq!(core.payloads().insert(&[0]), None);
 }
 
 #[test]
@@ -423,13 +423,13 @@ fn queues_are_averaged_over_time() {
     // One of them waits for as long as the other is sent.
     let span = 10 * FULL_SPAN.0;
     departures(&mut core, Time(span));
-    let links = core.link_stats();
+    let links = core.link_stats(&mut ());
     let down = links.iter().find(|link| link.name == "switch0->h0").unwrap();
     assert!((down.mean_queue_bytes - 153.8).abs() < 1e-6, "{down:?}");
     assert!((down.utilisation - 0.2).abs() < 1e-9, "{down:?}");
     core.measure_from(Time::ZERO);
     departures(&mut core, Time(span * 2));
-    let links = core.link_stats();
+    let links = core.link_stats(&mut ());
     assert!(links.iter().all(|link| link.utilisation == 0.0 && link.mean_queue_bytes == 0.0));
 }
 
@@ -469,7 +469,7 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 
 fn through(core: &mut Core, src: u32, bytes: &[u8]) {
     let packet = read_frame(bytes, HostId(src), &plain(core.hosts())).unwrap();
-    let slot = core.bodies().insert(bytes).unwrap();
+    let slot = core.payloads().insert(bytes).unwrap();
     core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.at(slot)));
 }
 
@@ -488,8 +488,8 @@ fn tcp_frames_are_marked_but_never_cut() {
     core.run(LATER);
     let mut out = Vec::new();
     while let Some(Departure { packet, host, .. }) = core.departure() {
-        let len = finish_frame(core.bodies(), &packet, host);
-        out.push(core.bodies().get(packet.header.slot)[..len].to_vec());
+        let len = finish_frame(core.payloads(), &packet, host);
+        out.push(core.payloads().get(packet.header.slot)[..len].to_vec());
     }
     assert_eq!(out.len() as u64 + core.counters().dropped(), 5);
     assert_eq!((core.counters().trims, out[0].len()), (0, frame.len()));
@@ -513,8 +513,8 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
     core.run(LATER);
     let (mut cut, mut back) = (0, 0);
     while let Some(Departure { packet, host, .. }) = core.departure() {
-        let len = finish_frame(core.bodies(), &packet, host);
-        let bytes = &core.bodies().get(packet.header.slot)[..len];
+        let len = finish_frame(core.payloads(), &packet, host);
+        let bytes = &core.payloads().get(packet.header.slot)[..len];
         assert_eq!(sum(&bytes[14..34]), 0xffff);
         assert_eq!(usize::from(u16::from_be_bytes([bytes[16], bytes[17]])), len - 14);
         assert_eq!(usize::from(u16::from_be_bytes([bytes[38], bytes[39]])), len - 34);

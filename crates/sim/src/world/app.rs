@@ -1,16 +1,15 @@
 //! Applications: who submits which message when, and what became of it.
 
-use std::cmp::Ordering;
-
 use rackweave_core::{
-    FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport, frame,
+    FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport as _, frame,
 };
 use rackweave_workload::{Arrival, Exchange, Generator, StreamMode};
 
-use super::World;
 use super::host::HostState;
 use super::thread::Work;
+use super::{World, wake};
 use crate::config::StreamConfig;
+use crate::model::Model;
 use crate::result::{MeasuredRoundTrip, MessageRecord, Outcome};
 
 /// One stream of messages.
@@ -125,7 +124,7 @@ pub(super) enum State {
 
 /// Something to submit once the host at hand has settled.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Todo {
+pub(super) enum Action {
     /// A response.
     Respond { host: HostId, message: Submit, instance: u8 },
     /// To forget a message: the other end will not go on with it.
@@ -136,24 +135,10 @@ pub(super) enum Todo {
 
 /// A message of a closed loop that starts after its think time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Later {
-    at: Time,
-    order: u64,
+pub(super) struct Start {
     stream: u16,
     host: HostId,
     arrival: Arrival,
-}
-
-impl Ord for Later {
-    /// Earliest first in a max-heap.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-impl PartialOrd for Later {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// How far the run is.
@@ -165,7 +150,7 @@ pub(super) struct Tally {
     pub(super) measured_started: u64,
     pub(super) measured_ended: u64,
     /// Something happened that may end the run.
-    pub(super) maybe_done: bool,
+    pub(super) may_be_done: bool,
     /// Since when messages are measured.
     pub(super) since: Time,
     /// When the last measured message ended.
@@ -220,12 +205,16 @@ impl Tally {
     }
 }
 
-impl<T: Transport> World<'_, T> {
+impl<M: Model> World<'_, M> {
     /// The first message of every host.
     pub(super) fn start_streams(&mut self) {
-        let hosts = self.fabric.hosts();
-        let main_total = self.streams[0].generator.total().unwrap_or(u64::MAX);
-        self.tally.wanted = self.measure.messages.min(main_total);
+        let hosts = self.net.fabric().hosts();
+        self.tally.wanted = match self.streams.first() {
+            Some(main) if self.first_stream == 0 => {
+                self.measure.messages.min(main.generator.total().unwrap_or(u64::MAX))
+            }
+            _ => u64::MAX,
+        };
         for stream in 0..self.streams.len() as u32 {
             self.streams[stream as usize].pending = vec![None; hosts as usize];
             self.streams[stream as usize].delivered_bytes = vec![0; hosts as usize];
@@ -233,7 +222,7 @@ impl<T: Transport> World<'_, T> {
                 self.next_arrival(stream, host);
             }
         }
-        self.tally.maybe_done = true;
+        self.tally.may_be_done = true;
     }
 
     fn next_arrival(&mut self, stream: u32, host: u32) {
@@ -242,14 +231,14 @@ impl<T: Transport> World<'_, T> {
         state.pending[host as usize] = arrival;
         if let Some(arrival) = arrival {
             state.alive += 1;
-            let component = self.components.apps + stream * self.fabric.hosts() + host;
-            self.events.push(arrival.at.max(self.now), component);
+            let source = stream * self.net.hosts() + host;
+            self.net.schedule(arrival.at, source);
         }
     }
 
     /// The time of a host's next message has come.
     pub(super) fn on_arrival(&mut self, index: u32) {
-        let (stream, host) = (index / self.fabric.hosts(), index % self.fabric.hosts());
+        let (stream, host) = (index / self.net.fabric().hosts(), index % self.net.fabric().hosts());
         let Some(arrival) = self.streams[stream as usize].pending[host as usize].take() else {
             return;
         };
@@ -262,7 +251,7 @@ impl<T: Transport> World<'_, T> {
     fn start_message(&mut self, stream: u16, src: HostId, arrival: Arrival) {
         let tally = &mut self.tally;
         let is_open = tally.measured_started < tally.wanted;
-        let measured = self.now >= tally.since && is_open;
+        let measured = self.net.now() >= tally.since && is_open;
         if measured && stream == 0 {
             tally.measured_started += 1;
         }
@@ -274,7 +263,7 @@ impl<T: Transport> World<'_, T> {
             src,
             dst: arrival.dst,
             bytes: arrival.bytes,
-            start: self.now,
+            start: self.net.now(),
             stream,
             measured,
         });
@@ -289,7 +278,7 @@ impl<T: Transport> World<'_, T> {
 
     /// A host's application submits a message.
     pub(super) fn submit(&mut self, host: HostId, instance: u8, message: Submit) {
-        match &mut self.hosts[host.0 as usize].state {
+        match &mut self.hosts.all[host.0 as usize].state {
             HostState::Up => {}
             HostState::Paused(waiting) => return waiting.messages.push((instance, message)),
             HostState::Down(_) => return self.failed(message.id, FailReason::HostCrashed),
@@ -299,22 +288,22 @@ impl<T: Transport> World<'_, T> {
         {
             return;
         }
-        self.settle(host.0);
-        let now = self.now;
-        let transport = &mut self.hosts[host.0 as usize].transports[usize::from(instance)];
+        self.flush(host);
+        let now = self.net.now();
+        let transport = &mut self.hosts.all[host.0 as usize].transports[usize::from(instance)];
         if transport.submit(now, message).is_err() {
-            self.counters.refused += 1;
+            self.refused += 1;
             self.failed(message.id, FailReason::Cancelled);
             if message.kind == Kind::Response {
                 let request = MessageId(message.id.0 & !1);
                 for (host, peer) in [(host, message.peer), (message.peer, host)] {
                     for id in [request, message.id] {
-                        self.todo.push_back(Todo::Cancel { host, peer, id, instance });
+                        self.todo.push_back(Action::Cancel { host, peer, id, instance });
                     }
                 }
             }
         }
-        self.changed(host.0);
+        self.changed(host);
     }
 
     /// Does what events at other hosts led to.
@@ -323,14 +312,14 @@ impl<T: Transport> World<'_, T> {
         self.doing = true;
         while let Some(todo) = self.todo.pop_front() {
             match todo {
-                Todo::Respond { host, message, instance } => self.submit(host, instance, message),
-                Todo::Start { stream, host, arrival } => self.start_next(stream, host, arrival),
-                Todo::Cancel { host, peer, id, instance } => {
-                    let now = self.now;
-                    self.settle(host.0);
-                    self.hosts[host.0 as usize].transports[usize::from(instance)]
+                Action::Respond { host, message, instance } => self.submit(host, instance, message),
+                Action::Start { stream, host, arrival } => self.start_next(stream, host, arrival),
+                Action::Cancel { host, peer, id, instance } => {
+                    let now = self.net.now();
+                    self.flush(host);
+                    self.hosts.all[host.0 as usize].transports[usize::from(instance)]
                         .cancel(now, peer, id);
-                    self.changed(host.0);
+                    self.changed(host);
                 }
             }
         }
@@ -339,7 +328,7 @@ impl<T: Transport> World<'_, T> {
 
     /// The next message of a closed loop starts; of a host that is down, when it is back.
     pub(super) fn start_next(&mut self, stream: u16, host: HostId, arrival: Arrival) {
-        if let HostState::Down(waiting) = &mut self.hosts[host.0 as usize].state {
+        if let HostState::Down(waiting) = &mut self.hosts.all[host.0 as usize].state {
             return waiting.push((stream, arrival));
         }
         self.start_message(stream, host, arrival);
@@ -357,7 +346,7 @@ impl<T: Transport> World<'_, T> {
     ) {
         let Some(&message) = self.messages.get(id) else {
             // A message that its sender has given up may still arrive, but none arrives twice.
-            let crashes = self.hosts[host.0 as usize].crashes;
+            let crashes = self.hosts.all[host.0 as usize].crashes;
             let before = self.tally.completed.get(&id.number());
             assert_ne!(before, Some(&crashes), "message {id} came twice");
             return;
@@ -392,11 +381,11 @@ impl<T: Transport> World<'_, T> {
                 let bytes = exchange.response_bytes(message.bytes).unwrap_or(message.bytes);
                 let instance = self.streams[usize::from(message.stream)].instance;
                 let message = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
-                self.todo.push_back(Todo::Respond { host, message, instance });
+                self.todo.push_back(Action::Respond { host, message, instance });
             }
             Kind::OneWay | Kind::Response => {
                 if self.measure.verify {
-                    let crashes = self.hosts[host.0 as usize].crashes;
+                    let crashes = self.hosts.all[host.0 as usize].crashes;
                     self.tally.completed.insert(id.number(), crashes);
                 }
                 self.end_message(id, State::Completed);
@@ -418,22 +407,22 @@ impl<T: Transport> World<'_, T> {
             self.channels.forget_message(id);
         }
         if message.measured {
-            self.messages.ended.push((message, self.now, end));
+            self.messages.ended.push((message, self.net.now(), end));
         }
         let (stream, src) = (message.stream, message.src);
         if message.measured {
-            self.tally.last_end = self.now;
+            self.tally.last_end = self.net.now();
             if stream == 0 {
                 self.tally.measured_ended += 1;
             }
         }
         let state = &mut self.streams[usize::from(stream)];
-        if let Some(arrival) = state.generator.completed(src, self.now) {
+        if let Some(arrival) = state.generator.completed(src, self.net.now()) {
             // After a failure a loop waits a little, or it would fail for ever at one instant.
             let earliest = if matches!(end, State::Failed(_)) { AFTER_FAILURE } else { Span::ZERO };
-            let at = arrival.at.max(self.now + earliest);
-            if at <= self.now {
-                self.todo.push_back(Todo::Start { stream, host: src, arrival });
+            let at = arrival.at.max(self.net.now() + earliest);
+            if at <= self.net.now() {
+                self.todo.push_back(Action::Start { stream, host: src, arrival });
             } else {
                 self.start_later(stream, src, Arrival { at, ..arrival });
             }
@@ -442,28 +431,28 @@ impl<T: Transport> World<'_, T> {
         let state = &mut self.streams[usize::from(stream)];
         state.alive -= 1;
         let tally = &mut self.tally;
-        tally.maybe_done |= tally.measured_ended >= tally.measured_started || state.alive == 0;
+        tally.may_be_done |= tally.measured_ended >= tally.measured_started || state.alive == 0;
     }
 
     fn start_later(&mut self, stream: u16, host: HostId, arrival: Arrival) {
-        let order = self.tally.next_order();
-        self.later.push(Later { at: arrival.at, order, stream, host, arrival });
-        self.events.push_timer(arrival.at, self.components.later);
+        self.later.push(arrival.at, Start { stream, host, arrival });
+        self.net.wake_at(arrival.at, wake::LATER);
     }
 
     /// Messages that start after a think time.
     pub(super) fn on_later(&mut self) {
-        while self.later.peek().is_some_and(|later| later.at <= self.now) {
-            let Some(later) = self.later.pop() else { return };
-            self.start_next(later.stream, later.host, later.arrival);
+        while let Some((_, Start { stream, host, arrival })) = self.later.pop_due(self.net.now()) {
+            self.start_next(stream, host, arrival);
         }
     }
 
-    /// All that was to be measured has ended.
-    pub(super) fn is_done(&self) -> bool {
+    /// All messages that were to be measured have ended; of runs that are measured by their nodes, none are wanted.
+    pub(super) fn messages_are_done(&self) -> bool {
         let tally = &self.tally;
-        tally.measured_ended == tally.measured_started
-            && (tally.measured_started >= tally.wanted || self.streams[0].alive == 0)
+        self.first_stream > 0
+            || tally.measured_ended == tally.measured_started
+                && (tally.measured_started >= tally.wanted
+                    || self.streams.first().is_none_or(|main| main.alive == 0))
     }
 
     /// A host has lost all its messages.
@@ -480,7 +469,7 @@ impl<T: Transport> World<'_, T> {
         let Some(message) = self.messages.get(request) else {
             return self.store_of_stream(src, host, slice);
         };
-        if self.now >= self.tally.since {
+        if self.net.now() >= self.tally.since {
             let stream = &mut self.streams[usize::from(message.stream)];
             stream.delivered_bytes[message.src.0 as usize] += u64::from(slice.len);
         }
@@ -521,17 +510,18 @@ impl<T: Transport> World<'_, T> {
     /// The measured messages, in the order of their start.
     pub(super) fn records(&self) -> Vec<MessageRecord> {
         let framing: Vec<_> = (self.streams.iter())
-            .map(|stream| self.hosts[0].transports[usize::from(stream.instance)].framing())
+            .map(|stream| self.hosts.all[0].transports[usize::from(stream.instance)].framing())
             .collect();
         let record = |(message, end, state): &(Message, Time, State)| {
             let stream = usize::from(message.stream);
             let (src, dst) = (message.src, message.dst);
-            let there = self.fabric.ideal(src, dst, message.bytes, framing[stream]);
+            let there = self.net.fabric().ideal(src, dst, message.bytes, framing[stream]);
             let exchange = self.streams[stream].config.workload.exchange;
-            let back = (exchange.response_bytes(message.bytes))
-                .map_or(Span::ZERO, |bytes| self.fabric.ideal(dst, src, bytes, framing[stream]));
+            let back = (exchange.response_bytes(message.bytes)).map_or(Span::ZERO, |bytes| {
+                self.net.fabric().ideal(dst, src, bytes, framing[stream])
+            });
             MessageRecord {
-                stream: message.stream,
+                stream: message.stream + self.first_stream,
                 src,
                 dst,
                 bytes: message.bytes,
@@ -558,7 +548,10 @@ impl<T: Transport> World<'_, T> {
 
     /// Those of the first stream, by sender.
     pub(super) fn delivered_by_sender(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.streams[0].delivered_bytes)
+        self.streams
+            .first_mut()
+            .map(|main| std::mem::take(&mut main.delivered_bytes))
+            .unwrap_or_default()
     }
 
     /// What the transports have measured of the fabric, beside what it is.
@@ -569,19 +562,19 @@ impl<T: Transport> World<'_, T> {
             if self.streams[..number].iter().any(|before| before.instance == instance) {
                 continue;
             }
-            for (src, host) in self.hosts.iter().enumerate() {
+            for (src, host) in self.hosts.all.iter().enumerate() {
                 let transport = &host.transports[usize::from(instance)];
                 let (src, framing) = (HostId(src as u32), transport.framing());
-                let is_host = |peer: HostId| peer.0 < self.fabric.hosts() && peer != src;
+                let is_host = |peer: HostId| peer.0 < self.net.fabric().hosts() && peer != src;
                 let trips = transport.round_trips();
                 measured.extend(trips.iter().filter(|trip| is_host(trip.peer)).map(|trip| {
                     MeasuredRoundTrip {
-                        stream: number as u16,
+                        stream: number as u16 + self.first_stream,
                         src,
                         dst: trip.peer,
                         min: trip.min,
                         recent: trip.recent,
-                        base: self.fabric.base_rtt_between(src, trip.peer, framing, SMALLEST),
+                        base: self.net.fabric().base_rtt_between(src, trip.peer, framing, SMALLEST),
                         samples: trip.samples,
                     }
                 }));
@@ -592,7 +585,7 @@ impl<T: Transport> World<'_, T> {
 
     /// From now on bytes are counted.
     pub(super) fn begin_measuring(&mut self) {
-        self.tally.since = self.now;
+        self.tally.since = self.net.now();
         for stream in &mut self.streams {
             stream.delivered_bytes.fill(0);
         }

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    FailReason, HostId, Kind, MessageId, Open, Refused, Slice, StreamEvent, Submit, Time, Transport,
+    FailReason, HostId, Kind, MessageId, Open, Refused, Slice, StreamEvent, Submit, Time,
+    Transport as _,
 };
 use rackweave_workload::{Exchange, StreamMode};
 
 use super::World;
-use super::app::{Coverage, State, Todo};
+use super::app::{Action, Coverage, State};
 use super::thread::Work;
+use crate::model::Model;
 
 /// Bytes that an application writes ahead of what is acknowledged: Linux's default maximum of a
 /// socket's send buffer (`tcp_wmem`).
@@ -155,7 +157,7 @@ const fn way(id: MessageId) -> usize {
     (id.0 & 1) as usize
 }
 
-impl<T: Transport> World<'_, T> {
+impl<M: Model> World<'_, M> {
     /// A message that starts joins the channel whose turn it is.
     pub(super) fn join_channel(&mut self, stream: u16, id: MessageId, src: HostId, dst: HostId) {
         let workload = &self.streams[usize::from(stream)].config.workload;
@@ -189,9 +191,9 @@ impl<T: Transport> World<'_, T> {
     /// Writes a message to its stream, if it goes by one.
     pub(super) fn write_message(&mut self, host: HostId, message: Submit) -> bool {
         let Some(name) = self.channels.stream_of(message.id) else { return false };
-        self.settle(host.0);
+        self.flush(host);
         if self.open_stream(name).is_err() {
-            self.counters.refused += 1;
+            self.refused += 1;
             self.failed(message.id, FailReason::Cancelled);
         } else {
             let id = if message.id.is_response() { name.response() } else { name };
@@ -201,7 +203,7 @@ impl<T: Transport> World<'_, T> {
             }
             self.write_ahead(host, id);
         }
-        self.changed(host.0);
+        self.changed(host);
         true
     }
 
@@ -217,8 +219,8 @@ impl<T: Transport> World<'_, T> {
         }
         let instance = usize::from(self.streams[usize::from(key.stream)].instance);
         let open = Open { id: name, peer: key.server, deadline: Time::MAX };
-        let client = &mut self.hosts[key.client.0 as usize];
-        client.transports[instance].open(self.now, open)?;
+        let client = &mut self.hosts.all[key.client.0 as usize];
+        client.transports[instance].open(self.net.now(), open)?;
         state.is_open = true;
         Ok(())
     }
@@ -234,13 +236,13 @@ impl<T: Transport> World<'_, T> {
         }
         let instance = usize::from(self.streams[usize::from(key.stream)].instance);
         let (_, peer) = key.ends(id);
-        let transport = &mut self.hosts[host.0 as usize].transports[instance];
-        match transport.write(self.now, peer, id, bytes, false) {
+        let transport = &mut self.hosts.all[host.0 as usize].transports[instance];
+        match transport.write(self.net.now(), peer, id, bytes, false) {
             Ok(()) => direction.written += bytes,
             // There will be room when some of it is acknowledged.
             Err(Refused::Busy) if under_way > 0 => {}
             Err(_) => {
-                self.counters.refused += 1;
+                self.refused += 1;
                 self.failed(id, FailReason::Cancelled);
             }
         }
@@ -315,7 +317,12 @@ impl<T: Transport> World<'_, T> {
         direction.taken += bytes;
         let instance = usize::from(self.streams[usize::from(key.stream)].instance);
         let (peer, _) = key.ends(id);
-        self.hosts[host.0 as usize].transports[instance].consume(self.now, peer, id, bytes);
+        self.hosts.all[host.0 as usize].transports[instance].consume(
+            self.net.now(),
+            peer,
+            id,
+            bytes,
+        );
         let workload = &self.streams[usize::from(key.stream)].config.workload;
         let is_answered = workload.exchange != Exchange::OneWay;
         while let Some((_, direction)) = self.channels.direction(id)
@@ -371,7 +378,7 @@ impl<T: Transport> World<'_, T> {
             let start = start.expect("bytes from before the stream began");
             direction.stored.insert(start, start + u64::from(slice.len));
         }
-        if self.now >= self.tally.since {
+        if self.net.now() >= self.tally.since {
             let stream = usize::from(key.stream);
             let client = key.client.0 as usize;
             self.streams[stream].delivered_bytes[client] += u64::from(slice.len);
@@ -414,7 +421,7 @@ impl<T: Transport> World<'_, T> {
     fn cancel_at_both_ends(&mut self, key: Key, id: MessageId) {
         let instance = self.streams[usize::from(key.stream)].instance;
         for (host, peer) in [(key.client, key.server), (key.server, key.client)] {
-            self.todo.push_back(Todo::Cancel { host, peer, id, instance });
+            self.todo.push_back(Action::Cancel { host, peer, id, instance });
         }
     }
 

@@ -1,33 +1,36 @@
-//! Hosts: their transports and the NIC that asks them for packets.
+//! Hosts: their transports and nodes, which the network asks for packets.
 
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    DropReason, Event, HostId, Packet, PacketRef, Placement, Submit, Time, Transport,
+    DropReason, Event, HostId, Node as _, Packet, PacketRef, Placement, Submit, Time,
 };
-
+use rackweave_switch::Edge;
 use rackweave_workload::Arrival;
 
 use super::World;
+use super::nodes::{Attached, Nodes};
+use crate::model::Model;
 
 /// Packets that a paused host's receive ring holds: the usual default of a NIC.
 const RECEIVE_RING: usize = 1024;
 
+/// All hosts.
+pub(super) struct Hosts<M: Model> {
+    pub(super) all: Vec<Host<M>>,
+    pub(super) nodes: Nodes<M::Group>,
+}
+
 /// A host.
-#[derive(Debug)]
-pub(super) struct Host<T: Transport> {
-    pub(super) transports: Vec<T>,
-    /// The transport that is asked first for the next packet.
-    turn: usize,
-    /// How often it has crashed: a new life remembers nothing of the one before.
+pub(super) struct Host<M: Model> {
+    pub(super) transports: Vec<M::Transport>,
+    /// The group system's node at this host, and the port of it that the host is.
+    pub(super) node: Option<(u32, u8)>,
+    /// The transport or node that is asked first for the next packet.
+    turn: u8,
+    /// The number of its crashes: a restarted host remembers nothing.
     pub(super) crashes: u32,
-    /// The transports had nothing to send when they were asked last, and nothing has happened since.
-    idle: bool,
-    /// When the last thing happened: nothing is sent before.
-    woken: Time,
-    /// The earliest wake-up in the event queue that counts.
-    armed: Time,
-    pub(super) state: HostState<T::Header>,
+    pub(super) state: HostState<M::Header>,
 }
 
 /// Whether a host works.
@@ -54,136 +57,164 @@ impl<H> Waiting<H> {
     }
 }
 
-impl<T: Transport> Host<T> {
-    pub(super) const fn new(transports: Vec<T>) -> Self {
-        Self {
-            transports,
-            turn: 0,
-            crashes: 0,
-            idle: true,
-            woken: Time::ZERO,
-            armed: Time::MAX,
-            state: HostState::Up,
-        }
-    }
-
+impl<M: Model> Host<M> {
+    #[inline]
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.state, HostState::Up)
     }
+}
 
-    /// Replaces a crashed host's transports by fresh ones.
-    pub(super) fn restart(&mut self, transports: Vec<T>) {
-        self.transports = transports;
-        self.state = HostState::Up;
-        self.idle = true;
+impl<M: Model> Hosts<M> {
+    pub(super) fn new(
+        hosts: u32,
+        transports: &mut impl FnMut(HostId) -> Vec<M::Transport>,
+        nodes: Vec<Attached<M::Group>>,
+    ) -> Self {
+        let host = |number| Host {
+            transports: transports(HostId(number)),
+            node: None,
+            turn: 0,
+            crashes: 0,
+            state: HostState::Up,
+        };
+        let mut all: Vec<Host<M>> = (0..hosts).map(host).collect();
+        for (number, node) in nodes.iter().enumerate() {
+            for (port, host) in node.hosts.iter().enumerate() {
+                all[host.0 as usize].node = Some((number as u32, port as u8));
+            }
+        }
+        Self { all, nodes: Nodes::new(nodes) }
     }
 
-    /// The next packet, from the transports by turns.
-    #[inline]
-    fn next_packet(&mut self, now: Time) -> Option<Packet<T::Header>> {
-        if let [only] = self.transports.as_mut_slice() {
-            return only.poll_transmit(now, 0);
-        }
-        let n = self.transports.len();
+    /// The next packet of a host with several transports, or with a node: from each of them by turns.
+    fn next_by_turns(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
+        let state = &mut self.all[host.0 as usize];
+        let transports = state.transports.len();
+        let n = transports + usize::from(state.node.is_some());
         for _ in 0..n {
-            let turn = self.turn;
-            self.turn = (turn + 1) % n;
-            if let Some(packet) = self.transports[turn].poll_transmit(now, 0) {
+            let turn = usize::from(state.turn);
+            state.turn = ((turn + 1) % n) as u8;
+            let packet = match (state.transports.get_mut(turn), state.node) {
+                (Some(transport), _) => transport.poll_transmit(at, 0),
+                (None, Some((node, port))) => self.nodes.poll_transmit(node, at, port),
+                (None, None) => None,
+            };
+            if let Some(packet) = packet {
                 return Some(packet.of_instance(turn as u8));
             }
         }
         None
     }
-
-    #[inline]
-    fn next_timeout(&self) -> Time {
-        let timeouts = self.transports.iter().filter_map(T::poll_timeout);
-        timeouts.min().unwrap_or(Time::MAX)
-    }
 }
 
-impl<T: Transport> World<'_, T> {
-    /// A packet has arrived at a host.
+impl<M: Model> Edge<M::Header> for Hosts<M> {
     #[inline]
-    pub(super) fn receive(&mut self, host: u32, packet: PacketRef) {
-        match &mut self.hosts[host as usize].state {
-            HostState::Up => {
-                let packet = self.pool.remove(packet);
-                self.handle_packet(host, &packet);
-            }
-            HostState::Paused(waiting) if waiting.packets.len() < RECEIVE_RING => {
-                waiting.packets.push_back(self.pool.remove(packet));
-            }
-            HostState::Paused(_) => self.discard(packet, DropReason::HostPaused),
-            HostState::Down(_) => self.discard(packet, DropReason::HostDown),
+    fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
+        let state = &mut self.all[host.0 as usize];
+        if !state.is_up() {
+            return None;
+        }
+        match (state.transports.as_mut_slice(), state.node) {
+            ([only], None) => only.poll_transmit(at, 0),
+            _ => self.next_by_turns(host, at),
         }
     }
 
     #[inline]
-    pub(super) fn handle_packet(&mut self, host: u32, packet: &Packet<T::Header>) {
-        let now = self.now;
-        self.settle(host);
+    fn poll_timeout(&self, host: HostId) -> Time {
+        let state = &self.all[host.0 as usize];
+        if !state.is_up() {
+            return Time::MAX;
+        }
+        let timeouts = state.transports.iter().filter_map(M::Transport::poll_timeout);
+        let first = timeouts.min().unwrap_or(Time::MAX);
+        match state.node {
+            // The timer of a node with several ports is that of its first one.
+            Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
+            _ => first,
+        }
+    }
+}
+
+impl<M: Model> World<'_, M> {
+    /// A packet has arrived at a host.
+    #[inline]
+    pub(super) fn receive(&mut self, host: HostId, packet: PacketRef) {
+        match &mut self.hosts.all[host.0 as usize].state {
+            HostState::Up => {
+                let packet = self.net.take(packet);
+                self.handle_packet(host, &packet);
+            }
+            HostState::Paused(waiting) if waiting.packets.len() < RECEIVE_RING => {
+                waiting.packets.push_back(self.net.take(packet));
+            }
+            HostState::Paused(_) => self.net.discard(packet, DropReason::HostPaused),
+            HostState::Down(_) => self.net.discard(packet, DropReason::HostDown),
+        }
+    }
+
+    #[inline]
+    pub(super) fn handle_packet(&mut self, host: HostId, packet: &Packet<M::Header>) {
+        let now = self.net.now();
+        self.flush(host);
         let instance = usize::from(packet.instance());
-        let Some(transport) = self.hosts[host as usize].transports.get_mut(instance) else {
-            self.counters.drops[DropReason::WrongProtocol as usize] += 1;
-            return;
-        };
-        let placement = transport.handle_packet(now, 0, packet);
-        if let Placement::Store(slice) = placement {
-            self.store(packet.src, HostId(host), slice);
+        let state = &mut self.hosts.all[host.0 as usize];
+        if let Some(transport) = state.transports.get_mut(instance) {
+            let placement = transport.handle_packet(now, 0, packet);
+            if let Placement::Store(slice) = placement {
+                self.store(packet.src, host, slice);
+            }
+        } else if !self.node_handles(host, packet) {
+            return self.net.count_drops(DropReason::WrongProtocol, 1);
         }
         self.changed(host);
     }
 
-    /// A wake-up of a host is due, if it still counts.
-    pub(super) fn on_timer(&mut self, host: u32) {
-        let state = &mut self.hosts[host as usize];
-        if state.armed != self.now || !state.is_up() {
+    /// A host's timer is due.
+    pub(super) fn on_timer(&mut self, host: HostId) {
+        let state = &self.hosts.all[host.0 as usize];
+        if !state.is_up() {
             return;
         }
-        state.armed = Time::MAX;
-        self.settle(host);
-        let now = self.now;
-        for transport in &mut self.hosts[host as usize].transports {
+        let node = state.node;
+        self.flush(host);
+        let now = self.net.now();
+        for transport in &mut self.hosts.all[host.0 as usize].transports {
             if transport.poll_timeout().is_some_and(|at| at <= now) {
                 transport.handle_timeout(now);
             }
         }
+        if let Some((node, 0)) = node {
+            self.hosts.nodes.handle_timeout(node, now);
+        }
         self.changed(host);
     }
 
-    /// Before a host learns something: what its NIC would have sent until now.
+    /// Before a host learns something: its NIC sends what it would have sent until now.
     #[inline]
-    pub(super) fn settle(&mut self, host: u32) {
-        if !self.hosts[host as usize].idle && self.links[host as usize].busy_until < self.now {
-            self.pull(host, Time(self.now.0 - 1));
-        }
+    pub(super) fn flush(&mut self, host: HostId) {
+        self.net.flush(&mut self.hosts, host);
     }
 
     /// After a host has learnt something: events, packets, timer. Then whatever follows at other hosts.
     #[inline]
-    pub(super) fn changed(&mut self, host: u32) {
+    pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
-        let state = &mut self.hosts[host as usize];
-        if state.idle {
-            state.idle = false;
-            state.woken = self.now;
-        }
-        self.pull(host, self.now);
+        self.net.wake(&mut self.hosts, host);
         if !self.todo.is_empty() && !self.doing {
             self.do_todo();
         }
     }
 
     #[inline]
-    pub(super) fn drain_events(&mut self, host: u32) {
-        for index in 0..self.hosts[host as usize].transports.len() {
-            while let Some(event) = self.hosts[host as usize].transports[index].poll_event() {
+    fn drain_events(&mut self, host: HostId) {
+        for index in 0..self.hosts.all[host.0 as usize].transports.len() {
+            while let Some(event) = self.hosts.all[host.0 as usize].transports[index].poll_event() {
                 match event {
                     Event::Delivered { peer, id, bytes, kind } => {
-                        self.delivered(HostId(host), peer, id, bytes, kind);
+                        self.delivered(host, peer, id, bytes, kind);
                     }
-                    Event::Stream(event) => self.on_stream_event(HostId(host), event),
+                    Event::Stream(event) => self.on_stream_event(host, event),
                     Event::Sent { .. } => {}
                     Event::Failed { id, reason, .. } => self.failed(id, reason),
                 }
@@ -191,47 +222,12 @@ impl<T: Transport> World<'_, T> {
         }
     }
 
-    /// Sends what the NIC has time for until `until`, each packet when the one before is out.
-    #[inline]
-    pub(super) fn pull(&mut self, host: u32, until: Time) {
-        if !self.hosts[host as usize].is_up() {
-            return;
+    /// Lets a host go on after a pause or a crash.
+    pub(super) fn resume(&mut self, host: HostId) {
+        self.drain_events(host);
+        self.net.resume(&mut self.hosts, host);
+        if !self.todo.is_empty() && !self.doing {
+            self.do_todo();
         }
-        while !self.hosts[host as usize].idle && !self.links[host as usize].down {
-            let start = self.links[host as usize].busy_until.max(self.hosts[host as usize].woken);
-            if start > until {
-                break;
-            }
-            let state = &mut self.hosts[host as usize];
-            match state.next_packet(start) {
-                Some(packet) => {
-                    let packet = self.pool.insert(packet);
-                    self.transmit(host, packet, start);
-                }
-                None => state.idle = true,
-            }
-        }
-        self.arm(host);
-    }
-
-    /// Makes sure that the host wakes up in time. An earlier wake-up that is pending is enough: it
-    /// will look again.
-    #[inline]
-    fn arm(&mut self, host: u32) {
-        let state = &mut self.hosts[host as usize];
-        let at = state.next_timeout();
-        if at < state.armed {
-            // A transport may want to act at once, but never in the past.
-            let at = at.max(self.now);
-            state.armed = at;
-            self.events.push_timer(at, self.components.timers + host);
-        }
-    }
-
-    /// Lets a host's NIC go on after its link or the host itself came back.
-    pub(super) fn resume(&mut self, host: u32) {
-        self.hosts[host as usize].armed = Time::MAX;
-        self.hosts[host as usize].idle = true;
-        self.changed(host);
     }
 }

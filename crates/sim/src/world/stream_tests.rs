@@ -12,11 +12,15 @@ use rackweave_workload::{
     WorkloadConfig,
 };
 
+use rackweave_switch::ForwardOnly;
+
 use super::*;
+use crate::config::BufferConfig;
 use crate::config::{
     FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig, SwitchConfig,
     Topology,
 };
+use crate::model::TransportsOnly;
 use crate::result::{MessageRecord, Outcome, RunResult};
 
 /// Bytes of a stream that may be under way and not consumed.
@@ -307,13 +311,15 @@ impl Case {
         let setup = Setup {
             seed: 1,
             run: 0,
-            fabric,
+            fabric: Arc::new(fabric),
             streams: vec![(&stream, 0, generator)],
-            hosts: Hosts(Box::new(|host| vec![Pipes::new(host)])),
+            transports: Box::new(|host| vec![Pipes::new(host)]),
+            nodes: Vec::new(),
+            programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
             measure: &self.measure,
         };
-        World::new(setup).run(&Control::default())
+        World::<TransportsOnly<Pipes>>::new(setup).unwrap().run(&Control::default())
     }
 }
 

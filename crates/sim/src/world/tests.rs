@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    Event, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement, Rate, Refused,
-    RoundTrip, Slice, Span, Submit, Time, Transport,
+    DropReason, Event, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement, Rate,
+    Refused, RoundTrip, Slice, Span, Submit, Time, Transport,
 };
 use rackweave_workload::{Generator, LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
+use rackweave_switch::ForwardOnly;
+
 use super::*;
 use crate::config::{
-    FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig, SwitchConfig,
-    Topology,
+    BufferConfig, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig,
+    SwitchConfig, Topology,
 };
+use crate::model::TransportsOnly;
 use crate::result::{Outcome, RunResult};
 
 /// Sends every message at once, in order, and never again.
@@ -188,13 +191,15 @@ impl Case {
         let setup = Setup {
             seed: self.seed,
             run: 0,
-            fabric,
+            fabric: Arc::new(fabric),
             streams: vec![(&stream, 0, generator)],
-            hosts: Hosts(Box::new(move |host| vec![Blast::new(host, spray)])),
+            transports: Box::new(move |host| vec![Blast::new(host, spray)]),
+            nodes: Vec::new(),
+            programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
             measure: &self.measure,
         };
-        World::new(setup).run(&Control::default())
+        World::<TransportsOnly<Blast>>::new(setup).unwrap().run(&Control::default())
     }
 }
 

@@ -4,14 +4,14 @@
 //! thing after the other, in the order in which they came: a whole message, or some bytes of a
 //! stream as they arrive. Applications that take no time have no threads.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
-use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time, Transport};
+use rackweave_core::{FailReason, HostId, Kind, MessageId, Schedule, Span};
 use rackweave_workload::Application;
 
-use super::World;
-use super::app::Todo;
+use super::app::Action;
+use super::{World, wake};
+use crate::model::Model;
 
 /// Most bytes of a stream that a thread takes at once: a page of Homa's receive buffers
 /// (`HOMA_BPAGE_SIZE`), and a usual buffer of a `read`.
@@ -44,28 +44,15 @@ struct Current {
 /// The end of what a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
-    at: Time,
     order: u64,
     thread: usize,
-}
-
-impl Ord for Due {
-    /// Earliest first in a max-heap.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// All application threads: those of the first stream of messages first, host by host.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     threads: Vec<Thread>,
-    due: BinaryHeap<Due>,
+    due: Schedule<Due>,
 }
 
 impl Threads {
@@ -74,17 +61,17 @@ impl Threads {
         let takes_time = all.any(|application| !application.is_instant());
         let count = if takes_time { count } else { 0 };
         let threads = std::iter::repeat_with(Thread::default).take(count).collect();
-        Self { threads, due: BinaryHeap::new() }
+        Self { threads, due: Schedule::default() }
     }
 }
 
-impl<T: Transport> World<'_, T> {
+impl<M: Model> World<'_, M> {
     /// Something has arrived for the application of a stream of messages at `host`.
     pub(super) fn take_in(&mut self, stream: u16, host: HostId, work: Work) {
         if self.application(stream).is_instant() {
             return self.taken(host, work);
         }
-        let index = usize::from(stream) * self.hosts.len() + host.0 as usize;
+        let index = usize::from(stream) * self.hosts.all.len() + host.0 as usize;
         let queue = &mut self.threads.threads[index].queue;
         match (queue.back_mut(), work) {
             (
@@ -104,7 +91,7 @@ impl<T: Transport> World<'_, T> {
 
     /// A thread without work takes up the next.
     fn start_work(&mut self, index: usize) {
-        let application = self.application((index / self.hosts.len()) as u16);
+        let application = self.application((index / self.hosts.all.len()) as u16);
         while let Some(mut work) = self.threads.threads[index].queue.pop_front() {
             let cost = match &mut work {
                 Work::Message { id, bytes, .. } => {
@@ -124,10 +111,10 @@ impl<T: Transport> World<'_, T> {
             // What has failed in the meantime costs nothing.
             let Some(cost) = cost else { continue };
             let order = self.tally.next_order();
-            let at = self.now.saturating_add(cost);
+            let at = self.net.now().saturating_add(cost);
             self.threads.threads[index].current = Some(Current { work, order, overdue: false });
-            self.threads.due.push(Due { at, order, thread: index });
-            self.events.push_timer(at, self.components.work);
+            self.threads.due.push(at, Due { order, thread: index });
+            self.net.wake_at(at, wake::WORK);
             return;
         }
     }
@@ -149,15 +136,12 @@ impl<T: Transport> World<'_, T> {
 
     /// Threads whose work ends now.
     pub(super) fn on_work(&mut self) {
-        while let Some(&due) = self.threads.due.peek()
-            && due.at <= self.now
-        {
-            self.threads.due.pop();
+        while let Some((_, due)) = self.threads.due.pop_due(self.net.now()) {
             let Some(current) = &mut self.threads.threads[due.thread].current else { continue };
             if current.order != due.order {
                 continue;
             }
-            if self.hosts[due.thread % self.hosts.len()].is_up() {
+            if self.hosts.all[due.thread % self.hosts.all.len()].is_up() {
                 self.finish_work(due.thread);
             } else {
                 current.overdue = true;
@@ -167,10 +151,10 @@ impl<T: Transport> World<'_, T> {
 
     fn finish_work(&mut self, index: usize) {
         let Some(current) = self.threads.threads[index].current.take() else { return };
-        let host = (index % self.hosts.len()) as u32;
+        let host = HostId((index % self.hosts.all.len()) as u32);
         // Before the transport learns what was consumed.
-        self.settle(host);
-        self.taken(HostId(host), current.work);
+        self.flush(host);
+        self.taken(host, current.work);
         self.start_work(index);
         self.changed(host);
     }
@@ -183,8 +167,8 @@ impl<T: Transport> World<'_, T> {
         }
     }
 
-    fn threads_of(&self, host: HostId) -> impl Iterator<Item = usize> + use<T> {
-        (host.0 as usize..self.threads.threads.len()).step_by(self.hosts.len())
+    fn threads_of(&self, host: HostId) -> impl Iterator<Item = usize> + use<M> {
+        (host.0 as usize..self.threads.threads.len()).step_by(self.hosts.all.len())
     }
 
     /// A host goes on after a pause: what its threads were at goes on with it. (Ours: the time of the
@@ -202,7 +186,7 @@ impl<T: Transport> World<'_, T> {
     pub(super) fn crash_threads(&mut self, host: HostId) {
         for index in self.threads_of(host) {
             let Thread { queue, current } = std::mem::take(&mut self.threads.threads[index]);
-            let stream = index / self.hosts.len();
+            let stream = index / self.hosts.all.len();
             let works = current.map(|current| current.work).into_iter().chain(queue);
             for work in works {
                 // Bytes of a channel are lost with it.
@@ -211,7 +195,7 @@ impl<T: Transport> World<'_, T> {
                 {
                     let instance = self.streams[stream].instance;
                     let (host, peer, id) = (peer, host, MessageId(id.0 & !1));
-                    self.todo.push_back(Todo::Cancel { host, peer, id, instance });
+                    self.todo.push_back(Action::Cancel { host, peer, id, instance });
                     self.failed(id, FailReason::HostCrashed);
                 }
             }

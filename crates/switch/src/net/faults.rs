@@ -1,12 +1,13 @@
-//! What goes wrong: links that lose, damage, repeat and delay packets, and links that fail. Hosts' faults are told to
-//! who has the hosts.
+//! Injected faults: links that lose, damage, duplicate and delay packets, and links that fail. Faults of hosts are
+//! reported to the owner of the hosts.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use rackweave_core::{DropReason, HostId, PacketRef, Rng, Span, SwitchProgram, Time};
+use rackweave_core::{DropReason, HostId, PacketRef, PayloadStore, Rng, Span, SwitchProgram, Time};
 
-use super::{Bodies, Happening, Net};
+use super::nic::Edge;
+use super::{FAULTY, Net, NetEvent};
 use crate::config::{Fault, FaultKind, FaultPlace};
 
 /// The faults that are on one link now.
@@ -33,20 +34,20 @@ pub(super) struct Faults {
 
 /// A packet that arrives late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stray {
+pub(super) struct Delayed {
     at: Time,
     order: u64,
     packet: PacketRef,
     link: u32,
 }
 
-impl Ord for Stray {
+impl Ord for Delayed {
     /// Earliest first in a max-heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
-impl PartialOrd for Stray {
+impl PartialOrd for Delayed {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -59,7 +60,7 @@ impl Faults {
     }
 }
 
-impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
+impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub(super) fn start_faults(&mut self) {
         for fault in &self.faults.list {
             self.events.push_timer(fault.from, self.components.fault);
@@ -69,15 +70,15 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
     }
 
-    /// What is wrong with a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or nothing. The fabric does nothing
-    /// about it.
+    /// What is wrong with a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or nothing. The network does
+    /// nothing about it.
     #[must_use]
     pub fn host_fault(&self, host: HostId) -> Option<FaultKind> {
         self.faults.hosts.get(&host.0).copied()
     }
 
-    /// Some fault begins or ends: works out anew what is wrong.
-    pub(super) fn on_fault(&mut self) {
+    /// Some fault begins or ends: recomputes what is wrong with each link and host.
+    pub(super) fn on_fault<E: Edge<P::Header>>(&mut self, edge: &mut E) {
         let now = self.now;
         let mut faults = vec![LinkFaults::default(); self.links.len()];
         let mut down = vec![false; self.links.len()];
@@ -111,9 +112,9 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
         self.faults.on_links = faults;
         self.faults.hosts = hosts;
-        let rerouted = self.take_links_down_and_up(&down);
+        let rerouted = self.take_links_down_and_up(edge, &down);
         for (link, fault) in self.links.iter_mut().zip(&self.faults.on_links) {
-            link.special = !fault.is_none();
+            link.special = link.special & !FAULTY | if fault.is_none() { 0 } else { FAULTY };
         }
         if rerouted {
             self.reroute();
@@ -136,7 +137,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     }
 
     /// Applies which links are down; says whether any switch's port changed.
-    fn take_links_down_and_up(&mut self, down: &[bool]) -> bool {
+    fn take_links_down_and_up<E: Edge<P::Header>>(&mut self, edge: &mut E, down: &[bool]) -> bool {
         let mut rerouted = false;
         for (number, &down) in down.iter().enumerate() {
             if self.links[number].down == down {
@@ -145,20 +146,28 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
             let is_uplink = number < self.fabric.hosts() as usize;
             rerouted |= !is_uplink;
             if down {
-                if !is_uplink {
+                if is_uplink {
+                    self.flush(edge, HostId(number as u32));
+                } else {
                     self.catch_up(number as u32, self.now);
                     self.drop_queue(number as u32);
                 }
-                // What is on the way is lost; it is thrown away as it arrives.
+                // What is on the way is lost; it is dropped as it arrives.
                 let last = self.links[number].in_flight.back();
                 self.faults.on_links[number].lost_until = last.map(|packet| self.pool.at(packet));
+                self.links[number].down = true;
+            } else {
+                self.links[number].down = false;
+                if is_uplink {
+                    self.resume(edge, HostId(number as u32));
+                }
             }
-            self.links[number].down = down;
         }
         rerouted
     }
 
-    /// All switches learn at once which links between them work.
+    /// All switches learn at once which links between them work. (Our choice: real fabrics take a while; what is lost in
+    /// the meantime can be added as a loss.)
     fn reroute(&mut self) {
         let hosts = self.fabric.hosts() as usize;
         if self.links[hosts..].iter().all(|link| !link.down) {
@@ -173,7 +182,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
     }
 
-    /// Whether a packet that arrives over a link with faults goes on. If not, it is dealt with.
+    /// Whether a packet that arrives over a link with faults goes on at once. If not, it has been dropped or delayed.
     #[cold]
     pub(super) fn survives(&mut self, link: u32, packet: PacketRef) -> bool {
         let Some(faults) = self.faults.on_links.get(link as usize).copied() else { return true };
@@ -189,14 +198,14 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
             None
         };
         if let Some(reason) = reason {
-            self.links[link as usize].stats.drops += 1;
+            self.stats[link as usize].drops += 1;
             self.discard(packet, reason);
             return false;
         }
         if self.faults.rng.chance(faults.corruption) {
-            let (bodies, rng) = (&mut self.bodies, &mut self.faults.rng);
-            if !self.pool.modify(packet, |packet| bodies.damage(packet, rng)) {
-                self.links[link as usize].stats.drops += 1;
+            let (payloads, rng) = (&mut self.payloads, &mut self.faults.rng);
+            if !self.pool.modify(packet, |packet| payloads.damage(packet, rng)) {
+                self.stats[link as usize].drops += 1;
                 self.discard(packet, DropReason::Corrupted);
                 return false;
             }
@@ -219,16 +228,18 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
 
     fn delay(&mut self, link: u32, packet: PacketRef, late: Span) {
         let at = self.now + late;
-        self.strayed += 1;
-        self.strays.push(Stray { at, order: self.strayed, packet, link });
-        self.events.push_timer(at, self.components.stray);
+        self.delayed_count += 1;
+        self.delayed.push(Delayed { at, order: self.delayed_count, packet, link });
+        self.events.push_timer(at, self.components.delayed);
     }
 
-    /// A late packet, or a copy, arrives: one for each event.
-    pub(super) fn on_stray(&mut self) -> Happening {
-        match self.strays.pop() {
-            Some(stray) => self.hand_over(stray.link, stray.packet),
-            None => Happening::Inside,
+    /// A delayed packet, or a copy, arrives: one for each event.
+    pub(super) fn on_delayed(&mut self) -> NetEvent {
+        match self.delayed.pop() {
+            Some(Delayed { link, packet, .. }) => {
+                self.hand_over(link, self.links[link as usize].to, packet)
+            }
+            None => NetEvent::Internal,
         }
     }
 }

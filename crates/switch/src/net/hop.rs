@@ -1,53 +1,64 @@
 //! What happens to a packet at a switch and before a link.
 
-use rackweave_core::{Admission, DropReason, PacketRef, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{
+    Admission, Destination, DropReason, Egress, PacketRef, PayloadStore, Port, PortSet,
+    SwitchProgram, Time, Verdict,
+};
 
-use super::{Bodies, Happening, Net};
+use super::nic::Edge;
+use super::{FAULTY, Net, NetEvent, Node32};
 use crate::fabric::{Node, serialisation};
 
-impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
+impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// The first packet on a link arrives.
     #[inline]
-    pub(super) fn on_link(&mut self, link: u32) -> Happening {
+    pub(super) fn on_link<E: Edge<P::Header>>(&mut self, edge: &mut E, link: u32) -> NetEvent {
         let state = &mut self.links[link as usize];
-        let Some(packet) = state.in_flight.pop(&self.pool) else { return Happening::Inside };
+        let Some(packet) = state.in_flight.pop(&self.pool) else { return NetEvent::Internal };
         if let Some(next) = state.in_flight.front() {
             self.events.push(self.pool.at(next), link);
         }
-        let special = state.special;
+        let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
         // Decisions of the sending port that are due: at least one, if it has anything left.
-        if link >= self.fabric.hosts() {
+        if link < self.fabric.hosts() {
+            self.pull_due(edge, rackweave_core::HostId(link));
+        } else {
             self.catch_up(link, Time(self.now.0 + 1));
         }
-        if special && !self.survives(link, packet) {
-            return Happening::Inside;
+        if special & FAULTY != 0 && !self.survives(link, packet) {
+            return NetEvent::Internal;
         }
-        self.hand_over(link, packet)
+        self.hand_over(link, to, packet)
     }
 
     /// Gives a packet to the node at the end of a link.
     #[inline]
-    pub(super) fn hand_over(&mut self, link: u32, packet: PacketRef) -> Happening {
-        let link = &self.links[link as usize];
-        match link.to {
-            Node::Switch(switch) => {
-                self.process(switch, link.to_port, packet);
-                Happening::Inside
+    pub(super) fn hand_over(&mut self, link: u32, to: Node32, packet: PacketRef) -> NetEvent {
+        match to.switch() {
+            Some(switch) if P::ACTIVE => {
+                self.process(switch, link, packet);
+                NetEvent::Internal
             }
-            Node::Host(host) => Happening::Arrived { host: rackweave_core::HostId(host), packet },
+            Some(switch) => {
+                self.route(switch, packet);
+                NetEvent::Internal
+            }
+            None => NetEvent::Arrived { host: rackweave_core::HostId(to.0), packet },
         }
     }
 
     /// A switch's program decides about a packet.
     #[inline]
-    fn process(&mut self, number: u32, port: u16, packet: PacketRef) {
+    fn process(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
+        let port = Port(self.to_ports[link as usize]);
         let program = &mut self.switches[number as usize].program;
+        let payloads = &mut self.payloads;
         let verdict =
-            self.pool.modify(packet, |packet| program.handle_packet(now, Port(port), packet));
+            self.pool.modify(packet, |packet| program.handle_packet(now, port, packet, payloads));
         match verdict {
-            Verdict::Route => self.route(number, packet),
+            Verdict::Route => self.route_any(number, packet),
             Verdict::Forward(port) => self.leave_by(number, port, packet),
             Verdict::Replicate(ports) => self.replicate(number, ports, packet),
             Verdict::Consume => {
@@ -72,6 +83,33 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
     }
 
+    /// The same where programs are active, which address switches and groups too.
+    #[inline]
+    fn route_any(&mut self, number: u32, packet: PacketRef) {
+        match Destination::of(self.pool.get(packet).dst) {
+            Destination::Host(_) => self.route(number, packet),
+            Destination::Switch(switch) => match self.port_towards(number, switch) {
+                Some(port) => self.leave_by(number, port, packet),
+                None => self.discard(packet, DropReason::NoRoute),
+            },
+            Destination::Group(_) => self.discard(packet, DropReason::NoRoute),
+        }
+    }
+
+    /// The port of a switch on a shortest path to another one; `None` if it is that switch, or there is no path.
+    fn port_towards(&mut self, number: u32, switch: u32) -> Option<Port> {
+        if number == switch || switch >= self.fabric.switches() {
+            return None;
+        }
+        let fabric = &self.fabric;
+        let ports = self
+            .towards_switches
+            .entry(switch)
+            .or_insert_with(|| fabric.ports_towards_switch(switch));
+        let port = *ports.get(number as usize)?;
+        (port != u16::MAX).then_some(Port(port))
+    }
+
     /// A packet leaves by a port that a program has named.
     #[inline]
     fn leave_by(&mut self, number: u32, port: Port, packet: PacketRef) {
@@ -84,55 +122,65 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
     }
 
-    /// A copy leaves by each port of a set; those that the switch does not have are left out. The packet itself is the
-    /// last one; for no port at all it is kept.
-    fn replicate(&mut self, number: u32, ports: u64, packet: PacketRef) {
+    /// A copy leaves by each port of a set; ports that the switch does not have are left out. The packet itself takes
+    /// the last one; for the empty set it is consumed.
+    fn replicate(&mut self, number: u32, ports: PortSet, packet: PacketRef) {
         let switch = &self.switches[number as usize];
         let (first, count) = (switch.first_link, switch.end_link - switch.first_link);
-        let mut left = if count < 64 { ports & ((1 << count) - 1) } else { ports };
-        if left == 0 {
-            if ports == 0 {
+        let mut left = ports.intersection(PortSet::first(u16::try_from(count).unwrap_or(u16::MAX)));
+        let Some(mut port) = left.pop() else {
+            if ports.is_empty() {
                 self.counters.consumed += 1;
                 return self.free(packet);
             }
             return self.discard(packet, DropReason::NoRoute);
+        };
+        while let Some(next) = left.pop() {
+            self.send_copy(number, first + u32::from(port.0), packet);
+            port = next;
         }
-        while left & (left - 1) != 0 {
-            let link = first + left.trailing_zeros();
-            left &= left - 1;
-            if self.links[link as usize].down {
-                self.links[link as usize].stats.drops += 1;
-                self.counters.drops[DropReason::LinkDown as usize] += 1;
-            } else if let Some(copy) = self.copy(packet) {
-                self.counters.copied += 1;
-                self.enqueue(number, link, copy);
-            } else {
-                self.links[link as usize].stats.drops += 1;
-                self.counters.drops[DropReason::NoBuffer as usize] += 1;
-            }
-        }
-        self.enqueue(number, first + left.trailing_zeros(), packet);
+        self.enqueue(number, first + u32::from(port.0), packet);
     }
 
-    /// Puts a copy of a packet into the pool, if there is room for what is attached to it.
+    fn send_copy(&mut self, number: u32, link: u32, packet: PacketRef) {
+        let reason = if self.links[link as usize].down {
+            DropReason::LinkDown
+        } else if let Some(copy) = self.copy(packet) {
+            self.counters.copied += 1;
+            return self.enqueue(number, link, copy);
+        } else {
+            DropReason::NoBuffer
+        };
+        self.stats[link as usize].drops += 1;
+        self.counters.drops[reason as usize] += 1;
+    }
+
+    /// Puts a copy of a packet into the pool, if there is room for its payload.
     pub(super) fn copy(&mut self, packet: PacketRef) -> Option<PacketRef> {
         let packet = self.pool.get(packet);
-        let header = self.bodies.copy(packet)?;
+        let header = self.payloads.copy(packet)?;
         let copy = packet.map(|_| header);
         Some(self.pool.insert(copy))
     }
 
-    /// After a program has done something: packets of its own, and its timer.
+    /// After a program has done something: packets that it has made, and its timer.
     #[inline]
     pub(super) fn after_program(&mut self, number: u32) {
         let now = self.now;
-        while let Some((port, packet)) = self.switches[number as usize].program.poll_transmit(now) {
+        loop {
+            let program = &mut self.switches[number as usize].program;
+            let Some((egress, packet)) = program.poll_transmit(now, &mut self.payloads) else {
+                break;
+            };
             self.counters.made += 1;
             let packet = self.pool.insert(packet);
-            self.leave_by(number, port, packet);
+            match egress {
+                Egress::Port(port) => self.leave_by(number, port, packet),
+                Egress::Route => self.route_any(number, packet),
+            }
         }
         let switch = &mut self.switches[number as usize];
-        // Who still wants to be called at once after it was has to wait until the next packet.
+        // A program whose timer is due again at once waits until the next packet: time must go on.
         if let Some(at) = switch.program.poll_timeout()
             && at < switch.armed
             && (at > now || switch.timed != Some(now))
@@ -162,9 +210,9 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     #[inline]
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
         let now = self.now;
-        let state = &mut self.links[link as usize];
+        let state = &self.links[link as usize];
         if state.down {
-            state.stats.drops += 1;
+            self.stats[link as usize].drops += 1;
             return self.discard(packet, DropReason::LinkDown);
         }
         if !state.queue.is_empty() {
@@ -180,51 +228,53 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     /// A packet joins the queue of a busy port.
     #[inline]
     fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
+        let now = self.now;
         if self.shares_buffers && !self.shared_buffer_admits(number, link, packet) {
-            self.links[link as usize].stats.drops += 1;
+            self.stats[link as usize].drops += 1;
             return self.discard(packet, DropReason::SharedBufferFull);
         }
         let switch = &mut self.switches[number as usize];
-        let state = &mut self.links[link as usize];
-        let before = state.queue.bytes();
-        let admission = state.queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
-        let after = state.queue.bytes();
-        state.stats.queue_changes(self.now, before, after);
+        let queue = &mut self.links[link as usize].queue;
+        let before = queue.bytes();
+        let admission = queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
+        let after = queue.bytes();
+        let stats = &mut self.stats[link as usize];
+        stats.queue_changes(now, before, after);
         match admission {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
             Admission::TurnedBack(_) => self.counters.turned_back += 1,
             Admission::Dropped(reason) => {
-                state.stats.drops += 1;
+                stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
                 // The queue has freed the packet, which may be another than the one that came: what was
                 // in the pool's slot can be read until the next one is inserted.
-                self.bodies.release(self.pool.get(packet));
+                self.payloads.release(self.pool.get(packet));
             }
         }
-        // A packet that was cut in place of a shorter one may leave less waiting than before.
+        // A packet that was trimmed in place of a shorter one may leave less waiting than before.
         if let Some(shared) = &mut switch.shared {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
         }
         if let Admission::TurnedBack(packet) = admission {
-            // Not twice: what was turned back cannot be cut again.
+            // Not twice: a packet that was returned to its sender cannot be trimmed again.
             self.route(number, packet);
         }
     }
 
-    /// Whether the shared buffer has room. What other ports have sent since they were last looked at
-    /// is still counted, so a "no" is only believed once they all have been.
+    /// Whether the shared buffer has room. What other ports have sent since they were last looked at is still counted,
+    /// so a "no" is only believed once all of them have caught up.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
         let bytes = u64::from(self.pool.wire_bytes(packet));
-        for settled in [false, true] {
+        for caught_up in [false, true] {
             let switch = &self.switches[number as usize];
             let Some(shared) = &switch.shared else { return true };
             if shared.admits(self.links[link as usize].queue.bytes(), bytes) {
                 return true;
             }
-            if !settled {
+            if !caught_up {
                 for other in switch.first_link..switch.end_link {
                     self.catch_up(other, self.now);
                 }
@@ -237,15 +287,15 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     #[inline]
     pub(super) fn catch_up(&mut self, link: u32, before: Time) {
         loop {
-            let state = &mut self.links[link as usize];
-            let start = state.busy_until;
+            let start = self.links[link as usize].busy_until;
             if start >= before {
                 return;
             }
-            let waiting = state.queue.bytes();
-            let Some(packet) = state.queue.dequeue(&mut self.pool) else { return };
-            let left = state.queue.bytes();
-            state.stats.queue_changes(start, waiting, left);
+            let queue = &mut self.links[link as usize].queue;
+            let waiting = queue.bytes();
+            let Some(packet) = queue.dequeue(&mut self.pool) else { return };
+            let left = queue.bytes();
+            self.stats[link as usize].queue_changes(start, waiting, left);
             if self.shares_buffers {
                 self.give_back(link, waiting - left);
             }
@@ -253,7 +303,7 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         }
     }
 
-    /// A packet of so many bytes has left a shared buffer.
+    /// A packet of this many bytes has left a shared buffer.
     fn give_back(&mut self, link: u32, bytes: u64) {
         if let Node::Switch(number) = self.fabric.links()[link as usize].from
             && let Some(shared) = &mut self.switches[number as usize].shared
@@ -267,13 +317,12 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
     pub(super) fn transmit(&mut self, link: u32, packet: PacketRef, start: Time) {
         let state = &mut self.links[link as usize];
         let bytes = self.pool.wire_bytes(packet);
-        let span = serialisation(state.ps_per_byte_q16, bytes);
+        let kind = &self.kinds[usize::from(state.kind)];
+        let span = serialisation(kind.ps_per_byte_q16, bytes);
         let end = start + span;
         state.busy_until = end;
-        state.stats.busy += span;
-        state.frames += 1;
-        state.bytes += u64::from(bytes);
-        let mut arrival = end + state.delay;
+        state.busy += span;
+        let mut arrival = end + kind.delay;
         if arrival < self.now {
             arrival = self.now;
             self.counters.clamped += 1;
@@ -281,20 +330,25 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         self.pool.set_at(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);
+        let special = state.special;
         if was_empty {
             self.events.push(arrival, link);
         }
+        if special & !FAULTY != 0 {
+            self.record(link, packet, start);
+        }
     }
 
-    /// Throws away all packets that wait for a switch's port.
+    /// Drops all packets that wait for a switch's port.
     pub(super) fn drop_queue(&mut self, link: u32) {
         loop {
-            let state = &mut self.links[link as usize];
-            let before = state.queue.bytes();
-            let Some(packet) = state.queue.dequeue(&mut self.pool) else { return };
-            let after = state.queue.bytes();
-            state.stats.queue_changes(self.now, before, after);
-            state.stats.drops += 1;
+            let queue = &mut self.links[link as usize].queue;
+            let before = queue.bytes();
+            let Some(packet) = queue.dequeue(&mut self.pool) else { return };
+            let after = queue.bytes();
+            let stats = &mut self.stats[link as usize];
+            stats.queue_changes(self.now, before, after);
+            stats.drops += 1;
             if self.shares_buffers {
                 self.give_back(link, before - after);
             }

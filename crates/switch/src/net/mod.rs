@@ -1,29 +1,39 @@
-//! A fabric in virtual time: links, queues and switches with their programs, without sockets and without a clock.
+//! A network in virtual time: links, port queues, switches with their programs, and the NICs of hosts. It has no
+//! sockets and no clock.
 //!
-//! The user-space switch feeds it with frames and their times; `sim::Cluster` runs group systems on it. Hosts are outside.
+//! The simulator, the user-space switch on Linux and the networks of tests are all this one engine. Hosts are outside:
+//! their owner implements [`Edge`], or hands over the packets of real hosts with [`Net::arrive`].
 //!
-//! # One event a hop
-//! As in the simulator's engine, a link has at most one event pending, the arrival of the first packet on it, and
-//! what a port would have sent since it was last looked at is decided when it is looked at next, with exactly the
-//! packets that had come by then. All times are those of the packets: when the process that turns it was late, packets
-//! leave late, but which packet left when, before which other, does not change.
+//! # One event per hop
+//! A link has at most one pending event: the arrival of the first packet on it. There is no event for "the port is
+//! free again". What a port would have sent since it was last looked at is decided when it is looked at next: before a
+//! packet joins its queue, and when a packet that it sent arrives (`Link::busy_until` says when each decision was
+//! due). Whenever a port has packets waiting, one that it sent is still on the link, so no decision is missed; and each
+//! is made with exactly the packets that had come by then.
 //!
-//! # Packets and their bodies
-//! A packet's bytes, if it has any, are with [`Bodies`]. Whatever enters (by [`Net::arrive`], [`Net::send`], or as a
-//! copy that a program asked for) is released once: by the fabric when it is dropped or consumed, else by who takes it out.
+//! # Hosts are asked late
+//! A host's NIC works the same way, with [`Edge::poll_transmit`] in place of the queue: a host is asked for a packet as
+//! of the time when its link became free. So that it decides with what it knew at that time, the owner calls
+//! [`Net::flush`] before a host learns something, and [`Net::wake`] after it has.
+//!
+//! # Payload
+//! A packet's bytes, if it has any, are in a [`PayloadStore`]. Whatever enters (by [`Net::arrive`], from an [`Edge`],
+//! or as a copy that a program asked for) is released once: by the network when it is dropped or consumed, else by
+//! whoever takes it out.
 
-mod attach;
 mod faults;
 mod hop;
+mod nic;
+mod payload;
 mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
-    DropReason, Fifo, HostId, Packet, PacketRef, Pool, Span, SwitchProgram, Time,
+    DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram, Time,
 };
 
 use crate::config::{BufferConfig, Fault};
@@ -31,310 +41,384 @@ use crate::events::EventQueue;
 use crate::fabric::{Fabric, Node};
 use crate::{Forwarder, PortQueue, SharedBuffer};
 
-pub use self::attach::{Bodies, Plain};
-pub use self::stats::{Counters, LinkStats, QueueSample};
+pub use self::nic::Edge;
+pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
+pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
 
-use self::faults::{Faults, Stray};
-use self::stats::{MAX_SAMPLES, PortStats};
+use self::faults::{Delayed, Faults};
+use self::nic::Nics;
+use self::stats::{LinkCounts, PortStats, Taps};
 
 /// What a [`Net`] is made of.
 #[derive(Clone, Debug)]
 pub struct NetConfig {
     /// Switches and links.
-    pub fabric: Fabric,
-    /// What goes wrong. Of hosts' faults it only tells, see [`Net::host_fault`].
+    pub fabric: Arc<Fabric>,
+    /// What goes wrong. Faults of hosts are only reported: see [`Net::host_fault`].
     pub faults: Vec<Fault>,
     /// Everything random follows from it.
     pub seed: u64,
-    /// Repetition.
+    /// Repetition: another one draws other random numbers from the same seed.
     pub run: u64,
-    /// Most bytes that wait for a host's own link, of those that [`Net::arrive`] is given.
+    /// Most bytes that wait for a host's own link, of the packets given to [`Net::arrive`].
     pub nic_queue_bytes: u64,
-    /// How often queues are looked at for a series; zero: never.
+    /// How often queues are sampled for [`Net::series`]; zero: never.
     pub sample_every: Span,
-    /// Number of wake-ups of others that it keeps: see [`Net::wake_at`].
+    /// Number of the owner's event sources with at most one pending event each: see [`Net::schedule`].
+    pub sources: u32,
+    /// Number of the owner's wake-ups: see [`Net::wake_at`].
     pub wakes: u32,
+    /// Nodes with several ports: the hosts of the fabric that each of them is. A host is in at most one of these lists.
+    pub multi_homed: Vec<Vec<HostId>>,
+    /// Counts the frames and bytes of each link ([`LinkStats::frames`]), which costs some time per packet.
+    pub count_frames: bool,
 }
 
-/// A fabric in virtual time. `P` is the program of each switch, `B` what is attached to packets.
+impl NetConfig {
+    /// A network without faults, for hosts with one port each and an owner without events of its own.
+    #[must_use]
+    pub const fn new(fabric: Arc<Fabric>, seed: u64, run: u64) -> Self {
+        Self {
+            fabric,
+            faults: Vec::new(),
+            seed,
+            run,
+            nic_queue_bytes: u64::MAX,
+            sample_every: Span::ZERO,
+            sources: 0,
+            wakes: 0,
+            multi_homed: Vec::new(),
+            count_frames: false,
+        }
+    }
+}
+
+/// A network in virtual time. `P` is the program of each switch, `B` the store of packets' payload.
 #[derive(Debug)]
-pub struct Net<P: SwitchProgram, B: Bodies<P::Header> = ()> {
-    fabric: Fabric,
-    /// All that was due until now has happened.
+pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
+    fabric: Arc<Fabric>,
+    /// All that was due before it has happened.
     now: Time,
     events: EventQueue,
     components: Components,
     pool: Pool<P::Header>,
-    bodies: B,
+    payloads: B,
     links: Vec<Link>,
+    kinds: Vec<LinkKind>,
+    stats: Vec<PortStats>,
+    counts: Vec<LinkCounts>,
+    /// For each link, the port of the switch that it leads to; empty if no program is active.
+    to_ports: Vec<u16>,
     switches: Vec<Switch<P>>,
+    nics: Nics,
     shares_buffers: bool,
+    reads_ahead: bool,
     /// How far ahead of its link a host may send.
     nic_queue: Span,
     faults: Faults,
-    strays: BinaryHeap<Stray>,
-    strayed: u64,
+    delayed: BinaryHeap<Delayed>,
+    delayed_count: u64,
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
+    taps: Taps<P::Header>,
     /// Since when ports are measured.
     since: Time,
     sample_every: Span,
     series: Vec<QueueSample>,
+    /// The ports towards each switch that packets were addressed to.
+    towards_switches: BTreeMap<u32, Vec<u16>>,
 }
 
 /// Numbers of components in the event queue; links come first.
 #[derive(Clone, Copy, Debug)]
 struct Components {
-    /// Hosts' links that are free again.
-    free: u32,
-    /// Programs' timers.
-    programs: u32,
-    wakes: u32,
-    stray: u32,
+    /// The owner's sources of events.
+    sources: u32,
+    /// Hosts' timers.
+    timers: u32,
     fault: u32,
+    delayed: u32,
     since: u32,
     sample: u32,
+    wakes: u32,
+    programs: u32,
     end: u32,
 }
 
 /// A packet that has reached its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure<H> {
-    /// When its last bit was there.
+    /// When its last bit arrived.
     pub due: Time,
     /// The host.
     pub host: HostId,
-    /// The packet; what is attached to it is the caller's to release.
+    /// The packet; its payload is the caller's to release.
     pub packet: Packet<H>,
 }
 
 /// What [`Net::step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
-    /// Something inside the fabric.
-    Inside,
-    /// A packet has reached a host. The caller reads it ([`Net::packet`]) and lets it go ([`Net::take`] or
-    /// [`Net::discard`]).
+pub enum NetEvent {
+    /// Something inside the network.
+    Internal,
+    /// A packet has reached a host. The caller reads it ([`Net::packet`]) and then takes it out ([`Net::take`]) or
+    /// drops it ([`Net::free`], [`Net::discard`]).
     Arrived {
         /// The host.
         host: HostId,
         /// The packet.
         packet: PacketRef,
     },
-    /// A host's link, which [`Net::send`] has given a packet, is free again.
-    Free(HostId),
-    /// A wake-up is due: see [`Net::wake_at`].
+    /// The time that [`Edge::poll_timeout`] named for a host has come.
+    Timer(HostId),
+    /// An event that [`Net::schedule`] was asked for is due.
+    Source(u32),
+    /// A wake-up that [`Net::wake_at`] was asked for is due.
     Wake(u32),
-    /// Some fault has begun or ended.
+    /// Faults have begun or ended: the owner looks at [`Net::host_fault`] of its hosts.
     Faults,
 }
 
-/// One direction of a cable, and the port that sends into it.
+/// One direction of a cable, and the port that sends into it. What an idle port needs fills one cache line; its
+/// queue's lists are on the second.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Link {
     /// When the last bit of what was sent so far is out.
     busy_until: Time,
-    /// What is on the way, first to arrive first.
+    /// The packets on the link, first to arrive first.
     in_flight: Fifo,
+    /// Time spent sending since statistics began.
+    busy: Span,
+    to: Node32,
+    /// Its rate and delay: index into [`Net::kinds`].
+    kind: u16,
+    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`]: packets take a slower path.
+    special: u8,
+    down: bool,
+    /// The packets that wait for it (switches' ports only: hosts are asked instead).
+    queue: PortQueue,
+}
+
+/// A fault is on the link.
+const FAULTY: u8 = 1;
+/// The link's packets are captured.
+const TAPPED: u8 = 2;
+/// The link's frames are counted.
+const COUNTED: u8 = 4;
+
+/// A rate and a delay: a fabric has few different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkKind {
     ps_per_byte_q16: u64,
     delay: Span,
-    to: Node,
-    /// The port of the switch that it leads to.
-    to_port: u16,
-    /// A fault is on it.
-    special: bool,
-    down: bool,
-    /// Of a host's link: [`Net::send`] has given it a packet that is not out yet.
-    sending: bool,
-    /// What waits for it (a switch's ports only).
-    queue: PortQueue,
-    stats: PortStats,
-    frames: u64,
-    bytes: u64,
+}
+
+/// A host, or (from 2^31 on) a switch.
+#[derive(Clone, Copy, Debug)]
+struct Node32(u32);
+
+impl Node32 {
+    #[inline]
+    const fn switch(self) -> Option<u32> {
+        if self.0 >> 31 == 1 { Some(self.0 & !(1 << 31)) } else { None }
+    }
+}
+
+impl From<Node> for Node32 {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::Host(host) => Self(host),
+            Node::Switch(switch) => Self(switch | 1 << 31),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Switch<P> {
-    program: P,
-    /// The earliest timer of the program in the event queue that counts.
-    armed: Time,
-    /// When its timer was due last.
-    timed: Option<Time>,
     forwarder: Forwarder,
     shared: Option<SharedBuffer>,
     first_link: u32,
     end_link: u32,
+    program: P,
+    /// The earliest pending timer of the program that counts.
+    armed: Time,
+    /// When its timer was due last.
+    timed: Option<Time>,
 }
 
-impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
-    /// An idle fabric at time 0, with a program for each switch.
+impl<P> Switch<P> {
+    /// The link down to a host, if the host is below this switch.
+    #[inline]
+    fn downlink(&self, dst: HostId) -> Option<u32> {
+        self.forwarder.way_down(dst).map(|port| self.first_link + u32::from(port.0))
+    }
+}
+
+impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
+    /// An idle network at time 0, with a program for each switch.
     #[must_use]
-    pub fn new(config: NetConfig, bodies: B, mut programs: impl FnMut(u32) -> P) -> Self {
-        let NetConfig { fabric, faults, seed, run, nic_queue_bytes, sample_every, wakes } = config;
-        let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
-        let to_ports = ports_into(&fabric);
-        let links = fabric.links().iter().zip(to_ports).map(|(spec, to_port)| Link {
-            busy_until: Time::ZERO,
-            in_flight: Fifo::EMPTY,
-            ps_per_byte_q16: spec.ps_per_byte_q16(),
-            delay: spec.delay,
-            to: spec.to,
-            to_port,
-            special: false,
-            down: false,
-            sending: false,
-            queue: queue.clone(),
-            stats: PortStats::default(),
-            frames: 0,
-            bytes: 0,
-        });
-        let links: Vec<Link> = links.collect();
+    pub fn new(config: NetConfig, payloads: B, mut programs: impl FnMut(u32) -> P) -> Self {
+        let fabric = config.fabric;
+        let (links, kinds) = links_of(&fabric, config.count_frames);
         let switches = (0..fabric.switches()).map(|number| Switch {
-            program: programs(number),
-            armed: Time::MAX,
-            timed: None,
-            forwarder: fabric.forwarder(number, seed, run),
+            forwarder: fabric.forwarder(number, config.seed, config.run),
             shared: fabric.config().switch.shared_buffer(),
             first_link: fabric.ports(number).start,
             end_link: fabric.ports(number).end,
+            program: programs(number),
+            armed: Time::MAX,
+            timed: None,
         });
         let switches: Vec<Switch<P>> = switches.collect();
-        let free = links.len() as u32;
-        let programs = free + fabric.hosts();
-        let first_wake = programs + switches.len() as u32;
-        let stray = first_wake + wakes;
+        let sources = links.len() as u32;
+        let timers = sources + config.sources;
+        let fault = timers + fabric.hosts();
+        let wakes = fault + 4;
+        let programs = wakes + config.wakes;
         let components = Components {
-            free,
+            sources,
+            timers,
+            fault,
+            delayed: fault + 1,
+            since: fault + 2,
+            sample: fault + 3,
+            wakes,
             programs,
-            wakes: first_wake,
-            stray,
-            fault: stray + 1,
-            since: stray + 2,
-            sample: stray + 3,
-            end: stray + 4,
+            end: programs + if P::ACTIVE { switches.len() as u32 } else { 0 },
         };
+        let count_of = |wanted: bool| if wanted { links.len() } else { 0 };
         let mut net = Self {
             now: Time::ZERO,
             events: EventQueue::new(components.end as usize, fabric.longest_hop().0 * 4),
             components,
             pool: Pool::new(),
-            bodies,
+            payloads,
+            stats: vec![PortStats::default(); links.len()],
+            counts: vec![LinkCounts::default(); count_of(config.count_frames)],
+            to_ports: if P::ACTIVE { ports_into(&fabric) } else { Vec::new() },
+            nics: Nics::new(fabric.hosts(), &config.multi_homed),
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
-            nic_queue: fabric.host_rate().span_of(nic_queue_bytes),
-            faults: Faults::new(faults, links.len(), seed, run),
+            reads_ahead: components.end as usize >= crate::events::LARGE,
+            nic_queue: fabric.host_rate().span_of(config.nic_queue_bytes),
+            faults: Faults::new(config.faults, links.len(), config.seed, config.run),
             links,
+            kinds,
             switches,
-            strays: BinaryHeap::new(),
-            strayed: 0,
+            delayed: BinaryHeap::new(),
+            delayed_count: 0,
             departures: VecDeque::new(),
             counters: Counters::default(),
+            taps: Taps::default(),
             since: Time::ZERO,
-            sample_every,
+            sample_every: config.sample_every,
             series: Vec::new(),
+            towards_switches: BTreeMap::new(),
             fabric,
         };
         net.start_faults();
-        if sample_every > Span::ZERO {
+        if net.sample_every > Span::ZERO {
             net.events.push_timer(Time::ZERO, net.components.sample);
         }
-        for switch in 0..net.switches.len() as u32 {
-            net.after_program(switch);
+        if P::ACTIVE {
+            for switch in 0..net.switches.len() as u32 {
+                net.after_program(switch);
+            }
         }
         net
     }
 
     /// The fabric.
     #[must_use]
-    pub const fn fabric(&self) -> &Fabric {
+    pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// Number of hosts.
+    /// The number of hosts.
     #[must_use]
-    pub const fn hosts(&self) -> u32 {
+    pub fn hosts(&self) -> u32 {
         self.fabric.hosts()
     }
 
-    /// All that was due until then has happened.
+    /// The current time.
     #[must_use]
+    #[inline]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// What is attached to packets.
-    pub const fn bodies(&mut self) -> &mut B {
-        &mut self.bodies
+    /// The payload of packets.
+    pub const fn payloads(&mut self) -> &mut B {
+        &mut self.payloads
     }
 
-    /// What was counted.
+    /// Counts since the network began.
     #[must_use]
+    #[inline]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Packets in the fabric, on links and in queues.
+    /// The packets in the network, on links and in queues.
     #[must_use]
     pub const fn packets(&self) -> u32 {
         self.pool.live()
     }
 
+    /// The most packets that were in the network at one time.
+    #[must_use]
+    pub fn peak_packets(&self) -> u64 {
+        self.pool.capacity_used() as u64
+    }
+
     /// The program of a switch.
+    ///
+    /// # Panics
+    /// If there is no such switch.
     #[must_use]
     pub fn program(&self, switch: u32) -> &P {
         &self.switches[switch as usize].program
     }
 
-    /// Statistics of ports begin at this time, or now if it has passed.
-    pub fn measure_from(&mut self, at: Time) {
-        self.events.push_timer(at.max(self.now), self.components.since);
-    }
-
-    /// When something is due next.
+    /// When the next event is due; `None`: nothing is left to happen.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.events.next_at()
     }
 
-    /// Asks for [`Happening::Wake`] at this time, or now if it has passed. `number` is below
-    /// [`NetConfig::wakes`]; one may have several wake-ups pending.
+    /// Whether no event is pending.
+    #[must_use]
+    pub const fn is_quiet(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Asks for [`NetEvent::Source`] at this time, or now if it has passed. `source` is below
+    /// [`NetConfig::sources`], and has no event pending.
+    #[inline]
+    pub fn schedule(&mut self, at: Time, source: u32) {
+        self.events.push(at.max(self.now), self.components.sources + source);
+    }
+
+    /// Asks for [`NetEvent::Wake`] at this time, or now if it has passed. `number` is below [`NetConfig::wakes`], and
+    /// may have several wake-ups pending.
     pub fn wake_at(&mut self, at: Time, number: u32) {
         self.events.push_timer(at.max(self.now), self.components.wakes + number);
     }
 
-    /// A host hands a packet to its link. Of one host, times never decrease; a packet that is told so late that it
-    /// should have been at the switch before now is there now.
+    /// Takes a packet that a host outside puts on its link at time `at`. The times of one host never decrease. A packet
+    /// that is handed over so late that it should have been at the switch before now arrives there now.
     pub fn arrive(&mut self, at: Time, host: HostId, packet: Packet<P::Header>) {
-        self.counters.received += 1;
+        self.counters.sent += 1;
         let packet = self.pool.insert(packet);
-        let link = &mut self.links[host.0 as usize];
+        let link = &self.links[host.0 as usize];
         let start = link.busy_until.max(at);
         let full = start.since(at) > self.nic_queue;
         if link.down || full {
-            link.stats.drops += 1;
+            self.stats[host.0 as usize].drops += 1;
             let reason = if full { DropReason::QueueFull } else { DropReason::LinkDown };
             return self.discard(packet, reason);
         }
         self.transmit(host.0, packet, start);
-    }
-
-    /// Whether a host's link is up and free: for hosts that [`Net::send`].
-    #[must_use]
-    #[inline]
-    pub fn can_send(&self, host: HostId) -> bool {
-        let link = &self.links[host.0 as usize];
-        !link.down && !link.sending
-    }
-
-    /// A host whose link is free ([`Net::can_send`]) sends a packet now. [`Happening::Free`] says when it is out. A
-    /// host either sends or has its packets arrive ([`Net::arrive`]), not both.
-    #[inline]
-    pub fn send(&mut self, host: HostId, packet: Packet<P::Header>) {
-        self.counters.received += 1;
-        let packet = self.pool.insert(packet);
-        self.transmit(host.0, packet, self.now);
-        let link = &mut self.links[host.0 as usize];
-        link.sending = true;
-        self.events.push(link.busy_until, self.components.free + host.0);
     }
 
     /// A packet that has arrived.
@@ -344,73 +428,83 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         self.pool.get(packet)
     }
 
-    /// Takes out a packet that has arrived; what is attached to it is the caller's to release.
+    /// Takes out a packet that has arrived; its payload is the caller's to release.
     #[inline]
     pub fn take(&mut self, packet: PacketRef) -> Packet<P::Header> {
         self.pool.remove(packet)
     }
 
-    /// Lets go of a packet that has arrived and was read.
+    /// Releases a packet that has arrived and was read.
     #[inline]
     pub fn free(&mut self, packet: PacketRef) {
-        self.bodies.release(self.pool.get(packet));
+        self.payloads.release(self.pool.get(packet));
         self.pool.remove(packet);
     }
 
-    /// Frees a packet and counts it as dropped.
+    /// Releases a packet and counts it as dropped.
     pub fn discard(&mut self, packet: PacketRef, reason: DropReason) {
         self.counters.drops[reason as usize] += 1;
         self.free(packet);
     }
 
-    /// The next thing that is due until then happens. `None`: there is none, and it is then now.
+    /// Counts packets that the owner has dropped.
+    pub const fn count_drops(&mut self, reason: DropReason, packets: u64) {
+        self.counters.drops[reason as usize] += packets;
+    }
+
+    /// Does the next thing that is due no later than `until`. `None`: there is nothing, and time stays where it is.
     #[inline]
-    pub fn step(&mut self, until: Time) -> Option<Happening> {
-        let Some((at, component)) = self.events.pop_until(until) else {
-            self.now = self.now.max(until);
-            return None;
-        };
+    pub fn step<E: Edge<P::Header>>(&mut self, edge: &mut E, until: Time) -> Option<NetEvent> {
+        let (at, component) = self.events.pop_until(until)?;
         self.now = self.now.max(at);
         self.counters.events += 1;
+        if self.reads_ahead {
+            self.read_ahead();
+        }
         let c = self.components;
-        Some(if component < c.free {
-            self.on_link(component)
-        } else if component < c.programs {
-            let host = component - c.free;
-            self.links[host as usize].sending = false;
-            Happening::Free(HostId(host))
+        Some(if component < c.sources {
+            self.on_link(edge, component)
+        } else if component < c.timers {
+            NetEvent::Source(component - c.sources)
+        } else if component < c.fault {
+            self.on_timer(component - c.timers)
         } else {
-            self.on_other(component)
+            self.on_other(edge, component)
         })
     }
 
-    fn on_other(&mut self, component: u32) -> Happening {
+    fn on_other<E: Edge<P::Header>>(&mut self, edge: &mut E, component: u32) -> NetEvent {
         let c = self.components;
-        if component < c.wakes {
+        if component >= c.programs {
             self.on_program(component - c.programs);
-        } else if component < c.stray {
-            return Happening::Wake(component - c.wakes);
-        } else if component == c.stray {
-            return self.on_stray();
+        } else if component >= c.wakes {
+            return NetEvent::Wake(component - c.wakes);
         } else if component == c.fault {
-            self.on_fault();
-            return Happening::Faults;
+            self.on_fault(edge);
+            return NetEvent::Faults;
+        } else if component == c.delayed {
+            return self.on_delayed();
         } else if component == c.since {
-            self.on_since();
+            self.measure_now(edge);
         } else if component == c.sample {
-            self.on_sample();
+            self.on_sample::<E>();
         }
-        Happening::Inside
+        NetEvent::Internal
     }
 
-    /// Everything that is due until this time happens; packets that reach their hosts wait for
-    /// [`Net::departure`].
+    /// Time goes on to `until`, if it is not beyond it. The caller has done all that was due.
+    pub fn advance(&mut self, until: Time) {
+        self.now = self.now.max(until);
+    }
+
+    /// Does everything that is due no later than `until`; packets that reach their hosts wait for [`Net::departure`].
     pub fn run(&mut self, until: Time) {
-        while let Some(happening) = self.step(until) {
-            if let Happening::Arrived { host, packet } = happening {
+        while let Some(event) = self.step(&mut (), until) {
+            if let NetEvent::Arrived { host, packet } = event {
                 self.departures.push_back((self.now, host, packet));
             }
         }
+        self.advance(until);
     }
 
     /// The next packet that has reached its host in [`Net::run`].
@@ -419,75 +513,69 @@ impl<P: SwitchProgram, B: Bodies<P::Header>> Net<P, B> {
         Some(Departure { due, host, packet: self.pool.remove(packet) })
     }
 
+    /// The links that leave switches.
     fn switch_links(&self) -> std::ops::Range<u32> {
         self.fabric.hosts()..self.links.len() as u32
     }
 
-    fn on_since(&mut self) {
-        let now = self.now;
-        self.since = now;
-        self.settle();
-        for link in &mut self.links {
-            link.stats = PortStats::since(now, link.queue.bytes(), link.busy_until.since(now));
+    /// Reads what the next few events will need, all at once: in a large fabric nearly every event waits for memory,
+    /// and independent reads wait together.
+    #[inline]
+    fn read_ahead(&mut self) {
+        let Some(components) = self.events.read_ahead() else { return };
+        let links = components.filter_map(|component| self.links.get(component as usize));
+        let mut sum = 0;
+        // The links; then the packets that arrive and those that may be sent next; then what follows on the link, and
+        // where the packets go.
+        for link in links.clone() {
+            sum ^= link.busy_until.0;
         }
-    }
-
-    fn on_sample(&mut self) {
-        self.settle();
-        let waiting = || self.switch_links().map(|link| self.links[link as usize].queue.bytes());
-        let sample = QueueSample {
-            at: self.now,
-            max_bytes: waiting().max().unwrap_or(0),
-            total_bytes: waiting().sum(),
-        };
-        if self.series.len() < MAX_SAMPLES {
-            self.series.push(sample);
-            self.events.push_timer(self.now + self.sample_every, self.components.sample);
-        }
-    }
-
-    /// Makes all decisions that were due before now.
-    fn settle(&mut self) {
-        for link in self.switch_links() {
-            self.catch_up(link, self.now);
-        }
-    }
-
-    /// Since when links are measured.
-    #[must_use]
-    pub const fn since(&self) -> Time {
-        self.since
-    }
-
-    /// Queues over time.
-    #[must_use]
-    pub fn series(&self) -> &[QueueSample] {
-        &self.series
-    }
-
-    /// All links, in the fabric's order.
-    pub fn link_stats(&mut self) -> Vec<LinkStats> {
-        self.settle();
-        let now = self.now;
-        let observed = now.since(self.since).0.max(1) as f64;
-        let links = self.links.iter().enumerate().map(|(number, link)| {
-            let mut stats = link.stats;
-            stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
-            // What is still being sent counts up to now only.
-            let busy = stats.busy.0.saturating_sub(link.busy_until.since(now).0);
-            LinkStats {
-                name: self.fabric.link_name(number as u32),
-                utilisation: busy as f64 / observed,
-                mean_queue_bytes: stats.area as f64 / observed,
-                max_queue_bytes: stats.max_bytes,
-                drops: stats.drops,
-                queue_bytes: link.queue.bytes(),
-                frames: link.frames,
-                bytes: link.bytes,
+        for link in links.clone() {
+            if let Some(head) = link.in_flight.front() {
+                sum ^= self.pool.at(head).0 ^ u64::from(self.pool.get(head).dst.0);
             }
-        });
-        links.collect()
+            if let Some(next) = link.queue.front() {
+                sum ^= u64::from(self.pool.wire_bytes(next));
+            }
+        }
+        for link in links {
+            let Some(head) = link.in_flight.front() else { continue };
+            sum ^= self.pool.after(head).map_or(0, |next| self.pool.at(next).0);
+            let dst = self.pool.get(head).dst;
+            let out = match link.to.switch() {
+                Some(switch) => self.switches[switch as usize].downlink(dst),
+                None => None,
+            };
+            sum ^= out.map_or(0, |out| self.links[out as usize].busy_until.0);
+        }
+        std::hint::black_box(sum);
     }
+}
+
+/// The links of a fabric, and the kinds that they refer to.
+fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
+    let mut kinds = Vec::new();
+    let mut known_kinds = BTreeMap::new();
+    let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
+    let links = fabric.links().iter().map(|spec| {
+        let kind = LinkKind { ps_per_byte_q16: spec.ps_per_byte_q16(), delay: spec.delay };
+        let number = *known_kinds.entry(kind).or_insert_with(|| {
+            kinds.push(kind);
+            // At most two for each of the hosts' delays, and those between switches.
+            (kinds.len() - 1) as u16
+        });
+        Link {
+            busy_until: Time::ZERO,
+            in_flight: Fifo::EMPTY,
+            busy: Span::ZERO,
+            to: spec.to.into(),
+            kind: number,
+            special: if count_frames { COUNTED } else { 0 },
+            down: false,
+            queue: queue.clone(),
+        }
+    });
+    (links.collect(), kinds)
 }
 
 /// For each link, the port of the switch that it leads to: the one whose own link leads back.

@@ -1,41 +1,44 @@
-//! What a fabric counts and tells.
+//! What a network counts: counters, statistics of ports, samples of queues, captures.
 
-use rackweave_core::{DropReason, Span, Time};
+use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
-/// Samples of queues that are kept: beyond them none is taken.
-pub(super) const MAX_SAMPLES: usize = 1 << 20;
+use super::nic::Edge;
+use super::{COUNTED, Net, TAPPED};
 
-/// What was counted since the fabric began.
+/// Samples of queues that are kept: no more are taken.
+const MAX_SAMPLES: usize = 1 << 20;
+
+/// Counts since the network began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Counters {
     /// Events of the engine.
     pub events: u64,
     /// Packets that hosts have sent.
-    pub received: u64,
+    pub sent: u64,
     /// Packets transmitted over one link, summed over links, when they arrive at its end.
     pub packet_hops: u64,
-    /// Dropped, by [`DropReason`].
+    /// Packets dropped, by [`DropReason`] in the order of [`DropReason::ALL`].
     pub drops: [u64; DropReason::ALL.len()],
-    /// Marked: congestion experienced.
+    /// Packets that a switch has marked with congestion experienced.
     pub ecn_marks: u64,
-    /// Cut to their headers.
+    /// Packets cut to their headers.
     pub trims: u64,
-    /// Of these, sent back to their senders.
+    /// Trimmed packets that were returned to their senders.
     pub turned_back: u64,
-    /// Damaged by a fault; they go on, for the receiver to find out. (Those that don't are among the drops.)
+    /// Packets damaged by a fault that went on, for the receiver to detect. (The others are among the drops.)
     pub corrupted: u64,
-    /// Doubled by a fault.
+    /// Packets duplicated by a fault.
     pub duplicated: u64,
-    /// Delayed by a fault.
+    /// Packets delayed by a fault.
     pub reordered: u64,
-    /// Packets that were told so late that they should have been in a queue already.
+    /// Packets that were handed over so late that they should have been in a queue already.
     pub clamped: u64,
-    /// Copies that switch programs have made, beyond the packet itself.
+    /// Copies that switch programs have asked for, beyond the packet itself.
     pub copied: u64,
-    /// Packets that switch programs have kept.
+    /// Packets that switch programs have consumed.
     pub consumed: u64,
-    /// Packets of switch programs' own making.
+    /// Packets that switch programs have made.
     pub made: u64,
 }
 
@@ -47,26 +50,26 @@ impl Counters {
     }
 }
 
-/// One direction of a cable, and the queue before it.
+/// One direction of a cable, and the queue before it, since statistics began.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkStats {
-    /// From where to where: "leaf0->h3".
+    /// The nodes at its ends: "leaf0->h3".
     pub name: String,
-    /// Share of the time, since statistics began, in which it carried bits.
+    /// Share of the time in which it carried bits.
     pub utilisation: f64,
-    /// Time-averaged bytes waiting for it, since then.
+    /// Time-averaged bytes waiting for it.
     pub mean_queue_bytes: f64,
-    /// Most bytes that waited for it since then.
+    /// Most bytes that waited for it.
     pub max_queue_bytes: u64,
-    /// Packets dropped before it or on it since then.
+    /// Packets dropped before it or on it.
     pub drops: u64,
-    /// Bytes that wait for it now. What hosts send ahead of their own links waits before the switch, and is
-    /// not counted.
+    /// Bytes that wait for it now. What hosts send ahead of their own links waits before the switch, and is not
+    /// counted.
     pub queue_bytes: u64,
-    /// Packets that it was given since the fabric began.
+    /// Packets that it was given since the network began; 0 unless [`super::NetConfig::count_frames`] is set.
     pub frames: u64,
-    /// Their bytes, as on Ethernet.
+    /// Their bytes on the link, preamble and gap included.
     pub bytes: u64,
 }
 
@@ -74,7 +77,7 @@ pub struct LinkStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QueueSample {
-    /// When.
+    /// The time of the look.
     pub at: Time,
     /// Bytes in the longest queue.
     pub max_bytes: u64,
@@ -82,28 +85,176 @@ pub struct QueueSample {
     pub total_bytes: u64,
 }
 
+/// A captured packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<H> {
+    /// When its first bit was sent.
+    pub at: Time,
+    /// The number of the tap: see [`Net::tap`].
+    pub interface: u32,
+    /// The packet.
+    pub packet: Packet<H>,
+}
+
 /// What is counted at the port before a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortStats {
     /// Integral of waiting bytes over time, in byte picoseconds.
-    pub(super) area: u128,
+    area: u128,
     changed_at: Time,
-    pub(super) max_bytes: u64,
+    max_bytes: u64,
     pub(super) drops: u64,
-    /// Time spent sending.
-    pub(super) busy: Span,
 }
 
 impl PortStats {
-    pub(super) fn since(now: Time, waiting: u64, busy: Span) -> Self {
-        Self { changed_at: now, max_bytes: waiting, busy, ..Self::default() }
-    }
-
     /// The queue goes from `before` to `after` bytes.
     #[inline]
     pub(super) fn queue_changes(&mut self, now: Time, before: u64, after: u64) {
         self.area += u128::from(before) * u128::from(now.since(self.changed_at).0);
         self.changed_at = now;
         self.max_bytes = self.max_bytes.max(after);
+    }
+}
+
+/// What a link has carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LinkCounts {
+    frames: u64,
+    bytes: u64,
+}
+
+/// The links whose packets are captured, and the packets.
+#[derive(Debug)]
+pub(super) struct Taps<H> {
+    links: Vec<u32>,
+    limit: usize,
+    packets: Vec<Captured<H>>,
+}
+
+impl<H> Default for Taps<H> {
+    fn default() -> Self {
+        Self { links: Vec::new(), limit: 0, packets: Vec::new() }
+    }
+}
+
+impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
+    /// Captures the packets of a link from now on and returns the number of the tap, counted from 0.
+    pub fn tap(&mut self, link: u32) -> u32 {
+        self.links[link as usize].special |= TAPPED;
+        self.taps.links.push(link);
+        self.taps.links.len() as u32 - 1
+    }
+
+    /// Captures hold at most this many packets, all taps together.
+    pub const fn limit_captures(&mut self, packets: usize) {
+        self.taps.limit = packets;
+    }
+
+    /// The captured packets in the order in which they were sent.
+    pub fn take_captures(&mut self) -> Vec<Captured<P::Header>> {
+        let mut packets = std::mem::take(&mut self.taps.packets);
+        // Decisions are made lazily, so links are not recorded in the order of time.
+        packets.sort_by_key(|packet| (packet.at, packet.interface));
+        packets
+    }
+
+    /// Counts and captures a packet that goes onto a link.
+    #[cold]
+    pub(super) fn record(&mut self, link: u32, packet: PacketRef, at: Time) {
+        let special = self.links[link as usize].special;
+        if special & COUNTED != 0 {
+            let counts = &mut self.counts[link as usize];
+            counts.frames += 1;
+            counts.bytes += u64::from(self.pool.wire_bytes(packet));
+        }
+        if special & TAPPED == 0 {
+            return;
+        }
+        for (interface, tapped) in self.taps.links.iter().enumerate() {
+            if *tapped == link && self.taps.packets.len() < self.taps.limit {
+                let (interface, packet) = (interface as u32, *self.pool.get(packet));
+                self.taps.packets.push(Captured { at, interface, packet });
+            }
+        }
+    }
+
+    /// Statistics of ports begin at this time, or now if it has passed.
+    pub fn measure_from(&mut self, at: Time) {
+        self.events.push_timer(at.max(self.now), self.components.since);
+    }
+
+    /// Statistics of ports begin now.
+    pub fn measure_now<E: Edge<P::Header>>(&mut self, edge: &mut E) {
+        let now = self.now;
+        self.since = now;
+        self.catch_up_all(edge);
+        for (link, stats) in self.links.iter_mut().zip(&mut self.stats) {
+            let max_bytes = link.queue.bytes();
+            *stats = PortStats { changed_at: now, max_bytes, ..PortStats::default() };
+            link.busy = link.busy_until.since(now);
+        }
+    }
+
+    /// Since when ports are measured.
+    #[must_use]
+    pub const fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Makes all decisions that were due before now.
+    fn catch_up_all<E: Edge<P::Header>>(&mut self, edge: &mut E) {
+        for host in 0..self.fabric.hosts() {
+            self.flush(edge, rackweave_core::HostId(host));
+        }
+        for link in self.switch_links() {
+            self.catch_up(link, self.now);
+        }
+    }
+
+    /// Samples the queues of all switches.
+    pub(super) fn on_sample<E: Edge<P::Header>>(&mut self) {
+        let mut sample = QueueSample { at: self.now, max_bytes: 0, total_bytes: 0 };
+        for link in self.switch_links() {
+            self.catch_up(link, self.now);
+            let bytes = self.links[link as usize].queue.bytes();
+            sample.max_bytes = sample.max_bytes.max(bytes);
+            sample.total_bytes += bytes;
+        }
+        self.series.push(sample);
+        // Sampling by itself must not keep a run going that has nothing else to do.
+        if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
+            self.events.push_timer(self.now + self.sample_every, self.components.sample);
+        }
+    }
+
+    /// The queues over time.
+    #[must_use]
+    pub fn series(&self) -> &[QueueSample] {
+        &self.series
+    }
+
+    /// All links, in the fabric's order: link `h` is the uplink of host `h`.
+    pub fn link_stats<E: Edge<P::Header>>(&mut self, edge: &mut E) -> Vec<LinkStats> {
+        self.catch_up_all(edge);
+        let now = self.now;
+        let observed = now.since(self.since).0.max(1) as f64;
+        let links = self.links.iter().enumerate().map(|(number, link)| {
+            let mut stats = self.stats[number];
+            stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
+            // What is still being sent counts up to now only.
+            let busy = Span(link.busy.0.saturating_sub(link.busy_until.since(now).0));
+            let counts = self.counts.get(number).copied().unwrap_or_default();
+            LinkStats {
+                name: self.fabric.link_name(number as u32),
+                utilisation: busy.0 as f64 / observed,
+                mean_queue_bytes: stats.area as f64 / observed,
+                max_queue_bytes: stats.max_bytes,
+                drops: stats.drops,
+                queue_bytes: link.queue.bytes(),
+                frames: counts.frames,
+                bytes: counts.bytes,
+            }
+        });
+        links.collect()
     }
 }

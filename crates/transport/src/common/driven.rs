@@ -369,7 +369,7 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
-    /// Whether there is a response still to come is asked; `known` says that there is.
+    /// Answers a client that asks for its response: `known` says that it is still to come.
     pub(crate) fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: S::Body) {
         let local = id ^ 1;
         // The server's side of a request.

@@ -64,7 +64,7 @@ pub(crate) enum State<O, I> {
 pub(crate) struct Awaiting {
     /// When the server is asked next.
     pub(crate) ask_at: Time,
-    /// When it was last heard of.
+    /// When the server last answered.
     pub(crate) heard_at: Time,
 }
 
@@ -87,7 +87,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Limits {
     /// Exchanges under way.
     pub(crate) live: u32,
-    /// Finished ones that are remembered; while there are so many, no new one begins.
+    /// Finished ones that are remembered; while that many are, no new one begins.
     pub(crate) finished: u32,
     /// For how long they are remembered at least, so that packets that come late or twice are not taken for
     /// a new one.
@@ -220,8 +220,8 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
-    /// What the application is to be told if the exchange fails: which message. (A server's
-    /// application has not heard of a request that did not arrive whole.)
+    /// The message of the [`Failed`](rackweave_core::Event::Failed) event if the exchange fails. (A server's
+    /// application does not know a request that did not arrive whole.)
     pub(crate) fn failing(&self, slot: u32) -> Option<MessageId> {
         let exchange = self.get(slot);
         match exchange.state {

@@ -11,6 +11,8 @@ mod list;
 mod parameters;
 #[cfg(test)]
 pub(crate) mod stream_chaos;
+#[cfg(test)]
+pub(crate) mod suite;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span};
@@ -20,6 +22,8 @@ pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use heap::Heap;
 pub(crate) use list::List;
+#[cfg(test)]
+pub(crate) use parameters::Bounds;
 pub(crate) use parameters::shared_parameters;
 pub(crate) use parameters::{Parameters, Shared};
 

@@ -3,9 +3,24 @@
 use rackweave_core::{Framing, Span};
 
 /// Parameters of a receiver-driven transport.
-pub trait Parameters: core::fmt::Debug {
+pub trait Parameters: core::fmt::Debug + Clone {
     /// Those that all of these transports have.
     fn shared(&self) -> Shared;
+
+    /// The bounds of its memory, to be lowered by tests.
+    #[cfg(test)]
+    fn bounds(&mut self) -> Bounds<'_>;
+}
+
+/// The bounds of a host's memory, as they are in a configuration.
+#[cfg(test)]
+#[derive(Debug)]
+pub struct Bounds<'a> {
+    pub(crate) max_message_bytes: &'a mut u32,
+    pub(crate) max_exchanges: &'a mut u32,
+    pub(crate) max_finished: &'a mut u32,
+    pub(crate) max_control: &'a mut u32,
+    pub(crate) max_gaps: &'a mut u16,
 }
 
 /// Parameters that every receiver-driven transport has under these names; its configuration describes them.
@@ -49,14 +64,64 @@ impl Shared {
     }
 }
 
-/// Implements [`Parameters`] for a configuration with fields of the names above, and what follows from them. Expects an
+/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and what follows
+/// from them. `header_bytes` is the wire header of data, `control_bytes` that of the longest other packet. Expects an
 /// `InvalidConfig` with the variants `Zero`, `TooLong`, `Priority` and `FinishedFor`.
 macro_rules! shared_parameters {
-    ($config:ty, ask_interval: $ask_interval:ident, priorities: [$($priority:ident),+]) => {
+    (
+        $config:ty,
+        name: $name:literal,
+        ask_interval: $ask_interval:ident,
+        priorities: [$($priority:ident),+],
+        header_bytes: $header_bytes:expr,
+        control_bytes: $control_bytes:expr,
+    ) => {
+        impl $crate::profile::Profile for $config {
+            type Host = super::Host;
+            type Error = InvalidConfig;
+
+            const NAMES: &'static [&'static str] = &[$name];
+
+            fn check(&self) -> Result<(), InvalidConfig> {
+                self.check()
+            }
+
+            fn framing(&self) -> rackweave_core::Framing {
+                self.framing()
+            }
+
+            fn over_udp(mut self) -> Self {
+                self.header_bytes = $crate::profile::UDP_FRONT + $header_bytes;
+                self.control_bytes = $crate::profile::UDP_FRONT + $control_bytes;
+                self.max_payload = rackweave_core::frame::MTU - self.header_bytes;
+                self
+            }
+
+            fn patient(mut self, at_least: Span) -> Self {
+                if self.patience < at_least {
+                    let margin = self.finished_for.0.saturating_sub(self.patience.0);
+                    self.patience = at_least;
+                    self.finished_for = Span(at_least.0.saturating_add(margin));
+                }
+                self
+            }
+        }
+
         impl $crate::common::Parameters for $config {
             #[inline]
             fn shared(&self) -> $crate::common::Shared {
                 self.shared_parameters()
+            }
+
+            #[cfg(test)]
+            fn bounds(&mut self) -> $crate::common::Bounds<'_> {
+                $crate::common::Bounds {
+                    max_message_bytes: &mut self.max_message_bytes,
+                    max_exchanges: &mut self.max_exchanges,
+                    max_finished: &mut self.max_finished,
+                    max_control: &mut self.max_control,
+                    max_gaps: &mut self.max_gaps,
+                }
             }
         }
 
@@ -85,7 +150,7 @@ macro_rules! shared_parameters {
                 self.shared_parameters().framing()
             }
 
-            /// Packets of a message of so many bytes.
+            /// Packets of a message of this length.
             pub(super) const fn packets(&self, bytes: u32) -> u32 {
                 bytes.div_ceil(self.max_payload)
             }

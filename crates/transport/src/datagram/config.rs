@@ -4,6 +4,8 @@ use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 use thiserror::Error;
 
+use crate::profile::{Profile, UDP_FRONT};
+
 /// Parameters of datagrams: plain numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -13,7 +15,7 @@ pub struct Config {
     pub header_bytes: u32,
     /// The queue in switches.
     pub priority: u8,
-    /// Whether switches pick a path for each packet anew.
+    /// Whether switches pick a path for each packet.
     pub spray: bool,
     /// A message of which nothing has arrived for so long is forgotten.
     pub forget_after: Span,
@@ -27,8 +29,8 @@ pub struct Config {
     /// Gaps between arrived packets that are remembered for a message. A packet that would make
     /// one more is dropped.
     pub max_gaps: u16,
-    /// Delivered messages that are remembered. While there are so many, no new one begins: it
-    /// could be an old one.
+    /// Delivered messages that are remembered. While that many are, no new one begins, because
+    /// it could be an old one.
     pub max_finished: u32,
     /// For how long they are remembered: longer than any packet is on its way.
     pub finished_for: Span,
@@ -106,5 +108,31 @@ impl Config {
             header_bytes: self.header_bytes,
             spray_above_bytes: if self.spray { 0 } else { u32::MAX },
         }
+    }
+}
+
+impl Profile for Config {
+    type Host = super::Host;
+    type Error = InvalidConfig;
+
+    const NAMES: &'static [&'static str] = &["datagram"];
+
+    fn check(&self) -> Result<(), InvalidConfig> {
+        self.check()
+    }
+
+    fn framing(&self) -> Framing {
+        self.framing()
+    }
+
+    fn over_udp(mut self) -> Self {
+        self.header_bytes = UDP_FRONT + HEADER_BYTES;
+        self.max_payload = frame::MTU - self.header_bytes;
+        self
+    }
+
+    /// A sender waits for no answer.
+    fn patient(self, _: Span) -> Self {
+        self
     }
 }

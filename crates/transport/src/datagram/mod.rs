@@ -3,10 +3,10 @@
 //!
 //! - [`config`]: the parameters.
 //!
-//! The sender is told [`Event::Sent`] when a message's last packet has left, whatever becomes of it. A
+//! The sender gets [`Event::Sent`] when a message's last packet has left, whatever becomes of it. A
 //! message is delivered when all its packets have arrived; one of which nothing arrives any more is
 //! forgotten after [`Config::forget_after`], as IP does with the fragments of a packet (RFC 1122, section
-//! 3.3.2), and nobody is told. There are no requests: nothing would end one whose answer is lost.
+//! 3.3.2), without an event. There are no requests: nothing would end one whose answer is lost.
 //!
 //! # At most once
 //! A delivered message is remembered for [`Config::finished_for`], so that packets that come late or

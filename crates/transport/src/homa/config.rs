@@ -12,20 +12,16 @@ use super::stream::config::{MAX_WINDOW, StreamConfig};
 /// The most priority levels that Ethernet (802.1p) has.
 pub const MAX_PRIORITIES: u8 = 8;
 
-/// Bytes of each packet from the IP header on, its payload apart.
+/// Bytes of each packet type from the IP header on, without the payload. `common` is the common header, which is all of
+/// UNKNOWN, BUSY and NEED_ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the packet types")]
 pub struct HeaderBytes {
-    /// DATA.
     pub data: u32,
-    /// GRANT.
     pub grant: u32,
-    /// RESEND.
     pub resend: u32,
-    /// UNKNOWN, BUSY and NEED_ACK: the common header alone.
     pub common: u32,
-    /// CUTOFFS.
     pub cutoffs: u32,
-    /// ACK.
     pub ack: u32,
 }
 
@@ -34,27 +30,31 @@ pub struct HeaderBytes {
 pub enum PriorityBy {
     /// The length of the message (SIGCOMM'18 section 3.4, `HomaModule`).
     Length,
-    /// The bytes that are left of the message, in each packet anew; and the last `rtt_bytes` of a
-    /// long message go at unscheduled priorities too. So did the authors' simulation
+    /// The bytes that remain of the message, for each packet; and the last `rtt_bytes` of a long message go
+    /// at unscheduled priorities too, as in the authors' simulation
     /// (`STATIC_CBF_GRADUATED` with `boostTailBytesPrio`).
     BytesLeft,
 }
 
-/// The most ticks that a question to a silent peer waits so that not all are asked at once.
+/// The most ticks by which a question to a silent peer is delayed at random, so that many senders do not ask in
+/// the same tick. Ours: about the profiles' `resend_interval`, which it at
+/// most doubles.
 pub(super) const MAX_SPREAD: u32 = 8;
 
-/// The most ticks after which a busy peer is asked again.
+/// The most ticks after which a busy peer is asked again. Ours: it bounds the time for which a peer
+/// that is no longer busy is not asked.
 const MAX_BUSY_TICKS: u16 = 40;
 
-/// The most ticks by which the first question about a message that was begun anew is late.
+/// The most ticks by which the first question about a restarted message is delayed. Ours: dozens of ticks, so
+/// that the restarts of many senders do not meet in one tick.
 const MAX_RESTART_JITTER: u16 = 63;
 
 /// Homa's parameters: plain numbers. See [`Config::sigcomm18`] and [`Config::linux`] for the two
 /// published sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The host's link, in bits per second. Only the receiver's dynamic window and messages for
-    /// people depend on it: the driver asks for packets when the link is free.
+    /// The host's link, in bits per second. Only the receiver's dynamic window and error
+    /// messages depend on it: the driver asks for packets when the link is free.
     pub link: Rate,
     /// Payload bytes of a full packet. Every packet starts at a multiple of it.
     pub max_payload: u32,
@@ -62,7 +62,7 @@ pub struct Config {
     pub header_bytes: HeaderBytes,
     /// How packets are written where they have bytes; [`Config::layout`] knows of time stamps too.
     pub layout: Layout,
-    /// Whether switches pick a path for each packet anew (SIGCOMM'18) or for each pair of hosts.
+    /// Whether switches choose a path for each packet (SIGCOMM'18) or for each pair of hosts.
     pub spray: bool,
     /// The longest message, in bytes.
     pub max_message_bytes: u32,
@@ -90,10 +90,10 @@ pub struct Config {
     pub num_priorities: u8,
     /// The highest level of scheduled packets; they use this one and those below.
     pub max_sched_priority: u8,
-    /// This host's unscheduled levels; also taken to be a peer's until it says otherwise.
+    /// This host's unscheduled levels; also assumed of a peer until it announces its own.
     pub cutoffs: Cutoffs,
-    /// The version of `cutoffs` that is told to peers. 0: all hosts have the same configuration
-    /// and tell each other nothing.
+    /// The version of `cutoffs` that is announced to peers. 0: all hosts have the same configuration
+    /// and announce nothing.
     pub cutoff_version: u16,
     /// What decides the priority of unscheduled packets.
     pub priority_by: PriorityBy,
@@ -104,43 +104,43 @@ pub struct Config {
     pub resend_ticks: u16,
     /// Ticks between further RESENDs.
     pub resend_interval: u16,
-    /// So many RESENDs without an answer, and the peer is taken for dead.
+    /// RESENDs without an answer after which the peer is considered dead.
     pub timeout_resends: u16,
-    /// How often a sender begins anew with a message that its live receiver does not know, because
-    /// every packet of it was lost: each time with one packet, for which the receiver grants the rest, and
-    /// after a longer time. (Ours: at a full buffer, many senders that all repeat their whole
-    /// unscheduled windows at once, as in the kernel module, lose them again.) 0: as the module,
-    /// the whole window, and each such answer counts as none.
+    /// How often a sender restarts a message that its live receiver does not know, because every packet of it
+    /// was lost: each time with one packet, to which the receiver answers with grants, and after a longer
+    /// delay. (Ours: at a full buffer, many senders that all repeat their unscheduled windows at
+    /// once, as in the kernel module, lose them again.) 0: as the module, the whole window, and each UNKNOWN
+    /// counts as no answer.
     pub max_restarts: u16,
-    /// Whether what RESENDs ask for is limited to a window (`window`, of all messages together) that is
-    /// not here yet, and the next is asked for as it comes (ours), or each message asks for all
-    /// that it lacks when its time has come, as the kernel module does.
+    /// Whether the bytes that RESENDs request and that have not arrived are limited to one `window` for all
+    /// messages together, paced by arrivals (ours), or each message requests all that it lacks when it is
+    /// due, as in the kernel module.
     pub paced_resends: bool,
     /// Without `paced_resends`: whether a RESEND names each gap, or the first one only.
     pub resend_all_gaps: bool,
     /// Whether a peer is sent one RESEND at a time, however many of its messages have gaps.
     pub one_resend_per_peer: bool,
-    /// Whether a NEED_ACK for a message with gaps is answered with a RESEND at once, as the kernel
-    /// module does, or only if nothing has come for `resend_ticks` (ours): where switches hold
-    /// more than a tick's worth of packets, the question overtakes the data that it asks for.
+    /// Whether a NEED_ACK for a message with gaps is answered with a RESEND at once, as in the kernel
+    /// module, or only if nothing has arrived for `resend_ticks` (ours): where switches hold more than a
+    /// tick's worth of packets, the question overtakes the data that it asks for.
     pub need_ack_resends: bool,
     /// Ticks after the last byte until the sender asks for an acknowledgement, and again at each
     /// further tick.
     pub request_ack_ticks: u16,
 
-    /// Streams.
+    /// The parameters of streams.
     pub streams: StreamConfig,
 
-    /// Acknowledgements that wait, for one peer, to travel with data; one more, and they travel
-    /// alone. At least 1.
+    /// Acknowledgements for one peer that wait to travel with data; one more, and an ACK packet is sent. At
+    /// least 1.
     pub max_acks_queued: u16,
-    /// RPCs that the host knows at one time: more are refused, or dropped if a peer begins them.
+    /// RPCs that the host holds at one time: more are refused, or dropped if a peer begins them.
     pub max_rpcs: u32,
     /// Ranges of a message that may arrive out of order: packets that would make more are dropped.
     pub max_gaps: u16,
-    /// Control packets that wait for the link: more are dropped, and timers repair it.
+    /// Control packets that wait for the link: more are dropped, and timers repair the loss.
     pub max_control: u32,
-    /// Finished RPCs of which the host remembers that they are finished.
+    /// Finished RPCs that the host remembers.
     pub max_finished: u32,
     /// Ticks for which it remembers them; longer than a sender tries (see
     /// [`Config::remembered_for`]).
@@ -150,30 +150,26 @@ pub struct Config {
     pub leverage: Leverage,
 }
 
-/// Why a configuration makes no sense.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// This must be at least 1.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// A packet that Ethernet's or the header's length fields cannot say.
+    /// A packet that is too long for the length fields of Ethernet or of the header.
     #[error("a packet of {0} bytes does not fit its length field")]
     PacketTooLong(u32),
     /// `cutoffs`, `num_priorities` and `max_sched_priority` contradict each other.
     #[error("priorities do not fit each other: scheduled ones are 0 to {highest} of {all}")]
-    Priorities {
-        /// `max_sched_priority`.
-        highest: u8,
-        /// `num_priorities`.
-        all: u8,
-    },
+    #[allow(missing_docs, reason = "the message names them")]
+    Priorities { highest: u8, all: u8 },
     /// A share above 1000/1000.
     #[error("{0} is in 1/1000 and can be at most 1000")]
     Share(&'static str),
     /// A dynamic window is a share of `max_incoming`, which has no limit.
     #[error("a dynamic window (0) needs a limit on max_incoming")]
     DynamicWindow,
-    /// A stream's window that offsets modulo 2^32 cannot tell from what is past.
+    /// A stream's window that is ambiguous in offsets modulo 2^32.
     #[error("stream_window_bytes can be at most {MAX_WINDOW}")]
     StreamWindow,
     /// Finished RPCs are forgotten while their senders may still try.
@@ -188,7 +184,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// Whether the numbers make sense together: what [`super::Host`] relies on.
+    /// Checks that the parameters are consistent, which [`super::Host`] relies on.
     ///
     /// # Errors
     /// See [`InvalidConfig`].
@@ -250,7 +246,7 @@ impl Config {
     }
 
     /// The configuration of the SIGCOMM'18 paper's simulations, for links of rate `link` and a
-    /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: facts 1.1, 1.10).
+    /// round trip that takes `rtt_bytes` bytes on such a link (10,000 there: docs/sources.md#homa-sigcomm-2018-setting).
     ///
     /// Cutoffs and the number of scheduled levels follow the workload: see
     /// [`Config::with_workload`]. Timers, acknowledgements and limits are ours: the simulation
@@ -316,8 +312,8 @@ impl Config {
         }
     }
 
-    /// The Linux kernel module's defaults of autumn 2023 (facts 1.2, middle column), for a link of
-    /// rate `link`.
+    /// The Linux kernel module's defaults of autumn 2023 (docs/sources.md#homa-parameters, column
+    /// 2023), for a link of rate `link`.
     ///
     /// The module's pacer estimates the NIC's backlog and lets packets below `throttle_min_bytes`
     /// pass; here the driver asks for a packet when the link is free, so that neither exists.
@@ -386,7 +382,7 @@ impl Config {
     /// The same for this workload of (size, weight) pairs: [`cutoffs::allocate_for`].
     ///
     /// # Panics
-    /// As that.
+    /// As [`cutoffs::allocate_for`].
     #[must_use]
     pub fn with_workload(self, sizes: &[(u32, f64)], unscheduled_levels: Option<u8>) -> Self {
         let cutoffs = cutoffs::allocate_for(&self, sizes, unscheduled_levels);
@@ -407,7 +403,7 @@ impl Config {
         }
     }
 
-    /// The longest time for which a sender goes on trying without an answer, in ticks.
+    /// The longest time for which a sender keeps trying without an answer, in ticks.
     #[must_use]
     pub fn patience(&self) -> u32 {
         let spread = if self.max_restarts > 0 { MAX_SPREAD } else { 0 };
@@ -437,24 +433,24 @@ impl Config {
         }
     }
 
-    /// Ticks by which the first question about an RPC that was begun anew is late: later each
-    /// time, up to some dozens of ticks, and not all at once (ours).
+    /// Ticks by which the first question about a restarted RPC is delayed: pseudo-random, with a mean that
+    /// doubles at each restart up to some dozens of ticks (ours).
     pub(super) fn restart_jitter(&self, id: u64, restarts: u16) -> u16 {
         let most = (4_u64 << restarts.min(4)).min(u64::from(MAX_RESTART_JITTER) + 1);
         (mix(id ^ u64::from(restarts) << 48) % most) as u16
     }
 
-    /// Ticks of silence after which a peer is asked again that said for the `busy`-th time in a row that it
-    /// is (ours): twice as many each time, and not all at once.
+    /// Ticks of silence after which a peer is asked again that has answered BUSY `busy` times in a row (ours): a
+    /// pseudo-random number whose range doubles each time.
     pub(super) fn busy_ticks(&self, id: u64, busy: u16) -> u16 {
         let least = self.resend_ticks.min(MAX_BUSY_TICKS / 2);
         let most = least.saturating_mul(2 << busy.min(5)).clamp(least, MAX_BUSY_TICKS);
         least + (mix(id ^ u64::from(busy) << 48) % u64::from(most - least + 1)) as u16
     }
 
-    /// Ticks by which the question after the `asked`-th one about this RPC is late: different for each
-    /// RPC and up to twice as many each time, so that many senders which lost their packets to one
-    /// full buffer do not fill it again at one tick (ours).
+    /// Ticks by which the question after the `asked`-th one about this RPC is delayed: different for each RPC, in a
+    /// range that doubles each time, so that many senders that lost their packets to one full buffer do not
+    /// fill it again in one tick (ours).
     pub(super) fn spread(&self, id: u64, asked: u16) -> u16 {
         if self.max_restarts == 0 {
             return 0;
@@ -463,7 +459,7 @@ impl Config {
         (mix(id ^ u64::from(asked) << 48) % (most + 1)) as u16
     }
 
-    /// `bytes` rounded up to whole packets, if the message of `length` bytes has so many.
+    /// `bytes` rounded up to whole packets, and at most the message's `length`.
     #[inline]
     pub(super) const fn whole_packets(&self, bytes: u32, length: u32) -> u32 {
         let rest = bytes % self.max_payload;

@@ -2,7 +2,7 @@
 
 use super::config::{Config, MAX_PRIORITIES, PriorityBy};
 
-/// The unscheduled levels of a host: which priority a packet has by a length in bytes.
+/// The unscheduled levels of a host: the priority of a packet as a function of a length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
     /// `longest[p]`: the longest message that uses priority `p`; non-increasing in `p`.
@@ -12,15 +12,16 @@ pub struct Cutoffs {
 }
 
 impl Cutoffs {
-    /// The kernel module's defaults: 200, 2800 and 15000 bytes, and everything longer (facts 1.2).
+    /// The kernel module's defaults: 200, 2800 and 15000 bytes, and everything longer
+    /// (docs/sources.md#homa-parameters).
     pub const LINUX: Self = Self {
         longest: [u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, 15_000, 2_800, 200],
         num_priorities: 8,
         unscheduled_levels: 4,
     };
 
-    /// Cutoffs by hand: the longest message of each unscheduled level, highest level first; the
-    /// last of them takes all longer ones too.
+    /// Explicit cutoffs: the longest message of each unscheduled level, highest level first; the last level
+    /// takes all longer messages too.
     ///
     /// `None` if there is no level, no scheduled one, more than [`MAX_PRIORITIES`], or if the
     /// cutoffs fall.
@@ -41,7 +42,7 @@ impl Cutoffs {
         Some(Self { longest, num_priorities, unscheduled_levels: levels as u8 })
     }
 
-    /// From the seven numbers of a CUTOFFS packet, for priorities 7 down to 1.
+    /// Cutoffs from the seven numbers of a CUTOFFS packet, for priorities 7 down to 1.
     pub(super) fn from_wire(cutoffs: [u32; 7], num_priorities: u8) -> Self {
         let mut longest = [u32::MAX; MAX_PRIORITIES as usize];
         let mut unscheduled_levels = 1;
@@ -52,13 +53,13 @@ impl Cutoffs {
         Self { longest, num_priorities, unscheduled_levels: unscheduled_levels.min(7) }
     }
 
-    /// As in a CUTOFFS packet.
+    /// The seven numbers of a CUTOFFS packet.
     pub(super) fn to_wire(self) -> [u32; 7] {
         core::array::from_fn(|i| self.longest[7 - i])
     }
 
-    /// The priority by this many bytes: "from the highest down, the first whose cutoff is not
-    /// below" (facts 1.3).
+    /// The priority of this many bytes: from the highest level down, the first whose cutoff is not below
+    /// them (docs/sources.md#homa-sending).
     #[must_use]
     #[inline]
     pub fn priority(&self, bytes: u32) -> u8 {
@@ -91,7 +92,7 @@ impl Cutoffs {
 /// Divides `num_priorities` levels for a workload of these (size, weight) pairs: unscheduled levels
 /// in proportion to the unscheduled bytes, at least one, and at least one scheduled level left; the
 /// cutoffs such that each unscheduled level carries about as many bytes (SIGCOMM'18 section 3.4;
-/// facts 1.5). Counts payload bytes, by the length of messages, as `HomaModule` does.
+/// docs/sources.md#homa-cutoffs). Counts payload bytes, by the length of messages, as `HomaModule` does.
 ///
 /// Sizes may come in any order; sizes and weights of zero or less count nothing. Without any bytes
 /// at all there is one unscheduled level.

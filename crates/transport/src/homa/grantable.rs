@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::grants::Key;
 
-/// Messages in the order of [`Key`]. The first few, of which almost all is asked, are in a list; a
+/// Messages in the order of [`Key`]. The first few, which nearly all calls are about, are in a list; a
 /// backlog of many thousand streams behind them costs each change no more than a tree's depth.
 #[derive(Debug, Default)]
 pub(super) struct Grantable {

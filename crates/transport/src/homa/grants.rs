@@ -1,4 +1,4 @@
-//! Whom the receiver grants: few messages at a time, those with the fewest bytes left.
+//! Grants: the receiver grants few messages at a time, those with the fewest bytes remaining.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use super::grantable::{Change, Grantable};
 use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs};
 
-/// The order of grants: fewest bytes that have not arrived first, then the oldest (facts 1.4).
+/// The order of grants: fewest bytes that have not arrived first, then the oldest
+/// (docs/sources.md#homa-grants, rule 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) left: u32,
@@ -22,7 +23,7 @@ struct Entry {
     granted: u32,
     length: u32,
     peer: u32,
-    /// What may be granted at most: less than the length if a stream's flow control says so.
+    /// The most that may be granted: less than the length if a stream's flow control limits it.
     limit: u32,
 }
 
@@ -36,13 +37,13 @@ pub(super) struct Grants {
     active: Vec<Entry>,
     /// All of them by age, with their slots, if the oldest has a share.
     by_age: BTreeSet<(u64, u32)>,
-    /// Bytes granted (or unscheduled) and not here, of all messages.
+    /// Bytes granted or unscheduled, and not received, of all messages.
     pub(super) incoming: u64,
     /// Bytes granted in SRPT order since the last grant to the oldest message.
     since_fifo: u64,
 }
 
-/// A grant to make: the RPC's slot, and what it may send at which priority.
+/// A grant to make: the RPC's slot, the new limit, and the priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) slot: u32,
@@ -158,8 +159,8 @@ impl Grants {
         self.by_age.iter().map(|&(_, slot)| slot)
     }
 
-    /// The next grant in SRPT order at or after `from`, which is the rank to go on from (facts 1.4,
-    /// steps 2 to 6). `n` messages are granted at a time.
+    /// The next grant in SRPT order at or after `from`, which is the rank to go on from
+    /// (docs/sources.md#homa-grants, rules 2 to 6). `n` messages are granted at a time.
     pub(super) fn next(
         &self,
         config: &Config,
@@ -214,7 +215,7 @@ impl Grants {
         }
     }
 
-    /// Whether it is the oldest message's turn (facts 1.4, step 7): of all bytes granted, the
+    /// Whether it is the oldest message's turn (docs/sources.md#homa-grants, rule 7): of all bytes granted, the
     /// configured share goes to it.
     pub(super) fn fifo_due(&self, config: &Config) -> bool {
         if config.grant_fifo_fraction == 0 {
@@ -241,7 +242,7 @@ impl Grants {
 
 /// The level of the message at this rank among `n`: the first has the highest, and with fewer
 /// messages than levels the lowest levels are used, so that a shorter message that comes later
-/// finds a higher one free (facts 1.4; SIGCOMM'18 section 3.4).
+/// finds a higher one free (SIGCOMM'18 section 3.4; docs/sources.md#homa-grants, rule 6).
 fn sched_priority(config: &Config, rank: usize, n: usize) -> u8 {
     let highest = i64::from(config.max_sched_priority);
     let spare = (highest + 1 - n as i64).max(0);

@@ -1,8 +1,8 @@
 //! Leverage Homa: the switches of Lu and Zhang, *Leverage Homa: Enhancing Homa Linux for Efficient RPC
-//! Transportation*, netdev 0x17 (2023; "the slides"). With all of them off, Homa is what it was.
+//! Transportation*, netdev 0x17 (2023; "the slides"; docs/sources.md#leverage-homa). With all of them off, Homa is unchanged.
 //!
 //! - `rtt`: round trips per peer, from time stamps.
-//! - `windows`: what they decide: congestion, windows, the unscheduled ratio.
+//! - `windows`: congestion detection, windows and the unscheduled ratio, which depend on them.
 //! - `pacer`: the slides' future pacer.
 
 use rackweave_core::{Rate, Span, frame};
@@ -10,7 +10,7 @@ use rackweave_wire::homa::size;
 
 use super::config::{Config, HeaderBytes, InvalidConfig};
 
-/// By what congestion is seen.
+/// How congestion is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
     /// The last round trip above [`Leverage::congestion_factor`] times the smallest (slide "RTT
@@ -18,18 +18,18 @@ pub enum Detection {
     Recent,
     /// The average above the middle, which is [`Leverage::scheduled_factor`] times the smallest, by more
     /// than [`Leverage::average_deviation`] of it (slide "Future Improvements": the deviation of
-    /// `rtt_avg` from `RTT_mid`; how far it may deviate is ours).
+    /// `rtt_avg` from `RTT_mid`; the slides give no threshold, so the value is ours).
     Average,
 }
 
-/// The switches, and the numbers that go with them. See [`Leverage::OFF`] and [`Leverage::talk`].
+/// The switches, and their parameters. See [`Leverage::OFF`] and [`Leverage::talk`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leverage {
     /// DATA and GRANT carry time stamps, and each host measures the round trip to each peer. All
     /// others but the ratio need it.
     pub measure_rtt: bool,
-    /// For how long a smallest round trip counts at most: then a path that got longer is noticed
-    /// (ours; on the slides the minimum never grows).
+    /// How long a minimum round trip is used, so that a path that became longer is noticed (ours: on the slides the
+    /// minimum never grows).
     pub min_rtt_window: Span,
     /// The receiver grants each peer [`Leverage::scheduled_factor`] times its smallest round trip at
     /// link rate, and [`Config::overcommit`] times that to all (slide "Receiver - Scheduled Window").
@@ -41,34 +41,38 @@ pub struct Leverage {
     pub unscheduled_window: bool,
     /// The links of peers, as far as they limit the unscheduled window: `None`: as this host's.
     pub peer_link: Option<Rate>,
-    /// Whether congestion is looked for, and how.
+    /// Whether congestion is detected, and how.
     pub congestion: Option<Detection>,
     /// `peer_rtt_high` in units of `peer_rtt_min`: 8.
     pub congestion_factor: u32,
-    /// The average forgets: each round trip counts 1 in `1 << average_shift` (ours: as TCP's).
+    /// The weight of each round trip in the average, as a shift: 3 is 1/8. Ours, as in TCP (RFC 6298).
     pub average_shift: u32,
-    /// With [`Detection::Average`]: how far above the middle is congestion, in 1/1000 of it.
+    /// With [`Detection::Average`]: how far above the middle the average means congestion, in 1/1000 of the
+    /// middle. Ours: 500 is
+    /// four and a half times the minimum, well below the other rule's eight, because an average lags.
     pub average_deviation: u32,
     /// When few of the bytes are unscheduled anyway and the sender has more to send than its link
     /// takes, unscheduled windows are halved (slide "Unscheduled Ratio").
     pub unscheduled_ratio: bool,
-    /// How few, in 1/1000: 400.
+    /// The threshold of that share, in 1/1000: 400.
     pub ratio_threshold: u32,
-    /// Over which time bytes are counted, and the rule is applied once (ours).
+    /// The period over which bytes are counted, after which the rule is applied once. Ours: 1 ms is dozens of round
+    /// trips, so that the share is not that of single messages.
     pub ratio_period: Span,
     /// Round trips do not contain the time that GRANTs wait in the peer's host, and none is measured
     /// while a host's software is late (slide "Future Improvements": more accurate measurement).
     pub host_delay: bool,
-    /// The pacer knows the round trip (slide "Future Improvements": optimize pacer).
+    /// The pacer uses the round trip (slide "Future Improvements": optimize pacer).
     pub rtt_pacer: bool,
-    /// It sends so much of the link without grants while round trips are short, in 1/1000.
+    /// The share of the link, in 1/1000, that is used without grants while round trips are short. Ours: 50 is the
+    /// share that Homa gives the oldest message.
     pub trickle_share: u32,
-    /// And leaves room for so many packets behind each one to a peer with congestion.
+    /// The room, in packets, that is left behind each packet to a peer with congestion. Ours: 1 halves the rate.
     pub back_off_packets: u32,
 }
 
 impl Leverage {
-    /// All off, with the slides' numbers for those that are switched on.
+    /// All switches off, with the slides' parameters for when they are switched on.
     pub const OFF: Self = Self {
         measure_rtt: false,
         min_rtt_window: Span::from_secs(10),

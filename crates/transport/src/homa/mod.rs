@@ -10,25 +10,25 @@
 //!
 //! - [`config`]: the parameters; [`cutoffs`]: priorities of unscheduled bytes.
 //! - `sender`: what is sent next, and the packets that a sender receives; `srpt`: its queue.
-//! - `receiver`: arriving data; `grants`: who is granted.
-//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are asked for; `rpc`, `peer`:
+//! - `receiver`: arriving data; `grants`: which messages are granted.
+//! - `timers`: ticks, giving up; `repair`: when and how fast lost bytes are requested; `rpc`, `peer`:
 //!   the state.
 //! - [`leverage`]: the switches of Leverage Homa; `rtt`, `windows`, `pacer`: what they switch.
 //!
 //! # Events
-//! A response says that its request has arrived: a request has no [`Event::Sent`] of its own.
+//! A response implies that its request has arrived: a request has no [`Event::Sent`] of its own.
 //! One-way messages (ours: a flag in the common header) are acknowledged as responses are.
 //!
 //! # At most once
 //! A finished RPC is remembered for [`Config::finished_ticks`], so that packets that come late or
-//! twice are not taken for a new one (the known gap of Homa: facts 1.6, last line). If there is no
+//! twice are not mistaken for a new one (the known gap of Homa: docs/sources.md#homa-loss). If there is no
 //! room to remember it, ids of that peer up to it are refused for that time: their messages fail
 //! with a reason rather than being delivered twice. A peer that restarts has forgotten all this.
 //!
 //! # Memory
 //! Whatever arrives, a host holds at most [`Config::max_rpcs`] RPCs (more are refused with
 //! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
-//! each; as many peers, with [`Config::max_acks_queued`] ids each, of which idle ones make room;
+//! each; as many peers, with [`Config::max_acks_queued`] ids each, and idle peers make room for new ones;
 //! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and
 //! [`Config::max_control`] packets that wait for the link, besides a GRANT for each RPC. What a silent
 //! peer has begun is forgotten after [`Config::patience`], and fails after it if the application
@@ -42,6 +42,7 @@ mod grants;
 pub mod leverage;
 mod pacer;
 mod peer;
+mod profile;
 mod receiver;
 mod repair;
 mod rpc;
@@ -82,7 +83,7 @@ const SERVER_PORT: u16 = 99;
 /// A control packet that waits for the link.
 #[derive(Clone, Copy, Debug)]
 enum Control {
-    /// A GRANT: what it says is looked up when it is sent, so that a newer grant replaces it.
+    /// A GRANT. Its fields are looked up when it is sent, so that a newer grant replaces it.
     Grant {
         slot: u32,
         host: HostId,
@@ -96,7 +97,7 @@ enum Control {
     },
 }
 
-/// An RPC of which it is remembered that it is finished.
+/// A finished RPC, remembered so that late packets of it are recognised.
 #[derive(Clone, Copy, Debug)]
 struct Finished {
     tick: u32,
@@ -181,7 +182,7 @@ impl Host {
         u32::try_from(now.0 / self.config.tick.0.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The timer runs from the first RPC on, and stops at a tick that finds none.
+    /// Starts the timer, which stops at a tick that finds no RPC.
     fn start_timer(&mut self, now: Time) {
         if self.next_tick.is_none() {
             self.next_tick = Some(now.saturating_add(self.config.tick));
@@ -210,8 +211,8 @@ impl Host {
         Some(self.rpcs.insert(host, peer, id, one_way, self.config.resend_ticks, state))
     }
 
-    /// Ends an RPC in whatever state it is, without an event. `finished`: packets of it that still
-    /// come are answered as those of a finished one.
+    /// Ends an RPC in any state, without an event. `finished`: later packets of it are answered as those of a
+    /// finished one.
     fn remove_rpc(&mut self, now: Time, slot: u32, finished: bool) {
         let (host, id, peer) = {
             let rpc = self.rpcs.get(slot);
@@ -233,12 +234,12 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         match &rpc.state {
             State::Sending(outgoing) => {
-                if outgoing.is_ready() || outgoing.is_again() {
+                if outgoing.is_ready() || outgoing.needs_resend() {
                     self.queue.remove(slot);
                 }
             }
             State::Receiving(incoming) => {
-                self.grants.incoming -= u64::from(incoming.on_the_way());
+                self.grants.incoming -= u64::from(incoming.in_flight());
                 self.repairs.release(incoming.asked);
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };
@@ -272,7 +273,7 @@ impl Host {
         }
     }
 
-    /// Queues a control packet; with too many waiting it is lost, as any packet may be.
+    /// Queues a control packet. If too many wait already it is dropped, as the network may drop any packet.
     fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body) {
         if self.control.len() < self.config.max_control as usize {
             let header = Header { id: Id64::new(id), one_way, body };
@@ -293,7 +294,7 @@ impl Host {
             .sprayed(self.config.spray)
     }
 
-    /// Tells the application that an RPC will not complete, and forgets it.
+    /// Reports to the application that an RPC will not complete, and forgets it.
     fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, local) = (rpc.host, rpc.id);
@@ -312,7 +313,7 @@ impl Host {
         if let Some(id) = id {
             self.events.push_back(Event::Failed { peer, id: MessageId(id), reason });
         }
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
     fn submit_outgoing(&mut self, now: Time, message: Submit, length: u32) -> Result<(), Refused> {
@@ -325,8 +326,8 @@ impl Host {
             unscheduled,
             next: 0,
             sent_to: 0,
-            again_from: 0,
-            again_to: 0,
+            resend_from: 0,
+            resend_to: 0,
             priority: 0,
         };
         let state = State::Sending(outgoing);
@@ -338,7 +339,7 @@ impl Host {
                     State::Sending(_) => return Err(Refused::DuplicateId),
                     _ => return Err(Refused::UnknownRequest),
                 }
-                rpc.heard(self.config.resend_ticks);
+                rpc.note_alive(self.config.resend_ticks);
                 rpc.state = state;
                 slot
             }
@@ -404,7 +405,6 @@ impl Node for Host {
         if packet.src == self.id || packet.dst != self.id {
             return Placement::Discard;
         }
-        self.leverage.now = now;
         let placement = self.handle_header(now, packet);
         if self.config.leverage.measure_rtt {
             self.note_stamps(now, packet);
@@ -413,7 +413,6 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        self.leverage.now = now;
         if let Some(due) = self.next_tick.filter(|at| *at <= now) {
             self.note_lateness(due, now);
             self.handle_tick(now);
@@ -424,13 +423,12 @@ impl Node for Host {
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
-        self.leverage.now = now;
         while let Some(control) = self.control.pop_front() {
-            if let Some(packet) = self.control_packet(control) {
+            if let Some(packet) = self.control_packet(now, control) {
                 return Some(packet);
             }
         }
-        if let Some(packet) = self.packet_again(now) {
+        if let Some(packet) = self.next_retransmission(now) {
             return Some(packet);
         }
         if self.backs_off(now) {
@@ -494,11 +492,10 @@ impl Transport for Host {
             },
             Known::No | Known::Finished => None,
         };
-        self.leverage.now = now;
         if let Some(slot) = submitted.or(arriving) {
             let is_server = self.rpcs.get(slot).id & 1 == 1;
             self.remove_rpc(now, slot, is_server);
-            self.issue_grants();
+            self.issue_grants(now);
         }
     }
 
@@ -518,7 +515,6 @@ impl Transport for Host {
     }
 
     fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
-        self.leverage.now = now;
         self.open_stream(now, stream)
     }
 
@@ -530,12 +526,10 @@ impl Transport for Host {
         bytes: u64,
         end: bool,
     ) -> Result<(), Refused> {
-        self.leverage.now = now;
         self.write_stream(now, peer, id.0, bytes, end)
     }
 
     fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
-        self.leverage.now = now;
         self.consume_stream(now, peer, id.0 ^ 1, bytes);
     }
 }

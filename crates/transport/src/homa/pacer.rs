@@ -1,20 +1,20 @@
 //! A pacer that knows round trips (slide "Future Improvements": "when RTT is low, although GRANT is not
 //! received, try to send some packets at a relatively low rate. When RTT is high, transmit less
-//! packets to NIC"). How low, and how much less, is ours; nobody has published such a pacer.
+//! packets to NIC"). How low, and how much less, is ours: no such pacer was published.
 
 use rackweave_core::{Span, Time};
 
 use super::Host;
 use super::rpc::State;
 
-/// When the pacer lets packets go.
+/// The times at which the pacer allows packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     /// When a packet may go without a grant, if a message waits for one.
     trickle_at: Option<Time>,
-    /// When the last did.
+    /// When the last packet was sent without a grant.
     trickled: Option<Time>,
-    /// No new data before: the last packet went to a peer with congestion.
+    /// No new data before this time: the last packet was for a peer with congestion.
     resume_at: Option<Time>,
 }
 
@@ -28,7 +28,7 @@ impl Pacer {
 }
 
 impl Host {
-    /// Whether new data must wait because of congestion.
+    /// Whether new data must wait because the last packet was for a peer with congestion.
     #[inline]
     pub(super) fn backs_off(&mut self, now: Time) -> bool {
         match self.leverage.pacer.resume_at {
@@ -42,12 +42,11 @@ impl Host {
     }
 
     /// New data for this peer have been handed to the link.
-    pub(super) fn note_sent(&mut self, peer: u32, wire_bytes: u32) {
+    pub(super) fn note_sent(&mut self, now: Time, peer: u32, wire_bytes: u32) {
         let config = &self.config;
         if !config.leverage.rtt_pacer {
             return;
         }
-        let now = self.leverage.now;
         let packets = u64::from(config.leverage.back_off_packets);
         let congested = self.peers.get_mut(peer).path.as_deref().is_some_and(|path| path.congested);
         if congested && packets > 0 {
@@ -56,8 +55,7 @@ impl Host {
         }
     }
 
-    /// There is nothing to send: if a message waits for a grant that may go on without, the pacer
-    /// wakes up for it.
+    /// There is nothing to send: arms the pacer if a message waits for a grant that may continue without one.
     pub(super) fn arm_trickle(&mut self, now: Time) {
         if !self.config.leverage.rtt_pacer
             || self.leverage.pacer.trickle_at.is_some()
@@ -69,11 +67,11 @@ impl Host {
         let bytes = u64::from(self.config.full_wire_bytes()) * 1000;
         let every = self.config.link.span_of(bytes / u64::from(self.config.leverage.trickle_share));
         let next = self.leverage.pacer.trickled.map_or(now, |last| last.saturating_add(every));
-        // Not now: a time-out lies in the future, and a grant may come in the meantime.
+        // Not now: a timeout lies in the future, and a grant may arrive before.
         self.leverage.pacer.trickle_at = Some(next.max(now.saturating_add(every)));
     }
 
-    /// The pacer's time-outs.
+    /// Handles the pacer's timeouts.
     pub(super) fn handle_pacer_timeout(&mut self, now: Time) {
         if self.leverage.pacer.resume_at.is_some_and(|at| at <= now) {
             self.leverage.pacer.resume_at = None;
@@ -87,10 +85,10 @@ impl Host {
         }
     }
 
-    /// The message with the fewest bytes left of those that wait for a grant only, on a path whose
-    /// round trip was short a moment ago; and up to where it is granted.
+    /// The message with the fewest bytes remaining of those that wait only for a grant, on a path with a recent
+    /// short round trip; and its current limit.
     ///
-    /// It looks at all RPCs, as a tick does; but only when the link has nothing else to do.
+    /// It visits all RPCs, as a tick does, but only when the link is idle.
     fn waiting_for_grant(&mut self, now: Time) -> Option<(u32, u32)> {
         let factor = u64::from(self.config.leverage.scheduled_factor);
         let fresh = |at: Time| at > Time::ZERO && now.since(at) <= Span::from_ms(1);
@@ -98,7 +96,7 @@ impl Host {
         for slot in 0..self.rpcs.slots() {
             let rpc = self.rpcs.get(slot);
             let State::Sending(outgoing) = &rpc.state else { continue };
-            if outgoing.is_ready() || outgoing.is_again() || outgoing.next >= outgoing.length {
+            if outgoing.is_ready() || outgoing.needs_resend() || outgoing.next >= outgoing.length {
                 continue;
             }
             let left = outgoing.length - outgoing.next;

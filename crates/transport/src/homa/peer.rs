@@ -1,4 +1,4 @@
-//! What a host knows of each other host.
+//! The state that a host keeps for each of its peers.
 
 use rackweave_core::HostId;
 use rustc_hash::FxHashMap;
@@ -7,7 +7,7 @@ use super::cutoffs::Cutoffs;
 use super::grantable::Grantable;
 use super::windows::PeerPath;
 
-/// Another host.
+/// One peer: another host with which this one has, or lately had, RPCs.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) host: HostId,
@@ -15,15 +15,15 @@ pub(super) struct Peer {
     pub(super) rpcs: u32,
     /// The last tick in which an RPC with it came or went.
     pub(super) used: u32,
-    /// Its unscheduled levels, once it has told them, and their version.
+    /// Its unscheduled levels and their version, once it has announced them by CUTOFFS.
     pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
-    /// The tick in which this host last told its own, plus one.
-    pub(super) cutoffs_told: u32,
-    /// RESENDs sent to it since it was last heard.
+    /// The tick in which this host last sent its own CUTOFFS, plus one.
+    pub(super) cutoffs_sent: u32,
+    /// RESENDs sent to it since its last packet.
     pub(super) asked: u16,
     /// The tick of the last of them.
     pub(super) asked_at: u32,
-    /// Ids (this host's) of RPCs that are finished here, for it to be told.
+    /// Ids (this host's) of finished RPCs that are still to be acknowledged.
     pub(super) acks: Vec<u64>,
     /// Its messages that are not wholly granted.
     pub(super) grantable: Grantable,
@@ -42,11 +42,11 @@ pub(super) struct Peers {
     index: FxHashMap<HostId, u32>,
     /// Slots without a peer.
     free: Vec<u32>,
-    /// Idle peers are looked for when there are so many.
+    /// The number of peers at which idle ones are removed.
     sweep_at: usize,
 }
 
-/// Below this number of peers none is looked for that might go.
+/// Below this number of peers idle ones are not removed.
 const MIN_SWEEP: usize = 256;
 
 impl Peers {
@@ -75,7 +75,7 @@ impl Peers {
             rpcs: 0,
             used: tick,
             cutoffs: None,
-            cutoffs_told: 0,
+            cutoffs_sent: 0,
             asked: 0,
             asked_at: 0,
             acks: Vec::new(),

@@ -9,9 +9,9 @@ use super::grants::{Grant, Key};
 use super::rpc::{Incoming, Known, State};
 use super::{Control, Host};
 
-/// Ids in one ACK packet besides the common header's. The kernel module's has room for five (facts
-/// 1.1); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
-/// the rest, or the next packets tell it.
+/// Ids in one ACK packet besides the common header's. The kernel module's has room for five
+/// (docs/sources.md#homa-wire-format); three are ours, so that a header in memory is no longer than DATA's: the peer asks about
+/// the rest, or the next packets acknowledge them.
 const ACK_OTHERS: usize = 3;
 
 impl Host {
@@ -32,7 +32,7 @@ impl Host {
         };
         let from = packet.src;
         let len = u32::from(segment_length);
-        self.repairs.came(packet.priority, packet.wire_bytes.into());
+        self.repairs.data_arrived(packet.priority, packet.wire_bytes.into());
         let in_message = offset.checked_add(len).filter(|end| *end <= message_length);
         let Some(end) = in_message else { return Placement::Discard };
         if len == 0 || message_length > self.config.max_message_bytes || packet.is_trimmed() {
@@ -66,7 +66,7 @@ impl Host {
                 State::Sending(_) if is_client && !self.rpcs.get(slot).one_way => {}
                 _ => return None,
             },
-            // The peer goes on because it has not heard that the message has arrived.
+            // The peer continues because the acknowledgement was lost or is on the way.
             Known::Finished => {
                 self.send_ack(from, id, header.one_way);
                 return None;
@@ -134,9 +134,9 @@ impl Host {
         if !matches!(&rpc.state, State::Receiving(incoming) if incoming.length == message_length) {
             return Placement::Discard;
         }
-        rpc.heard(self.config.resend_ticks);
+        rpc.note_alive(self.config.resend_ticks);
         let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
-        let (old_left, before) = (incoming.left, incoming.on_the_way());
+        let (old_left, before) = (incoming.left, incoming.in_flight());
         let fresh = incoming.received.insert(offset..end, max_gaps).unwrap_or(0);
         incoming.left -= fresh;
         if incoming.asked > 0 {
@@ -145,13 +145,13 @@ impl Host {
             self.repairs.release(asked);
         }
         let left = incoming.left;
-        self.grants.incoming -= u64::from(before - incoming.on_the_way());
+        self.grants.incoming -= u64::from(before - incoming.in_flight());
         let grantable = incoming.granted < incoming.length;
         if self.config.one_resend_per_peer {
             self.peers.get_mut(peer).asked = 0;
         }
         if self.config.cutoff_version != 0 && self.config.cutoff_version != cutoff_version {
-            self.tell_cutoffs(now, slot);
+            self.send_cutoffs(now, slot);
         }
         if fresh == 0 {
             return Placement::Discard;
@@ -164,7 +164,7 @@ impl Host {
         if left == 0 {
             self.arrived(now, slot);
         }
-        self.issue_grants();
+        self.issue_grants(now);
         if self.repairs.is_due() {
             self.repair();
         }
@@ -178,7 +178,7 @@ impl Host {
         let State::Receiving(incoming) = &rpc.state else { return };
         let length = incoming.length;
         let bytes = u64::from(length);
-        self.echo_at_end(host, id, one_way, length);
+        self.echo_at_end(now, host, id, one_way, length);
         let is_client = id & 1 == 0;
         let kind = match (is_client, one_way) {
             (true, _) => Kind::Response,
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// Notes that the peer is to be told that an RPC is finished here.
+    /// Queues the acknowledgement of an RPC that is finished here.
     fn queue_ack(&mut self, peer: u32, host: HostId, id: u64, one_way: bool) {
         // 0 is "none" in a DATA packet.
         if id == 0 {
@@ -222,7 +222,7 @@ impl Host {
         self.send_control(host, id, one_way, Body::Ack { count: count as u8, others });
     }
 
-    /// NEED_ACK (facts 1.6): the sender of a response or one-way message asks whether it arrived.
+    /// NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether it arrived.
     pub(super) fn handle_need_ack(&mut self, from: HostId, header: &Header) {
         let (id, one_way) = (header.local_id(), header.one_way);
         let slot = match self.rpcs.find(from, id) {
@@ -257,13 +257,13 @@ impl Host {
     }
 
     /// Tells the sender this host's unscheduled levels, at most once in a tick.
-    pub(super) fn tell_cutoffs(&mut self, now: Time, slot: u32) {
+    pub(super) fn send_cutoffs(&mut self, now: Time, slot: u32) {
         let tick = self.tick(now);
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let peer = self.peers.get_mut(rpc.peer);
-        if peer.cutoffs_told <= tick {
-            peer.cutoffs_told = tick.saturating_add(1);
+        if peer.cutoffs_sent <= tick {
+            peer.cutoffs_sent = tick.saturating_add(1);
             let cutoffs = self.config.cutoffs.to_wire();
             let version = self.config.cutoff_version;
             self.send_control(host, id, one_way, Body::Cutoffs { cutoffs, version });
@@ -271,23 +271,23 @@ impl Host {
     }
 
     /// Makes all grants that may be made now.
-    pub(super) fn issue_grants(&mut self) {
+    pub(super) fn issue_grants(&mut self, now: Time) {
         if self.grants.is_empty() {
             return;
         }
         let mut rank = 0;
         while let Some((at, grant)) = self.grants.next(&self.config, &self.peers, rank) {
             // A message that needs no more grants leaves the list, and others move up.
-            rank = if self.grant(grant) { 0 } else { at + 1 };
+            rank = if self.grant(now, grant) { 0 } else { at + 1 };
         }
         if self.grants.fifo_due(&self.config) {
-            self.grant_oldest();
+            self.grant_oldest(now);
             self.grants.fifo_done();
         }
     }
 
     /// Makes one grant; whether it was the message's last.
-    fn grant(&mut self, grant: Grant) -> bool {
+    fn grant(&mut self, now: Time, grant: Grant) -> bool {
         let Grant { slot, offset, mut priority } = grant;
         let rpc = self.rpcs.get_mut(slot);
         let (host, id, birth, peer) = (rpc.host, rpc.id, rpc.birth, rpc.peer);
@@ -296,11 +296,11 @@ impl Host {
         if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {
             priority = priority.max(self.config.cutoffs.priority(ungranted));
         }
-        let before = incoming.on_the_way();
+        let before = incoming.in_flight();
         let bytes = offset - incoming.granted;
         incoming.granted = offset;
         incoming.priority = priority;
-        self.grants.incoming += u64::from(incoming.on_the_way() - before);
+        self.grants.incoming += u64::from(incoming.in_flight() - before);
         let key = Key { left: incoming.left, birth, slot };
         let last = !incoming.is_grantable();
         let waits = core::mem::replace(&mut incoming.grant_waits, true);
@@ -310,25 +310,24 @@ impl Host {
             self.grants.remove(&self.rpcs, list, key);
         }
         if !waits {
-            let decided = self.leverage.now;
-            self.control.push_back(Control::Grant { slot, host, id, decided });
+            self.control.push_back(Control::Grant { slot, host, id, decided: now });
         }
         last
     }
 
-    /// The FIFO share (facts 1.4, step 7): a grant to the oldest message that has few bytes on the
+    /// The FIFO share (docs/sources.md#homa-grants, rule 7): a grant to the oldest message that has few bytes on the
     /// way, at the highest scheduled priority.
-    fn grant_oldest(&mut self) {
+    fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;
         // Those before it have much on the way, so that they are few.
         let oldest = self.grants.by_age().find_map(|slot| {
             let incoming = self.rpcs.get(slot).incoming()?;
-            (incoming.on_the_way() <= config.unscheduled_bytes).then_some((slot, incoming))
+            (incoming.in_flight() <= config.unscheduled_bytes).then_some((slot, incoming))
         });
         if let Some((slot, incoming)) = oldest {
             let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
             let offset = config.whole_packets(wanted, incoming.limit);
-            self.grant(Grant { slot, offset, priority: config.max_sched_priority });
+            self.grant(now, Grant { slot, offset, priority: config.max_sched_priority });
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What is lost is told from what is late, and asked for at the pace at which it can come (ours;
+//! Repair of losses: distinguishes lost packets from late ones, and paces RESENDs by what arrives (ours;
 //! [`super::Config::paced_resends`]).
 //!
-//! Packets of low priority wait in the switch for as long as those of higher priority fill the link: to ask
-//! for them brings them twice, and the queue never ends. So silence counts only in ticks in which the
-//! link had room for the priority at which a message was granted.
+//! Packets of low priority wait in the switch while those of higher priority fill the link. A RESEND for them
+//! brings duplicates, and the queue never drains. So silence counts only in ticks in which the link had
+//! room for the priority at which a message was granted.
 //!
-//! Where a full buffer has cut into many messages at once, a receiver that asks for all of it at one
-//! tick has the same bytes sent at line rate by all senders at once, at the highest priority: they
-//! overflow the buffer again and take scheduled packets with them. So bytes that were asked for
-//! count until they are here, one window of them is asked for at a time, and each that comes lets
-//! the next be asked for: the way in which grants pace what is sent first.
+//! When a full buffer has dropped packets of many messages at once, a receiver that asks for all of them in one
+//! tick makes all senders retransmit at line rate and at the highest priority. They overflow the buffer
+//! again, and scheduled packets are dropped with them. So requested bytes count as outstanding until they
+//! arrive, at most one window of them is outstanding, and each arrival allows the next request, as grants
+//! pace first transmissions.
 
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
@@ -18,46 +18,48 @@ use super::config::MAX_PRIORITIES;
 use super::rpc::{Incoming, State};
 use super::{Control, Host};
 
-/// Ticks after which bytes that were asked for are taken for lost.
+/// Ticks after which requested bytes count as lost again. Ours: a request that is sent late
+/// in a tick has one whole tick to be answered.
 const LOST_AFTER: u32 = 2;
 
-/// A response whose turn to be repaired has not come for so many times the patience with a silent peer
-/// is given up: there are too many others. A request or one-way message is given up sooner: its
-/// sender, if it lives, hears that it is not known, and begins anew.
+/// A response that has waited for its repair for this multiple of the patience with a silent peer is given up:
+/// too many others are repaired first. A request or one-way message is given up after one: its sender, if it
+/// is alive, learns by UNKNOWN that it is not known, and restarts it. Four is ours: it leaves time for
+/// the repairs before it, and still bounds the wait.
 const PATIENCES: u32 = 4;
 
-/// What is asked for.
+/// The bytes that RESENDs have requested.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// Bytes asked for and not here, of all messages.
+    /// Bytes requested and not received, of all messages.
     asked: u64,
-    /// Messages whose gaps are to be asked for, the next one last.
+    /// Messages whose gaps are to be requested, the next one last.
     due: Vec<u32>,
-    /// The last tick.
+    /// The number of the last tick.
     tick: u32,
-    /// Bytes of data that came since then, by priority.
-    came: [u64; MAX_PRIORITIES as usize],
+    /// Bytes of data that arrived since then, by priority.
+    arrived_bytes: [u64; MAX_PRIORITIES as usize],
     /// Levels below this one had no room on the link before the last tick.
     starved_below: u8,
 }
 
 impl Repairs {
-    /// Bytes that were asked for are here, or are not waited for any more.
+    /// Requested bytes have arrived, or are no longer expected.
     #[inline]
     pub(super) fn release(&mut self, asked: u32) {
         self.asked -= u64::from(asked);
     }
 
-    /// The sender has said that it has nothing of it to send now.
-    pub(super) fn is_late(&mut self, incoming: &mut Incoming) {
+    /// The sender has answered that it has nothing of the message to send now, or its bytes were lost again.
+    pub(super) fn forget_requested(&mut self, incoming: &mut Incoming) {
         self.release(core::mem::take(&mut incoming.asked));
         incoming.asked_to = 0;
     }
 
-    /// A data packet has come.
+    /// A data packet has arrived.
     #[inline]
-    pub(super) fn came(&mut self, priority: u8, wire_bytes: u32) {
-        self.came[usize::from(priority % MAX_PRIORITIES)] += u64::from(wire_bytes);
+    pub(super) fn data_arrived(&mut self, priority: u8, wire_bytes: u32) {
+        self.arrived_bytes[usize::from(priority % MAX_PRIORITIES)] += u64::from(wire_bytes);
     }
 
     /// Whether packets of this priority may still be waiting for those of higher ones.
@@ -79,25 +81,25 @@ impl Repairs {
 }
 
 impl Host {
-    /// A tick begins: it will be found out whose turn it is.
-    pub(super) fn begin_repairs(&mut self, tick: u32) {
+    /// A tick begins: collects which messages are due for repair.
+    pub(super) fn begin_repair_tick(&mut self, tick: u32) {
         self.repairs.tick = tick;
         self.repairs.due.clear();
         // A link that carries control packets, too, is full with a little less of data.
         let full = self.config.link.bytes_in(self.config.tick) / 8 * 7;
         let mut above = 0;
         self.repairs.starved_below = 0;
-        for (level, came) in (0..MAX_PRIORITIES).zip(&mut self.repairs.came).rev() {
-            above += core::mem::take(came);
+        for (level, bytes) in (0..MAX_PRIORITIES).zip(&mut self.repairs.arrived_bytes).rev() {
+            above += core::mem::take(bytes);
             if above >= full {
                 self.repairs.starved_below = level;
                 break;
             }
         }
-        self.repairs.came = [0; MAX_PRIORITIES as usize];
+        self.repairs.arrived_bytes = [0; MAX_PRIORITIES as usize];
     }
 
-    /// A message lacks granted bytes at a tick. Whether it is to be given up.
+    /// A message lacks granted bytes at a tick. Returns whether to give it up.
     pub(super) fn repair_at_tick(&mut self, slot: u32) -> bool {
         let (patience, timeout_resends) = (self.config.patience(), self.config.timeout_resends);
         let rpc = self.rpcs.get_mut(slot);
@@ -105,7 +107,7 @@ impl Host {
         let (asked, next_ask) = (rpc.asked, rpc.next_ask);
         let State::Receiving(incoming) = &mut rpc.state else { return false };
         if incoming.asked > 0 && self.repairs.tick.saturating_sub(incoming.asked_at) >= LOST_AFTER {
-            self.repairs.is_late(incoming);
+            self.repairs.forget_requested(incoming);
         }
         if incoming.asked_to == 0 {
             if silent < next_ask {
@@ -117,16 +119,16 @@ impl Host {
                 return true;
             }
         } else if asked > 0 {
-            // It goes on when the first of what was asked for is here.
+            // It continues when the first of the requested bytes arrives.
             return false;
         }
         self.repairs.due.push(slot);
         false
     }
 
-    /// All messages have had the tick. Who was asked in vain is last, and the shortest remaining is
-    /// first.
-    pub(super) fn repairs_found(&mut self) {
+    /// All messages have had the tick. Those whose last request was not answered come last, and otherwise
+    /// the one with the fewest bytes remaining first.
+    pub(super) fn start_repairs(&mut self) {
         let rpcs = &self.rpcs;
         self.repairs.due.sort_unstable_by_key(|&slot| {
             let rpc = rpcs.get(slot);

@@ -1,4 +1,4 @@
-//! What a host knows of one RPC, and the slab that holds them.
+//! The state of an RPC, and the slab that holds them.
 
 use rackweave_core::{Assembler, HostId};
 use rackweave_wire::homa::stream::Reason;
@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::stream::Stream;
 
-/// An RPC, or a one-way message. Of its two directions only one is under way at a time, because
-/// the response says that the request has arrived.
+/// An RPC, or a one-way message. Only one of its two directions is active at a time, because the response
+/// implies that the request has arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Rpc {
     /// The id at this host: even if this host is the client, else odd.
@@ -16,7 +16,7 @@ pub(super) struct Rpc {
     pub(super) host: HostId,
     /// Its place among the peers.
     pub(super) peer: u32,
-    /// The order in which RPCs came to be.
+    /// The order in which RPCs were created.
     pub(super) birth: u64,
     /// No response is expected.
     pub(super) one_way: bool,
@@ -26,22 +26,22 @@ pub(super) struct Rpc {
     pub(super) asked: u16,
     /// Ticks of silence at which the peer is asked (again).
     pub(super) next_ask: u16,
-    /// How often the receiver has said in a row that it is busy with others.
+    /// BUSY packets in a row.
     pub(super) busy: u16,
-    /// How often it was begun anew because the peer did not know it.
+    /// How often it was restarted because the peer did not know it.
     pub(super) restarts: u16,
-    /// The last that was heard of the peer is that it does not know the RPC.
+    /// The peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
     /// What is under way.
     pub(super) state: State,
 }
 
 impl Rpc {
-    /// The peer has shown that it is alive and knows the RPC; it is asked after `resend_ticks` of
+    /// The peer has shown that it is alive and knows the RPC; the next question is due after `resend_ticks` of
     /// silence.
     #[inline]
-    pub(super) const fn heard(&mut self, resend_ticks: u16) {
-        self.wait_anew(resend_ticks);
+    pub(super) const fn note_alive(&mut self, resend_ticks: u16) {
+        self.restart_silence(resend_ticks);
         self.asked = 0;
         self.restarts = 0;
         self.unknown = false;
@@ -67,15 +67,15 @@ impl Rpc {
         }
     }
 
-    /// Silence begins anew.
+    /// Restarts the count of silent ticks.
     #[inline]
-    pub(super) const fn wait_anew(&mut self, next_ask: u16) {
+    pub(super) const fn restart_silence(&mut self, next_ask: u16) {
         self.silent = 0;
         self.next_ask = next_ask;
     }
 }
 
-/// What of an RPC is under way.
+/// Which direction of an RPC is active.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     /// The slot is free; the next free one.
@@ -90,7 +90,7 @@ pub(super) enum State {
     Stream(Box<Stream>),
 }
 
-/// A message on its way out.
+/// A message that this host sends.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) length: u32,
@@ -102,10 +102,10 @@ pub(super) struct Outgoing {
     pub(super) next: u32,
     /// The first byte that was never sent: all of the message may have arrived once there is none.
     pub(super) sent_to: u32,
-    /// To be sent again: from here ...
-    pub(super) again_from: u32,
+    /// The range to retransmit: from here ...
+    pub(super) resend_from: u32,
     /// ... to here; empty if not below.
-    pub(super) again_to: u32,
+    pub(super) resend_to: u32,
     /// Priority of scheduled packets: of the newest grant.
     pub(super) priority: u8,
 }
@@ -116,17 +116,17 @@ impl Outgoing {
         self.next < self.granted
     }
     /// Whether bytes are to be sent again.
-    pub(super) const fn is_again(&self) -> bool {
-        self.again_from < self.again_to
+    pub(super) const fn needs_resend(&self) -> bool {
+        self.resend_from < self.resend_to
     }
 }
 
-/// A message on its way in.
+/// A message that this host receives.
 #[derive(Clone, Debug)]
 pub(super) struct Incoming {
-    /// Of the message; of a stream, what has been written of it so far.
+    /// The length of the message; of a stream, what has been written so far.
     pub(super) length: u32,
-    /// All that may be granted: the length, unless a stream's flow control forbids it.
+    /// The most that may be granted: the length, unless a stream's flow control limits it.
     pub(super) limit: u32,
     /// All bytes below may be sent by the peer.
     pub(super) granted: u32,
@@ -134,13 +134,13 @@ pub(super) struct Incoming {
     pub(super) left: u32,
     /// Priority of the newest grant.
     pub(super) priority: u8,
-    /// A GRANT waits among the control packets: it will say what is newest when it is sent.
+    /// A GRANT is queued: its fields will be looked up when it is sent.
     pub(super) grant_waits: bool,
-    /// Bytes that RESENDs asked for and that are not here (see [`super::repair`]).
+    /// Bytes that RESENDs requested and that have not arrived (see [`super::repair`]).
     pub(super) asked: u32,
-    /// Gaps up to here have been asked for, those beyond not yet; 0: none, or all.
+    /// Gaps up to here have been requested, those beyond not yet; 0: none, or all.
     pub(super) asked_to: u32,
-    /// Where the gaps end that are being asked for: what was granted when the first of them was.
+    /// Where the gaps end that are being requested: what was granted when the first of them was requested.
     pub(super) ask_until: u32,
     /// The tick of the last RESEND.
     pub(super) asked_at: u32,
@@ -148,9 +148,9 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Bytes granted and not here: what counts towards `max_incoming`.
+    /// Bytes granted and not received: what counts towards `max_incoming`.
     #[inline]
-    pub(super) const fn on_the_way(&self) -> u32 {
+    pub(super) const fn in_flight(&self) -> u32 {
         self.granted.saturating_sub(self.length - self.left)
     }
 
@@ -161,7 +161,7 @@ impl Incoming {
     }
 }
 
-/// "No slot".
+/// The end of the free list.
 const NONE: u32 = u32::MAX;
 /// In the index, instead of a slot: the RPC is finished.
 const FINISHED: u32 = u32::MAX - 1;
@@ -170,10 +170,10 @@ const CANCELLED: u32 = u32::MAX - 2;
 const DEADLINE: u32 = u32::MAX - 3;
 const GIVEN_UP: u32 = u32::MAX - 4;
 
-/// What the host knows of an id.
+/// The state of an id at this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Nothing.
+    /// Unknown, or forgotten.
     No,
     /// It is under way, in this slot.
     Slot(u32),
@@ -198,7 +198,7 @@ impl Default for Rpcs {
 }
 
 impl Rpcs {
-    /// What is known of the RPC with this local id.
+    /// The state of the RPC with this local id.
     #[inline]
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
         match self.index.get(&(host, id)) {

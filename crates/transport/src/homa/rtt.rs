@@ -1,23 +1,25 @@
 //! Round trips per peer, measured with time stamps (slide "Dynamic Peer RTT Detection").
 //!
-//! How is ours, for the slides say only that it is done. A full DATA packet carries the time at which it
-//! was handed to the link; the next GRANT to its sender carries this time back and says for how long
-//! the receiver has kept it. What remains is the network's: a full packet out, a GRANT back. A GRANT's
-//! time comes back with the next full DATA packet in the same way, so that the receiver measures too.
+//! The method is ours, because the slides do not give one. A full DATA packet carries the time at which it
+//! was handed to the link; the next GRANT to its sender echoes this time with the duration for which the
+//! receiver has held it. What remains is the network's: a full packet out, a GRANT back. A GRANT's
+//! time is echoed by the next full DATA packet in the same way, so that the receiver measures too.
 //!
-//! - Short packets and those sent again carry no time: the first are faster through switches that
-//!   store and forward; of the second the first copy may be on the way yet.
-//! - Each host remembers the few times that it has sent and not had back, and believes nothing else:
-//!   a forged or repeated echo is thrown away ([`Probes`]). A peer may still lie about how long it
-//!   kept a time. It can only harm itself by that: what is measured concerns this peer alone, and no
-//!   round trip is shorter than a packet takes on this host's own link.
+//! - Short packets and retransmissions carry no time: short ones are faster through store-and-forward switches;
+//!   an echo of a retransmission may be for the first copy.
+//! - Each host remembers the few times that it has sent and that were not echoed, and accepts no others: a forged
+//!   or repeated echo is ignored ([`Probes`]). A peer can still report a wrong holding time. That harms only
+//!   itself, because the measurement is used for this peer only, and no round trip is taken to be shorter
+//!   than a packet takes on this host's own link.
 
 use rackweave_core::{Span, Time};
 
-/// Times that are on their way to one peer, at most.
+/// The most times that may be outstanding with one peer. Ours: one leaves each quarter of the shortest
+/// round trip, so that they cover a round trip four times as long.
 const MAX_PROBES: usize = 16;
 
-/// After this a time is not expected back any more.
+/// After this a time is no longer expected to be echoed. Ours: far longer than a round trip in a data
+/// center.
 const PROBE_LIFE: Span = Span::from_ms(100);
 
 /// The clock as stamps have it: nanoseconds modulo 2^32, but never 0, which is "none".
@@ -94,13 +96,13 @@ impl Probes {
 
 /// The newest time that came from a peer, to be sent back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct PendingEcho {
     held: Option<(u32, Time)>,
 }
 
-impl Kept {
-    /// A packet with this time has arrived. One that is older than what is kept was overtaken or is
-    /// a copy, and says nothing.
+impl PendingEcho {
+    /// A packet with this time has arrived. One that is older than the time held was overtaken or is a
+    /// duplicate, and is ignored.
     pub(super) fn note(&mut self, now: Time, sent_at: u32) {
         const HALF: u32 = 1 << 31;
         if sent_at == 0 {
@@ -157,7 +159,7 @@ pub(super) struct Measured {
     pub(super) sending: Span,
     /// When that was.
     pub(super) sending_at: Time,
-    /// Their average.
+    /// The moving average of round trips of DATA.
     pub(super) average: Span,
     /// How many were measured, of both.
     pub(super) samples: u64,
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(probes.answered(now, first), Some(before));
         probes.send(before, Span::ZERO);
         assert_eq!(probes.answered_later(now, first.wrapping_add(7_000)), Some(1_000));
-        let mut kept = Kept::default();
+        let mut kept = PendingEcho::default();
         kept.note(before, first);
         kept.note(now, 3_000);
         assert_eq!(kept.take(), Some((3_000, now)));
@@ -268,7 +270,7 @@ mod tests {
 
     #[test]
     fn copies_and_overtaken_packets_do_not_replace_what_is_kept() {
-        let mut kept = Kept::default();
+        let mut kept = PendingEcho::default();
         kept.note(us(10), 500);
         kept.note(us(20), 500);
         kept.note(us(21), 400);

@@ -1,4 +1,4 @@
-//! The sender: what goes next, and what receivers tell it.
+//! The sender: which packet leaves next, and how control packets from receivers are handled.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Event, FailReason, HostId, MessageId, Packet, Time};
@@ -16,7 +16,7 @@ const ALL: u32 = u32::MAX;
 
 impl Host {
     /// Makes the control packet; `None` if it has become pointless.
-    pub(super) fn control_packet(&mut self, control: Control) -> Option<Packet<Header>> {
+    pub(super) fn control_packet(&mut self, now: Time, control: Control) -> Option<Packet<Header>> {
         let (dst, header) = match control {
             Control::Other { dst, header } => (dst, header),
             Control::Grant { slot, host, id, decided } => {
@@ -31,7 +31,7 @@ impl Host {
                 incoming.grant_waits = false;
                 let (offset, priority) = (incoming.granted, incoming.priority);
                 let one_way = rpc.one_way;
-                let stamps = self.grant_stamps(host, decided);
+                let stamps = self.grant_stamps(now, host, decided);
                 let body = Body::Grant { offset, priority, resend_all: false, stamps };
                 (host, Header { id: Id64::new(id), one_way, body })
             }
@@ -46,29 +46,29 @@ impl Host {
             Body::Ack { .. } => sizes.ack,
             Body::Stream(stream) => self.config.streams.l3_bytes(&stream),
         };
-        // Control packets have the highest priority (facts 1.3).
+        // Control packets have the highest priority (docs/sources.md#homa-sending).
         Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
     }
 
     /// The next packet that answers a RESEND: before new data, since a receiver waits for it.
-    pub(super) fn packet_again(&mut self, now: Time) -> Option<Packet<Header>> {
-        let slot = self.queue.first_again()?;
+    pub(super) fn next_retransmission(&mut self, now: Time) -> Option<Packet<Header>> {
+        let slot = self.queue.first_resend()?;
         if let State::Stream(_) = self.rpcs.get(slot).state {
-            return self.stream_packet_again(now, slot);
+            return self.next_stream_retransmission(now, slot);
         }
         let max_payload = self.config.max_payload;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else {
-            self.queue.again_sent(false);
+            self.queue.resend_sent(false);
             return None;
         };
-        let offset = outgoing.again_from;
+        let offset = outgoing.resend_from;
         let end = offset.saturating_add(max_payload).min(outgoing.length);
-        outgoing.again_from = end;
-        let more = outgoing.is_again();
-        self.queue.again_sent(more);
-        // "RESEND retransmissions at num_priorities - 1" (facts 1.3).
+        outgoing.resend_from = end;
+        let more = outgoing.needs_resend();
+        self.queue.resend_sent(more);
+        // Retransmissions go at `num_priorities - 1` (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
-        Some(self.data_packet(slot, offset, end - offset, Some(priority)))
+        Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
     }
 
     /// The next packet of new data, shortest message first.
@@ -92,20 +92,21 @@ impl Host {
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(Ready { left, slot, birth }, more);
-        let packet = self.data_packet(slot, offset, end - offset, None);
-        self.note_sent(self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
+        let packet = self.data_packet(now, slot, offset, end - offset, None);
+        self.note_sent(now, self.rpcs.get(slot).peer, u32::from(packet.wire_bytes));
         Some(packet)
     }
 
     /// A DATA packet; `again` is the priority of a retransmission.
     fn data_packet(
         &mut self,
+        now: Time,
         slot: u32,
         offset: u32,
         len: u32,
         again: Option<u8>,
     ) -> Packet<Header> {
-        let stamps = self.data_stamps(self.rpcs.get(slot).peer, len, again.is_some());
+        let stamps = self.data_stamps(now, self.rpcs.get(slot).peer, len, again.is_some());
         let rpc = self.rpcs.get(slot);
         let (dst, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         let State::Sending(outgoing) = &rpc.state else {
@@ -113,7 +114,7 @@ impl Host {
         };
         let peer = self.peers.get_mut(rpc.peer);
         let (cutoffs, cutoff_version) = match &peer.cutoffs {
-            Some(told) => (&told.0, told.1),
+            Some(announced) => (&announced.0, announced.1),
             None => (&self.config.cutoffs, 0),
         };
         let priority = again.unwrap_or_else(|| {
@@ -126,7 +127,8 @@ impl Host {
                 })
             }
         });
-        // Each packet carries one acknowledgement, if any waits for this peer (facts 1.6).
+        // Each packet carries one acknowledgement, if any waits for this peer
+        // (docs/sources.md#homa-loss).
         let ack_id = if peer.acks.is_empty() { 0 } else { peer.acks.remove(0) };
         let body = Body::Data {
             message_length: outgoing.length,
@@ -154,21 +156,21 @@ impl Host {
         }
     }
 
-    /// The peer is alive and knows the RPC.
-    pub(super) fn heard(&mut self, from: HostId, id: u64) {
+    /// The peer is alive and knows this RPC: restarts its count of silent ticks.
+    pub(super) fn note_alive(&mut self, from: HostId, id: u64) {
         if let Known::Slot(slot) = self.rpcs.find(from, id) {
-            self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
+            self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         }
     }
 
-    /// BUSY (facts 1.6). Ours: a peer that has told that it is busy with others is asked less and less often,
-    /// since a thousand senders' questions are a load too.
+    /// BUSY (docs/sources.md#homa-loss). Ours: the interval between questions to a busy peer grows with each
+    /// BUSY, because the questions of a thousand senders are a load too.
     pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
-        self.heard(from, id);
+        self.note_alive(from, id);
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let rpc = self.rpcs.get_mut(slot);
         match &mut rpc.state {
-            State::Receiving(incoming) => self.repairs.is_late(incoming),
+            State::Receiving(incoming) => self.repairs.forget_requested(incoming),
             State::Sending(_) if self.config.paced_resends => {
                 rpc.busy = rpc.busy.saturating_add(1);
                 rpc.next_ask = self.config.busy_ticks(rpc.id, rpc.busy);
@@ -187,21 +189,21 @@ impl Host {
     ) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let rpc = self.rpcs.get_mut(slot);
-        rpc.heard(self.config.resend_ticks);
+        rpc.note_alive(self.config.resend_ticks);
         rpc.busy = 0;
         self.allow(slot, offset, Some(priority));
         if resend_all {
-            self.send_again(slot, 0, ALL);
+            self.queue_resend(slot, 0, ALL);
         }
     }
 
-    /// Lets a message be sent up to `offset`, if that is news; a grant says at which priority.
+    /// Allows a message to be sent up to `offset`, if it was not already; `priority` is a grant's.
     pub(super) fn allow(&mut self, slot: u32, offset: u32, priority: Option<u8>) {
         let config = &self.config;
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;
         let State::Sending(outgoing) = &mut rpc.state else { return };
-        // The newest grant is the one that reaches furthest (facts 1.3).
+        // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
         if offset <= outgoing.granted {
             return;
         }
@@ -216,12 +218,11 @@ impl Host {
         }
     }
 
-    /// Sends what was sent of `from..to` again; whether there is any such byte.
+    /// Queues those bytes of `from..to` that were sent before for retransmission; returns whether there are any.
     ///
-    /// One range a message: a second RESEND that comes before the first is served extends the
-    /// range (ours; what is not missing is sent in vain then, and the receiver asks at most once
-    /// in an interval).
-    pub(super) fn send_again(&mut self, slot: u32, from: u32, to: u32) -> bool {
+    /// There is one range per message: a second RESEND before the first is served extends it. That is ours,
+    /// and costs duplicates of what lies between, but receivers ask at most once in an interval.
+    pub(super) fn queue_resend(&mut self, slot: u32, from: u32, to: u32) -> bool {
         let config = &self.config;
         let State::Sending(outgoing) = &mut self.rpcs.get_mut(slot).state else { return false };
         let to = config.whole_packets(to, outgoing.length).min(outgoing.next);
@@ -229,17 +230,17 @@ impl Host {
         if from >= to {
             return false;
         }
-        if outgoing.is_again() {
-            outgoing.again_from = outgoing.again_from.min(from);
-            outgoing.again_to = outgoing.again_to.max(to);
+        if outgoing.needs_resend() {
+            outgoing.resend_from = outgoing.resend_from.min(from);
+            outgoing.resend_to = outgoing.resend_to.max(to);
         } else {
-            (outgoing.again_from, outgoing.again_to) = (from, to);
-            self.queue.push_again(slot);
+            (outgoing.resend_from, outgoing.resend_to) = (from, to);
+            self.queue.push_resend(slot);
         }
         true
     }
 
-    /// RESEND (facts 1.6). The bytes go at the highest priority, which is what receivers ask for.
+    /// RESEND (docs/sources.md#homa-loss). The bytes go at the highest priority, which is what receivers ask for.
     pub(super) fn handle_resend(
         &mut self,
         from: HostId,
@@ -260,14 +261,14 @@ impl Host {
             // wait for each other without end.
             return self.send_control(from, id, header.one_way, Body::Unknown);
         }
-        self.rpcs.get_mut(slot).heard(self.config.resend_ticks);
+        self.rpcs.get_mut(slot).note_alive(self.config.resend_ticks);
         let answer_busy = match &self.rpcs.get(slot).state {
             State::Sending(outgoing) => {
                 let end = if length == ALL { outgoing.next } else { offset.saturating_add(length) };
                 let end = end.min(outgoing.length);
-                // A range beyond the grants says that a grant was lost.
+                // A range beyond the grants means that a grant was lost.
                 self.allow(slot, end, None);
-                !self.send_again(slot, offset, end)
+                !self.queue_resend(slot, offset, end)
             }
             // A server without a response is alive.
             State::Receiving(_) | State::InService => true,
@@ -278,7 +279,7 @@ impl Host {
         }
     }
 
-    /// UNKNOWN (facts 1.6): a client begins anew, a server gives up.
+    /// UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
     pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;
@@ -291,7 +292,7 @@ impl Host {
             return;
         }
         // The question that UNKNOWN answers may have overtaken the data, and many packets may each
-        // bring one: the client begins anew when it has been silent for long enough, once (ours).
+        // bring one: the client restarts once, after a time of silence (ours).
         // One whose response is arriving notes it for the reason of a failure only: the packet may
         // be older than the response.
         let rpc = self.rpcs.get_mut(slot);
@@ -301,8 +302,8 @@ impl Host {
         }
         if rpc.restarts < self.config.max_restarts {
             self.begin_anew(slot);
-        } else if self.send_again(slot, 0, ALL) {
-            self.rpcs.get_mut(slot).wait_anew(self.config.resend_ticks);
+        } else if self.queue_resend(slot, 0, ALL) {
+            self.rpcs.get_mut(slot).restart_silence(self.config.resend_ticks);
         }
     }
 
@@ -316,22 +317,22 @@ impl Host {
         outgoing.next = 0;
         outgoing.unscheduled = first.min(outgoing.length);
         outgoing.granted = outgoing.unscheduled;
-        (outgoing.again_from, outgoing.again_to) = (0, 0);
+        (outgoing.resend_from, outgoing.resend_to) = (0, 0);
         let left = outgoing.length;
         rpc.restarts += 1;
         rpc.asked = 0;
         let jitter = self.config.restart_jitter(rpc.id, rpc.restarts);
-        rpc.wait_anew(self.config.resend_ticks.saturating_add(jitter));
+        rpc.restart_silence(self.config.resend_ticks.saturating_add(jitter));
         self.queue.push(Ready { left, slot, birth: rpc.birth });
     }
 
     pub(super) fn handle_cutoffs(&mut self, from: HostId, cutoffs: [u32; 7], version: u16) {
         let num_priorities = self.config.num_priorities;
         if let Some(peer) = self.peers.find(from) {
-            let told = (Cutoffs::from_wire(cutoffs, num_priorities), version);
+            let announced = (Cutoffs::from_wire(cutoffs, num_priorities), version);
             match &mut peer.cutoffs {
-                Some(known) => **known = told,
-                None => peer.cutoffs = Some(Box::new(told)),
+                Some(known) => **known = announced,
+                None => peer.cutoffs = Some(Box::new(announced)),
             }
         }
     }
@@ -343,8 +344,8 @@ impl Host {
         let State::Sending(outgoing) = &rpc.state else { return };
         let is_client = id & 1 == 0;
         // An acknowledgement of a message that was not wholly sent, or of a request without a
-        // response, is of a peer that has given up and forgotten (ours; see `Host::fail`). What was
-        // sent before the message was begun anew may have arrived after all.
+        // response, comes from a peer that has given up and forgotten it (ours; see `Host::fail`). What was
+        // sent before the message was restarted may have arrived after all.
         if outgoing.sent_to < outgoing.length || is_client && !rpc.one_way {
             return self.fail(now, slot, FailReason::PeerForgot);
         }

@@ -1,4 +1,4 @@
-//! Which message's bytes go next: shortest remaining processing time first.
+//! The queue of messages to send from: shortest remaining processing time (SRPT) first.
 
 use crate::common::{Heap, List};
 
@@ -9,29 +9,29 @@ pub(super) struct Ready {
     pub(super) left: u32,
     /// Its place among the RPCs.
     pub(super) slot: u32,
-    /// The smaller, the older.
+    /// Its age: older messages have smaller numbers.
     pub(super) birth: u64,
 }
 
-/// The messages with bytes that may be sent now, and those to send again.
+/// The messages with new bytes that may be sent now, and those with retransmissions.
 ///
-/// It stands in for the kernel module's throttled list and pacer thread: bytes wait here, not in
-/// the NIC, because the driver asks for a packet only when the link is free.
+/// It takes the place of the kernel module's throttled list and pacer thread: bytes wait here and not in the NIC,
+/// because the driver asks for a packet only when the link is free.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     shortest: Heap<(u32, u64)>,
     /// The same by age, if the oldest has a share.
     oldest: Heap<u64>,
-    /// RPCs of which a range is to be sent again, each at most once.
+    /// RPCs with a range to retransmit, each at most once.
     again: List,
-    /// Of 1000 packets, those that are of the oldest message instead of the shortest.
+    /// The share of packets, in 1/1000, that go to the oldest message instead of the shortest.
     fifo_fraction: u32,
-    /// What the oldest message has to its credit, in 1/1000 of a packet.
+    /// The share that the oldest message has not used yet, in 1/1000 of a packet.
     fifo_credit: u32,
 }
 
 impl SendQueue {
-    /// A queue from which `fifo_fraction` of 1000 packets are of the oldest message.
+    /// A queue that gives `fifo_fraction` of 1000 packets to the oldest message.
     pub(super) fn new(fifo_fraction: u32) -> Self {
         Self {
             shortest: Heap::default(),
@@ -64,8 +64,8 @@ impl SendQueue {
         Some(shortest)
     }
 
-    /// A packet of a message in the queue was sent; what is left of it, and whether more of it may
-    /// be sent now.
+    /// A packet of a message in the queue was sent: `ready` is its new state, and `more` of it may be sent now or
+    /// not.
     #[inline]
     pub(super) fn sent(&mut self, ready: Ready, more: bool) {
         if more {
@@ -76,7 +76,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes a message out, whatever of it waits.
+    /// Removes a message from all lists.
     pub(super) fn remove(&mut self, slot: u32) {
         self.shortest.remove(slot);
         self.oldest.remove(slot);
@@ -88,24 +88,24 @@ impl SendQueue {
         self.shortest.is_empty()
     }
 
-    /// Bytes of this RPC, not yet in the list, are to be sent again.
-    pub(super) fn push_again(&mut self, slot: u32) {
+    /// Adds an RPC with bytes to retransmit that is not in the list.
+    pub(super) fn push_resend(&mut self, slot: u32) {
         self.again.push_back(slot);
     }
 
-    /// Nothing of this RPC is to be sent again any more.
-    pub(super) fn remove_again(&mut self, slot: u32) {
+    /// Removes an RPC that has nothing to retransmit any more.
+    pub(super) fn remove_resend(&mut self, slot: u32) {
         self.again.remove(slot);
     }
 
-    /// The RPC that is to send bytes again first.
+    /// The RPC whose retransmission is next.
     #[inline]
-    pub(super) fn first_again(&self) -> Option<u32> {
+    pub(super) fn first_resend(&self) -> Option<u32> {
         self.again.first()
     }
 
-    /// The first RPC has sent a packet again; with `more` to send, the others have their turn first.
-    pub(super) fn again_sent(&mut self, more: bool) {
+    /// The first RPC has sent a retransmission; with `more` to send it goes behind the others.
+    pub(super) fn resend_sent(&mut self, more: bool) {
         if let Some(slot) = self.again.pop_front()
             && more
         {

@@ -1,4 +1,4 @@
-//! Ticks: asking for what is missing, and giving up.
+//! Ticks: requesting what is missing, and giving up on silent peers.
 
 use rackweave_core::{FailReason, HostId, Time};
 use rackweave_wire::homa::Body;
@@ -11,13 +11,13 @@ use super::rpc::State;
 enum Wait {
     /// Nothing from the peer.
     Nothing,
-    /// Bytes that were granted have not come.
+    /// Granted bytes that have not arrived.
     Data,
-    /// The response has not begun to come.
+    /// The first byte of the response.
     Response,
-    /// The peer has not granted more bytes of a response or one-way message.
+    /// A grant of more bytes of a response or one-way message.
     Grant,
-    /// The peer has not said that a whole response or one-way message is there.
+    /// The acknowledgement of a whole response or one-way message.
     Ack,
 }
 
@@ -27,11 +27,11 @@ impl Host {
         self.next_tick = Some(now.saturating_add(self.config.tick));
         let tick = self.tick(now);
         let mut active = false;
-        self.begin_repairs(tick);
+        self.begin_repair_tick(tick);
         for slot in 0..self.rpcs.slots() {
             active |= self.tick_rpc(now, tick, slot);
         }
-        self.repairs_found();
+        self.start_repairs();
         if !active {
             self.next_tick = None;
         }
@@ -48,7 +48,7 @@ impl Host {
                 None => Wait::Nothing,
             },
             State::Sending(outgoing) => {
-                if outgoing.is_ready() || outgoing.is_again() {
+                if outgoing.is_ready() || outgoing.needs_resend() {
                     Wait::Nothing
                 } else if is_client && !rpc.one_way {
                     Wait::Response
@@ -84,7 +84,8 @@ impl Host {
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
         if wait == Wait::Ack {
-            // "NEED_ACK every tick once request_ack_ticks passed" (facts 1.6); that it ends is ours.
+            // NEED_ACK each tick from `request_ack_ticks` on (docs/sources.md#homa-loss). That it ends is ours: a
+            // peer that never answers must not be asked for ever.
             if u32::from(rpc.asked) >= patience.min(u32::from(u16::MAX)) {
                 self.give_up(now, slot);
                 return false;
@@ -146,9 +147,9 @@ impl Host {
                     self.send_control(host, id, one_way, body);
                 }
             }
-            // "-1 = nothing received" (facts 1.1).
+            // Length -1: nothing was received (docs/sources.md#homa-loss).
             (Wait::Response, _) => {
-                // Ours: where many responses are lost at once, a packet of each is enough to begin with.
+                // Ours: when many responses are lost at once, one packet of each is enough to start with.
                 let length =
                     if self.config.paced_resends { self.config.max_payload } else { u32::MAX };
                 let body = self.resend(0, length);

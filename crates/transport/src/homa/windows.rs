@@ -1,4 +1,4 @@
-//! What measured round trips decide: congestion, windows, and the unscheduled ratio.
+//! What measured round trips control: congestion detection, windows, and the unscheduled ratio.
 
 use rackweave_core::{HostId, Packet, RoundTrip, Span, Time};
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
@@ -6,23 +6,23 @@ use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 use super::Host;
 use super::config::Config;
 use super::leverage::{Detection, Leverage};
-use super::rtt::{Kept, Measured, Probes, field_ns};
+use super::rtt::{Measured, PendingEcho, Probes, field_ns};
 
-/// What is known of the path to a peer, once anything of it was measured or is being measured.
+/// Round-trip state of the path to a peer; it exists once a measurement has begun.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerPath {
-    /// Times that went out with DATA.
+    /// Times that were sent with DATA.
     data: Probes,
-    /// Times that went out with GRANTs.
+    /// Times that were sent with GRANTs.
     grants: Probes,
-    /// The newest time of the peer's DATA, to go back with a GRANT.
-    kept_data: Kept,
-    /// The newest time of the peer's GRANTs, to go back with DATA.
-    kept_grant: Kept,
+    /// The newest time of the peer's DATA, to be echoed by a GRANT.
+    pending_data_echo: PendingEcho,
+    /// The newest time of the peer's GRANTs, to be echoed by DATA.
+    pending_grant_echo: PendingEcho,
     pub(super) measured: Measured,
-    /// The peer's last round trips say that the network is congested.
+    /// The last round trips to the peer indicate congestion.
     pub(super) congested: bool,
-    /// Bytes that a message may send without grants; 0 before the first round trip is measured.
+    /// The unscheduled window of a message; 0 before the first round trip is measured.
     pub(super) unscheduled: u32,
     /// When it last grew or shrank.
     adjusted: Time,
@@ -31,7 +31,7 @@ pub(super) struct PeerPath {
 }
 
 impl PeerPath {
-    /// Times go out so often that at least a few are on their way in a round trip.
+    /// The interval between times: about four in a round trip.
     fn probe_interval(&self) -> Span {
         Span(self.measured.min().unwrap_or(Span::ZERO).0 / 4)
     }
@@ -45,8 +45,8 @@ impl PeerPath {
         self.scheduled = bytes.max(config.max_payload);
     }
 
-    /// After a round trip of DATA: whether there is congestion, and what may go without grants.
-    fn judge(&mut self, now: Time, config: &Config) {
+    /// After a round trip of DATA: detects congestion and adjusts the unscheduled window.
+    fn adjust_windows(&mut self, now: Time, config: &Config) {
         let Leverage { scheduled_factor, congestion_factor, average_deviation, .. } =
             config.leverage;
         let Some(min) = self.measured.min() else { return };
@@ -65,7 +65,7 @@ impl PeerPath {
         let cap = u32::try_from(link.bytes_in(min)).unwrap_or(u32::MAX).max(packet);
         let recent = self.measured.sending;
         let due = now.since(self.adjusted) >= recent;
-        // How much it shrinks and grows is ours (facts 2): halved at most once in a round trip, which
+        // How much it shrinks and grows is ours (docs/sources.md#leverage-homa): halved at most once in a round trip, which
         // is as long as it takes to see the effect; a packet more in each short one.
         if self.unscheduled == 0 {
             (self.unscheduled, self.adjusted) = (cap, now);
@@ -81,7 +81,7 @@ impl PeerPath {
 /// The slide "Unscheduled Ratio": of the bytes that this host sends, how many are unscheduled.
 ///
 /// "IF unscheduled_ratio is less than %40 && rpc throttle list is not empty Set rtt_unscheduled to
-/// half of current value": without that, unscheduled packets would wait in the sender for nothing.
+/// half of current value": otherwise unscheduled packets would only wait in the sender.
 /// Ours: bytes are counted over a period, by the messages that begin in it; at the end of each, the
 /// rule halves all unscheduled windows of the host, or takes one such step back if it does not hold.
 /// The throttled list is the queue of messages with bytes that may be sent.
@@ -95,7 +95,7 @@ pub(super) struct UnscheduledRatio {
 }
 
 impl UnscheduledRatio {
-    /// Beyond this no window that 32 bits can say has a byte left.
+    /// After this many halvings a window of 32 bits is zero.
     const MOST: u32 = 31;
 
     pub(super) fn submitted(
@@ -121,13 +121,10 @@ impl UnscheduledRatio {
     }
 }
 
-/// What a host needs for Leverage Homa besides what it knows of each peer.
+/// The state of Leverage Homa at a host, besides that of each peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The time of the call that is being handled.
-    pub(super) now: Time,
-    /// When the host's software last turned out to be late: its timer was handled at this time
-    /// instead of when it was due.
+    /// When the host's software was last late: its timer was handled at this time, after it was due.
     late_at: Option<Time>,
     pub(super) ratio: UnscheduledRatio,
     pub(super) pacer: super::pacer::Pacer,
@@ -142,13 +139,12 @@ impl Host {
 
     /// The timer that was due at `due` is handled.
     pub(super) fn note_lateness(&mut self, due: Time, now: Time) {
-        self.leverage.now = now;
         if due < now {
             self.leverage.late_at = Some(now);
         }
     }
 
-    /// Bytes of a new message to this peer that go without grants.
+    /// Bytes of a new message to this peer that need no grant.
     pub(super) fn unscheduled_to(&self, peer: HostId) -> u32 {
         let is_measured = self.config.leverage.unscheduled_window;
         let peer = if is_measured { self.peers.slot(peer) } else { None };
@@ -171,9 +167,8 @@ impl Host {
         bytes
     }
 
-    /// A message of `length` bytes was submitted, of which so many are unscheduled.
+    /// A message of `length` bytes was submitted, `unscheduled` of which need no grant.
     pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
-        self.leverage.now = now;
         if self.config.leverage.unscheduled_ratio {
             let throttled = !self.queue.nothing_new();
             let leverage = &self.config.leverage;
@@ -182,15 +177,20 @@ impl Host {
     }
 
     /// The time stamps of a DATA packet that is handed to the link now.
-    pub(super) fn data_stamps(&mut self, peer: u32, len: u32, again: bool) -> DataStamps {
+    pub(super) fn data_stamps(
+        &mut self,
+        now: Time,
+        peer: u32,
+        len: u32,
+        again: bool,
+    ) -> DataStamps {
         let config = &self.config;
         if !config.leverage.measure_rtt || len < config.max_payload || again {
             return DataStamps::default();
         }
-        let now = self.leverage.now;
         let path = self.peers.get_mut(peer).path.get_or_insert_default();
         let sent_at = path.data.send(now, path.probe_interval());
-        let echo = match path.kept_grant.take() {
+        let echo = match path.pending_grant_echo.take() {
             // As if the GRANT had left the peer later by the time that has passed since it came.
             Some((sent_at, arrived)) => sent_at.wrapping_add(field_ns(now.since(arrived))).max(1),
             None => 0,
@@ -199,15 +199,14 @@ impl Host {
     }
 
     /// The time stamps of a GRANT that is handed to the link now, and was decided on at `decided`.
-    pub(super) fn grant_stamps(&mut self, to: HostId, decided: Time) -> GrantStamps {
+    pub(super) fn grant_stamps(&mut self, now: Time, to: HostId, decided: Time) -> GrantStamps {
         if !self.config.leverage.measure_rtt {
             return GrantStamps::default();
         }
-        let now = self.leverage.now;
         let Some(peer) = self.peers.find(to) else { return GrantStamps::default() };
         let path = peer.path.get_or_insert_default();
         let sent_at = path.grants.send(now, path.probe_interval());
-        match path.kept_data.take() {
+        match path.pending_data_echo.take() {
             Some((echo, arrived)) => GrantStamps {
                 sent_at,
                 echo,
@@ -220,17 +219,23 @@ impl Host {
 
     /// A message has arrived whole: if the newest time of its sender has not gone back with a GRANT, it does so
     /// now, in a GRANT that grants nothing new. Without that, messages that fit the unscheduled
-    /// window would tell their sender nothing of the congestion that they make, and the window
-    /// would never shrink (ours). Messages of one packet are not worth another.
-    pub(super) fn echo_at_end(&mut self, to: HostId, id: u64, one_way: bool, length: u32) {
+    /// window would give their sender no measurement of the congestion that they cause, and the window would
+    /// never shrink (ours). Messages of one packet do not justify a second one.
+    pub(super) fn echo_at_end(
+        &mut self,
+        now: Time,
+        to: HostId,
+        id: u64,
+        one_way: bool,
+        length: u32,
+    ) {
         if !self.config.leverage.measure_rtt || length <= self.config.max_payload {
             return;
         }
-        let now = self.leverage.now;
         let Some(path) = self.peers.find(to).and_then(|peer| peer.path.as_deref_mut()) else {
             return;
         };
-        if let Some((echo, arrived)) = path.kept_data.take() {
+        if let Some((echo, arrived)) = path.pending_data_echo.take() {
             let held_ns = field_ns(now.since(arrived));
             let stamps = GrantStamps { sent_at: 0, echo, held_ns, host_ns: 0 };
             let body = Body::Grant { offset: length, priority: 0, resend_all: false, stamps };
@@ -238,7 +243,7 @@ impl Host {
         }
     }
 
-    /// Looks at the time stamps of a packet that has been handled.
+    /// Processes the time stamps of a packet that has been handled.
     pub(super) fn note_stamps(&mut self, now: Time, packet: &Packet<Header>) {
         let is_late = self.config.leverage.host_delay && self.is_late(now);
         let config = &self.config;
@@ -252,11 +257,11 @@ impl Host {
             {
                 let path = peer.path.get_or_insert_default();
                 if is_late {
-                    // What it brings is used up, but nothing is learnt from it.
+                    // The echo is consumed, but not measured.
                     path.grants.answered_later(now, stamps.echo);
                     return;
                 }
-                path.kept_data.note(now, stamps.sent_at);
+                path.pending_data_echo.note(now, stamps.sent_at);
                 let is_full = u32::from(segment_length) == config.max_payload;
                 if is_full
                     && stamps.echo != 0
@@ -274,7 +279,7 @@ impl Host {
                 if is_late {
                     return;
                 }
-                path.kept_grant.note(now, stamps.sent_at);
+                path.pending_grant_echo.note(now, stamps.sent_at);
                 let Some(sent) = sent.flatten() else { return };
                 let mut away = Span::from_ns(u64::from(stamps.held_ns));
                 if config.leverage.host_delay {
@@ -284,14 +289,14 @@ impl Host {
                 if rtt >= least {
                     path.measured.sending(now, rtt, window, config.leverage.average_shift);
                     path.set_scheduled(config);
-                    path.judge(now, config);
+                    path.adjust_windows(now, config);
                 }
             }
             _ => {}
         }
     }
 
-    /// What was measured, for [`rackweave_core::Transport::round_trips`].
+    /// The measurements, for [`rackweave_core::Transport::round_trips`].
     pub(super) fn measured_round_trips(&self) -> Vec<RoundTrip> {
         let mut all: Vec<RoundTrip> = (self.peers.iter())
             .filter_map(|peer| {
@@ -304,7 +309,7 @@ impl Host {
         all
     }
 
-    /// Whether the last round trip to this peer says that there is congestion.
+    /// Whether the last round trip to this peer indicates congestion.
     #[cfg(test)]
     pub(super) fn is_congested(&mut self, peer: HostId) -> bool {
         let path = self.peers.find(peer).and_then(|peer| peer.path.as_deref());

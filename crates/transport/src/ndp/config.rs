@@ -1,6 +1,7 @@
 //! NDP's parameters.
 
 use rackweave_core::{Rate, Span};
+use rackweave_wire::ndp::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -36,9 +37,9 @@ pub struct Config {
     pub min_rto: Span,
     /// The most that RTT and backing off (doubling at each timeout in a row) make of it.
     pub max_rto: Span,
-    /// A peer that is not heard of for so long, while it should answer, counts as silent.
+    /// A peer that sends nothing for this long, while it should answer, counts as silent.
     pub patience: Span,
-    /// Questions in a row that a peer answers without a pull, at most (ours): after so many the
+    /// Most consecutive questions that a peer answers without a pull (ours): after these the
     /// message counts as forgotten.
     pub max_stalls: u32,
     /// The queue of data packets in switches.
@@ -51,8 +52,8 @@ pub struct Config {
     /// Exchanges (requests with their responses, one-way messages) that the host knows at one
     /// time: more are refused, or dropped if a peer begins them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While there are so many, no new one begins: it
-    /// could be an old one.
+    /// Finished exchanges that are remembered. While that many are, no new one begins, because
+    /// it could be an old one.
     pub max_finished: u32,
     /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
     /// way besides.
@@ -64,7 +65,7 @@ pub struct Config {
     pub max_gaps: u16,
 }
 
-/// Why a configuration makes no sense.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
@@ -88,13 +89,13 @@ pub enum InvalidConfig {
     /// A peer would count as silent before it is asked again.
     #[error("patience must be above max_rto")]
     Patience,
-    /// A copy of an old packet could begin a message anew.
+    /// A late copy of an old packet could begin the message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
 
 impl Config {
-    /// htsim's NDP (facts 4), which is that of the paper's authors, with packets of 1500 bytes:
+    /// htsim's NDP (`docs/sources.md#ndp-sender`), which is that of the paper's authors, with packets of 1500 bytes:
     /// 64 bytes of header, a window of 15 packets, RTO of 5 ms.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
@@ -122,7 +123,7 @@ impl Config {
         }
     }
 
-    /// NDP as the slides of Polo compare with it (facts 3): window of 12 packets of 1460 bytes,
+    /// NDP as the slides of Polo compare with it (`docs/sources.md#polo-comparison`): window of 12 packets of 1460 bytes,
     /// RTO of 1 ms.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {
@@ -163,7 +164,7 @@ impl Config {
         Ok(())
     }
 
-    /// The time between two pulls (facts 4: the time of a full packet / 0.99).
+    /// The time between two pulls (`docs/sources.md#ndp-pulls`: the time of a full packet / 0.99).
     pub(super) fn pull_spacing(&self) -> Span {
         let packet =
             self.link.span_of(u64::from(self.framing().packet_wire_bytes(self.max_payload)));
@@ -171,7 +172,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: max_rto, priorities: [data_priority, control_priority]);
+shared_parameters!(
+    Config,
+    name: "ndp",
+    ask_interval: max_rto,
+    priorities: [data_priority, control_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::PULL,
+);
 
 #[cfg(test)]
 mod tests {

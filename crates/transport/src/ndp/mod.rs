@@ -2,20 +2,20 @@
 //! hold, so that the receiver learns of every packet at once.
 //!
 //! NDP is that of Handley et al., *Re-architecting datacenter networks and stacks for low latency and
-//! high performance*, SIGCOMM'17. The rules here are those of its authors' simulator, `htsim` (facts
-//! 4); those without a source are marked "ours". Switches must trim ([`rackweave_core::Packet::trimmable`]); where
+//! high performance*, SIGCOMM'17. The rules here are those of its authors' simulator, htsim
+//! (`docs/sources.md#ndp-sender`); those without a source are marked "ours". Switches must trim ([`rackweave_core::Packet::trimmable`]); where
 //! they drop instead, only the timeout repairs.
 //!
 //! - [`config`]: the parameters.
-//! - `sender`: what is sent next, and what sent again; `paths`: on which way; `receiver`: answers, and the
+//! - `sender`: what is sent next, and what sent again; `paths`: on which path; `receiver`: answers, and the
 //!   pacer of pulls.
 //!
-//! Each message is a flow of its own, as in `htsim`. An answer goes back the way its packet came,
+//! Each message is a flow of its own, as in `htsim`. An answer goes back by the path of its packet,
 //! so that the path in its header says which it was.
 //!
 //! # Completion
 //! The answer to a message's last missing packet says so, as does every answer after it: only
-//! that ends the message at its sender ([`Event::Sent`]; for a request, the first packet of the
+//! that ends the message at its sender ([`Event::Sent`](rackweave_core::Event::Sent); for a request, the first packet of the
 //! response does too). A client that waits for its response asks now and then whether the server
 //! still knows of it (ours).
 //!
@@ -26,10 +26,10 @@
 //!
 //! # Memory
 //! Whatever arrives, a host holds at most [`Config::max_exchanges`] exchanges (more are refused with
-//! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
+//! [`Refused::Busy`](rackweave_core::Refused::Busy), or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
 //! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
 //! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
-//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`]).
+//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)).
 //! A request stays until the application answers or cancels it.
 
 pub mod config;

@@ -1,16 +1,16 @@
 //! Which path each packet takes.
 //!
 //! NDP's senders pick the path of every packet themselves, going through permutations of all paths
-//! (htsim; facts 4), because random choices by switches collide: at loads near 1 they cost ten
+//! (`docs/sources.md#ndp-paths`), because random choices by switches collide: at loads near 1 they cost ten
 //! percent of the links. A new permutation for each round is ours. Source routing of this kind needs
 //! switches that read the header's path; where they do not, the fabric sprays.
 
 use rackweave_core::rng::mix;
 use rackweave_wire::ndp::ANY_PATH;
 
-/// After so many answers for each path, the NACKs counted so far weigh half (ours).
+/// Answers per path after which the NACKs counted so far are halved (ours).
 const MEMORY: u32 = 16;
-/// A path is left out when it has so many NACKs more than twice what the others have on average (ours).
+/// A path is left out when its NACKs exceed twice the average of the others by more than this (ours).
 const MARGIN: u32 = 4;
 
 /// A random walk over all paths: each once in every round.
@@ -21,14 +21,14 @@ pub(super) struct Paths {
     at: usize,
     random: u64,
     /// NACKs of each path, as long as there are any: paths with many are left out for a while
-    /// (htsim; facts 4).
+    /// (`docs/sources.md#ndp-paths`).
     nacks: Vec<u32>,
     all_nacks: u32,
     answers: u32,
 }
 
 impl Paths {
-    /// Begins anew, keeping the memory: any permutation is good to begin with.
+    /// Starts over, keeping the memory: any permutation is good to begin with.
     pub(super) fn restart(&mut self, seed: u64) {
         (self.at, self.random) = (0, seed);
         (self.all_nacks, self.answers) = (0, 0);

@@ -60,7 +60,7 @@ impl Incoming {
     /// Whether the sender has something to send that is neither on its way nor about to be pulled.
     ///
     /// In htsim each ACK and NACK brings a pull, and the pulls of a message are taken back once
-    /// its last packet has arrived, because they would be in vain (facts 4). The receiver can
+    /// its last packet has arrived, because they would be in vain (`docs/sources.md#ndp-pulls`). The receiver can
     /// know that sooner (ours): there are as many packets on the way as were sent unasked or pulled
     /// and have not come. A lost one counts as on its way until it is sent again, unasked.
     #[inline]
@@ -151,7 +151,7 @@ impl Host {
         self.send_control(peer, id, one_way, body);
     }
 
-    /// ASK: how does the message stand?
+    /// ASK: the peer asks for the state of a message.
     pub(super) fn handle_ask(&mut self, now: Time, from: HostId, id: u64, one_way: bool) {
         let local = id ^ 1;
         let is_client = local & 1 == 0;
@@ -191,8 +191,8 @@ impl Host {
         }
     }
 
-    /// Sends the pulls that are due: one at a time for the whole host, fair between its messages
-    /// (facts 4).
+    /// Sends the pulls that are due: one at a time for the whole host, in round-robin order of its
+    /// messages (`docs/sources.md#ndp-pulls`).
     pub(super) fn pace_pulls(&mut self, now: Time) {
         let spacing = self.scheme.pull_spacing;
         let earliest = Time(now.0.saturating_sub(spacing.0.saturating_mul(CATCH_UP)));

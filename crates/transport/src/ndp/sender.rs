@@ -44,7 +44,7 @@ pub struct Outgoing {
     /// When which packet was sent, of those that may be on the way. An entry that does not agree
     /// with `states` is old.
     sent: VecDeque<(Time, u32)>,
-    /// Packets to be sent again, before new ones (facts 4).
+    /// Packets to be sent again, before new ones (`docs/sources.md#ndp-sender`).
     again: VecDeque<u32>,
     /// How many of them still wait: others have arrived after all.
     waiting: u32,
@@ -63,7 +63,7 @@ pub struct Outgoing {
     answers: u32,
     /// When the peer was last heard of (at first: when it could first have been).
     heard_at: Time,
-    /// Timeouts since a packet arrived: NACKs tell of too many senders, not of fewer.
+    /// Timeouts since a packet arrived: NACKs are a sign of too many senders, not of too few.
     doublings: u32,
     /// When the last of them was: packets sent later have a time of their own.
     round_at: Time,
@@ -186,7 +186,7 @@ impl Outgoing {
     /// The packet has come back: neither its bytes nor its header could wait for the receiver's link.
     /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
     /// other packet and no pull is expected, else all senders of an incast would meet again. (htsim
-    /// returns such headers once, if told to: facts 4. What the sender does then is ours.)
+    /// can return such headers once: `docs/sources.md#ndp-switch`. What the sender does then is ours.)
     fn turned_back(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
@@ -267,7 +267,7 @@ impl Outgoing {
     /// Everything that is overdue is to be sent again, unasked: no pull will come for it. But if
     /// headers were lost, there are too many senders for all to send their windows again, so one
     /// packet may go with each that arrives; and one at once, if no pull is to be expected (ours).
-    /// Without that, four thousand senders keep a receiver busy with headers alone.
+    /// Without that, four thousand senders keep a receiver busy with nothing but headers.
     fn time_out(&mut self, now: Time, config: &Config) {
         let (doublings, round_at) = (self.doublings, self.round_at);
         while let Some(&(at, packet)) = self.sent.front()
@@ -376,7 +376,7 @@ impl Host {
         }
         outgoing.pull(now, pull, u32::from(self.config.initial_window));
         if outgoing.base == outgoing.packets {
-            // The last answer to a whole message says that it is whole. This receiver lacks pieces
+            // The last answer to a complete message has the flag `complete`. This receiver lacks pieces
             // that it, or its predecessor, once had.
             return self.fail(now, slot, FailReason::PeerForgot);
         }

@@ -1,6 +1,7 @@
 //! pHost's parameters.
 
 use rackweave_core::{Rate, Span, frame};
+use rackweave_wire::phost::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -28,7 +29,7 @@ pub struct Config {
     pub header_bytes: u32,
     /// Bytes of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether switches pick a path for each packet anew.
+    /// Whether switches pick a path for each packet.
     pub spray: bool,
     /// Packets of a message that need no token.
     pub free_tokens: u16,
@@ -55,12 +56,12 @@ pub struct Config {
     /// The queue of longer ones.
     pub long_priority: u8,
 
-    /// A sender that hears nothing for this long sends its request again (ours), the interval
+    /// A sender that receives nothing for this long sends its request again (ours), the interval
     /// doubling each time ...
     pub min_rts_interval: Span,
     /// ... up to this.
     pub max_rts_interval: Span,
-    /// A peer that is not heard of for so long, while it should answer, counts as silent.
+    /// A peer that sends nothing for this long, while it should answer, counts as silent.
     pub patience: Span,
 
     /// The longest message, in bytes.
@@ -68,8 +69,8 @@ pub struct Config {
     /// Exchanges (requests with their responses, one-way messages) that the host knows at one
     /// time: more are refused, or dropped if a peer begins them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While there are so many, no new one begins: it
-    /// could be an old one.
+    /// Finished exchanges that are remembered. While that many are, no new one begins, because
+    /// it could be an old one.
     pub max_finished: u32,
     /// For how long they are remembered at least: longer than `patience`, and than any packet is on its
     /// way besides.
@@ -81,7 +82,7 @@ pub struct Config {
     pub max_gaps: u16,
 }
 
-/// Why a configuration makes no sense.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
@@ -99,13 +100,14 @@ pub enum InvalidConfig {
     /// A peer would count as silent before it is asked again.
     #[error("patience must be above max_rts_interval")]
     Patience,
-    /// A copy of an old packet could begin a message anew.
+    /// A late copy of an old packet could begin the message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
 
 impl Config {
-    /// The parameters of the authors' simulator, YAPS (facts 4), on this link.
+    /// The parameters of the authors' simulator, YAPS
+    /// (`docs/sources.md#phost-tokens`), on this link.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
         let packet = link.span_of(frame::wire_bytes(frame::MTU) as u64);
@@ -137,14 +139,14 @@ impl Config {
         }
     }
 
-    /// pHost as the slides of Polo compare with it (facts 3): 12 free tokens, round robin.
+    /// pHost as the slides of Polo compare with it (`docs/sources.md#polo-comparison`): 12 free tokens, round robin.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {
         let paper = Self::paper(link);
         Self { order: TokenOrder::RoundRobin, ..paper.with_free_tokens(12) }
     }
 
-    /// With so many free tokens, and a window that lets as many be under way.
+    /// With this number of free tokens, and a token window of the same size.
     #[must_use]
     pub const fn with_free_tokens(mut self, free_tokens: u16) -> Self {
         self.free_tokens = free_tokens;
@@ -205,7 +207,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: max_rts_interval, priorities: [control_priority, short_priority, long_priority]);
+shared_parameters!(
+    Config,
+    name: "phost",
+    ask_interval: max_rts_interval,
+    priorities: [control_priority, short_priority, long_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::RTS,
+);
 
 #[cfg(test)]
 mod tests {

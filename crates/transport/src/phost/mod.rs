@@ -2,8 +2,8 @@
 //! while; switches need to do nothing but strict priorities.
 //!
 //! Sources: Gao et al., *pHost: distributed near-optimal datacenter transport over commodity
-//! network fabric*, CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. Rules without a
-//! source are marked "ours".
+//! network fabric*, CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. `docs/sources.md#phost-tokens` lists their
+//! rules; those without a source are marked "ours".
 //!
 //! - [`config`]: the parameters.
 //! - `sender`: which token is used next; `receiver`: who gets the next one.
@@ -17,15 +17,15 @@
 //!
 //! # At most once
 //! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
-//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message that it
-//! had half of is sent anew.
+//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message of which it
+//! had half is sent again from the start.
 //!
 //! # Memory
 //! Whatever arrives, a host holds at most [`Config::max_exchanges`] exchanges (more are refused with
-//! [`Refused::Busy`], or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
+//! [`Refused::Busy`](rackweave_core::Refused::Busy), or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
 //! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
 //! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
-//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`]).
+//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)).
 //! A request stays until the application answers or cancels it.
 
 pub mod config;

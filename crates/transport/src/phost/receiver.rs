@@ -90,8 +90,7 @@ impl Incoming {
             if now < self.resume_at(config) {
                 return None;
             }
-            // Room for one token, to see whether the sender uses it (facts 4: "then gap is
-            // relaxed").
+            // Room for one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
             self.used = self.next_number.saturating_sub(config.token_window);
         }
         let mut packet = self.received.first_missing(self.cursor);
@@ -161,7 +160,7 @@ impl Host {
             return Placement::Discard;
         }
         incoming.heard_at = now;
-        // Numbers that were not given out are nobody's.
+        // Numbers that were not given out are ignored.
         if token < incoming.next_number {
             incoming.used = incoming.used.max(token + 1);
         }
@@ -221,7 +220,7 @@ impl Host {
         incoming.pause = Pause::No;
         let key = incoming.key(exchange.birth, self.config.order);
         if self.scheme.waiting.is_empty() {
-            // What was not sent while nobody waited is not made up for.
+            // Tokens that were not sent while no message waited are not made up for.
             self.scheme.next_token_at = self.scheme.next_token_at.max(now);
         }
         self.scheme.waiting.set(slot, key);

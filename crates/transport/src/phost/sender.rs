@@ -10,7 +10,7 @@ use super::Host;
 use super::config::Config;
 use crate::common::{Scatter, State};
 
-/// Tokens of a message that wait to be used: they expire before an honest receiver sends so many.
+/// Most tokens of a message that wait to be used: they expire before an honest receiver sends more.
 const MAX_TOKENS: usize = 64;
 
 /// Permission to send one packet.
@@ -53,7 +53,7 @@ impl Outgoing {
             scatter,
             free,
             next_free: 0,
-            // Facts 4: "initial tokens expire at 8 + 1.5".
+            // docs/sources.md#phost-tokens: "free tokens [expire] after 8 + 1.5".
             free_until: now
                 .saturating_add(config.span_of(u32::from(config.free_tokens)))
                 .saturating_add(config.token_expiry),

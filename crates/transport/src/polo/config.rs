@@ -1,6 +1,7 @@
 //! Polo's parameters.
 
 use rackweave_core::{Rate, Span, frame};
+use rackweave_wire::polo::size;
 use thiserror::Error;
 
 use crate::common::shared_parameters;
@@ -24,20 +25,21 @@ pub struct Config {
     pub header_bytes: u32,
     /// Bytes of every other packet, from the IP header on.
     pub control_bytes: u32,
-    /// Whether switches pick a path for each packet anew. If not, each pair of hosts has one path,
-    /// on which packets of one priority stay in order, as recovery 1 wants (facts 3).
+    /// Whether switches pick a path for each packet. If not, each pair of hosts has one path,
+    /// on which packets of one priority stay in order, as recovery 1 wants
+    /// (`docs/sources.md#polo-mechanisms`).
     pub spray: bool,
     /// Packets of a message that go at line rate, without being driven (slide 8; slide 13: 12).
     pub first_window: u16,
-    /// Recovery 1: a packet counts as lost when so many that were sent later have arrived, beyond the
+    /// Recovery 1: a packet counts as lost when this number of later packets have arrived, beyond the
     /// first one (ours; slide 11: at the first gap).
     pub reorder_margin: u32,
-    /// D does not fall below this (ours; facts 3): with none at all nothing would ever arrive.
+    /// D does not fall below this (ours): with none at all nothing would ever arrive.
     pub min_drives: u32,
     /// D does not grow beyond this (ours): a sender that is slower than the network marks
     /// nothing, and would be driven ever further ahead.
     pub max_drives: u32,
-    /// Driving packets that one event may bring, at most (ours): D may have been used by nobody for a
+    /// Driving packets that one event may bring, at most (ours): D may have been unused for a
     /// while, and is not made up for at once.
     pub burst: u32,
     /// The order of driving packets.
@@ -55,8 +57,8 @@ pub struct Config {
     /// (ours). Slide 12 has only: a finished flow is replaced.
     pub wake_in_quiet_epochs: bool,
     /// Packets of the shortest message whose first window an adjoint packet follows (slide 8: of all, 1).
-    /// On hosts the adjoint packet of a message of one packet costs as much as the message, and tells the receiver
-    /// what it knows (ours: 2). If the message is lost, its sender's timeout finds out.
+    /// On hosts the adjoint packet of a message of one packet costs as much as the message, and says nothing new to the
+    /// receiver (ours: 2). If the message is lost, its sender's timeout finds out.
     pub adjoint_from: u32,
     /// For how long the server keeps back the answer to a request's last packet: a response that begins
     /// meanwhile says the same (ours). Shorter than `rto`.
@@ -66,7 +68,7 @@ pub struct Config {
     /// processor is silent for many of them.
     pub min_epoch: Span,
     /// Slide 11, recovery 3: after so long without a word from its receiver a sender repeats the adjoint
-    /// packet; a receiver that hears nothing of a flow that it drove asks for packets by name
+    /// packet; a receiver that gets nothing of a flow that it drove asks for packets by name
     /// (ours).
     pub rto: Span,
     /// The most that doublings make of it.
@@ -74,7 +76,7 @@ pub struct Config {
     /// A paused sender asks after so long whether it still is paused (ours), the interval
     /// doubling up to a quarter of `patience`.
     pub pause_probe: Span,
-    /// A peer that is not heard of for so long, while it should answer, counts as silent.
+    /// A peer that sends nothing for this long, while it should answer, counts as silent.
     pub patience: Span,
     /// The queue of new data packets in switches.
     pub data_priority: u8,
@@ -86,8 +88,8 @@ pub struct Config {
     /// Exchanges (requests with their responses, one-way messages) that the host knows at one
     /// time: more are refused, or dropped if a peer begins them.
     pub max_exchanges: u32,
-    /// Finished exchanges that are remembered. While there are so many, no new one begins: it
-    /// could be an old one.
+    /// Finished exchanges that are remembered. While that many are, no new one begins, because
+    /// it could be an old one.
     pub max_finished: u32,
     /// For how long they are remembered: longer than `patience`, and than any packet is on its
     /// way besides.
@@ -99,7 +101,7 @@ pub struct Config {
     pub max_gaps: u16,
 }
 
-/// Why a configuration makes no sense.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
     /// A field must be above zero.
@@ -126,7 +128,7 @@ pub enum InvalidConfig {
     /// A peer would count as silent before it is asked again.
     #[error("patience must be above four times max_rto and pause_probe")]
     Patience,
-    /// A copy of an old packet could begin a message anew.
+    /// A late copy of an old packet could begin the message a second time.
     #[error("finished_for must be above {0}, the time for which a sender tries")]
     FinishedFor(Span),
 }
@@ -248,7 +250,14 @@ impl Config {
     }
 }
 
-shared_parameters!(Config, ask_interval: pause_probe, priorities: [data_priority, control_priority]);
+shared_parameters!(
+    Config,
+    name: "polo",
+    ask_interval: pause_probe,
+    priorities: [data_priority, control_priority],
+    header_bytes: size::DATA,
+    control_bytes: size::ADJOINT,
+);
 
 #[cfg(test)]
 mod tests {

@@ -125,7 +125,7 @@ mod tests {
             ("oooooo|xx|oooo|", 5),
             // Marks count by epoch: one in each of two changes nothing.
             ("oooo|x|x|", 4),
-            // Ours: an epoch without data, or in which D was not used up, tells nothing.
+            // Ours: an epoch without data, or in which D was not used up, changes nothing.
             ("oooo|L|", 4),
             ("oooo|oooo|", 4),
             // Ours: the least and the most.

@@ -77,7 +77,7 @@ impl Host {
         }
         let woken = self.wake(now);
         if self.scheme.active.is_empty() {
-            // Nothing is known of the network any more: the next flow begins anew (ours).
+            // Nothing is known of the network any more: the next flow starts from the initial state (ours).
             (self.scheme.drives, self.scheme.pausing) = (Drives::new(), false);
             (self.scheme.clock, self.scheme.clock_until, self.scheme.quiet_epochs) =
                 (None, NO_CLOCK, 0);
@@ -162,7 +162,7 @@ impl Host {
             self.waste(arrival);
             return None;
         }
-        // The rule: another active flow takes it (slide 15, facts 3), or else the next inactive one (ours).
+        // The rule: another active flow takes it (slide 15), or else the next inactive one (ours).
         first.or_else(|| self.wake(now).filter(|slot| self.scheme.wanting.contains(*slot)))
     }
 
@@ -242,7 +242,7 @@ impl Host {
         self.send_standing(slot, true);
     }
 
-    /// Another flow keeps the clock, or the same if it is alone.
+    /// Another flow keeps the clock, or the same if it is the only one.
     fn next_clock(&mut self, now: Time) {
         match self.random_active() {
             Some(slot) => self.set_clock(now, slot),

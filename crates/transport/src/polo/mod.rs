@@ -2,8 +2,8 @@
 //! epoch clock, and of many concurrent flows most are paused; switches need strict priorities and ECN.
 //!
 //! Source: Ruan, Wang, Jiang and Zhang, *Polo: Receiver-Driven Congestion Control for Low Latency
-//! over Commodity Network Fabric*, ICPP'20, of which the slides are known. Rules without a slide are
-//! marked "ours".
+//! over Commodity Network Fabric*, ICPP'20, of which the slides are public
+//! (`docs/sources.md#polo-mechanisms`). Rules without a slide are marked "ours".
 //!
 //! - [`config`]: the parameters, and switches for the slides' variants.
 //! - `drives`: the rules of D. `sender`: the first window, and what is sent on request. `receiver`: arriving
@@ -13,7 +13,7 @@
 //! together; first windows come on top of it, and it follows their marks.
 //!
 //! # Paused senders
-//! A flow that begins while flows are paused is told so at its first packet, data or adjoint. Its sender
+//! A flow that begins while flows are paused is answered so at its first packet, data or adjoint. Its sender
 //! stops, even within the first window, says how much it has sent, and is quiet but for a question now
 //! and then. The receiver wakes it by asking for data, and asks again if none comes: so a lost
 //! packet costs a timeout (all ours).
@@ -26,8 +26,8 @@
 //!
 //! # At most once
 //! A finished exchange is remembered for [`Config::finished_for`], so that packets that come late
-//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message that it
-//! had half of is sent anew.
+//! or twice are not taken for a new one. A peer that restarts has forgotten this: a message of which it
+//! had half is sent again from the start.
 
 pub mod config;
 mod drives;

@@ -141,7 +141,7 @@ impl Host {
         self.scheme.pausing |= marked;
         let slot = self.receiving(now, packet.src, header, message_length, window);
         let Some((slot, new)) = slot else {
-            // A late copy, of flows that are gone: the next flows begin anew.
+            // A late copy, of flows that are gone: the next flows start from the initial state.
             self.scheme.pausing &= !self.scheme.active.is_empty();
             return Placement::Discard;
         };
@@ -223,7 +223,7 @@ impl Host {
         }
     }
 
-    /// Tells a flow's sender whether it is paused, and whether the adjoint packet is wanted back.
+    /// Says to a flow's sender whether it is paused, and whether the adjoint packet is wanted back.
     pub(super) fn send_standing(&mut self, slot: u32, tick: bool) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
@@ -267,7 +267,7 @@ impl Host {
         }
     }
 
-    /// The response to a request has not begun: its client is told now that the request has arrived.
+    /// The response to a request has not begun: its client learns now that the request has arrived.
     pub(super) fn complete_due(&mut self, slot: u32) {
         self.timers.remove(slot);
         let exchange = self.exchanges.get(slot);

@@ -92,7 +92,7 @@ impl Outgoing {
         }
     }
 
-    /// The receiver says that it knows of the message.
+    /// The receiver knows of the message.
     const fn heard(&mut self, now: Time) {
         (self.heard_at, self.quiet_since) = (now, now);
     }
@@ -123,7 +123,7 @@ impl Outgoing {
 }
 
 impl Host {
-    /// The next data packet: those that were lost before new ones, messages by turns (ours).
+    /// The next data packet: those that were lost before new ones, messages in round-robin order (ours).
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         loop {
@@ -220,8 +220,8 @@ impl Host {
         let mut adjoint = None;
         // What was driven once is not paused any more: then the packet is old (ours).
         if paused && !outgoing.driven && !outgoing.paused {
-            // Slide 12: sending is suspended, in the middle of the first window too (ours). The receiver is
-            // told how far it went.
+            // Slide 12: sending is suspended, in the middle of the first window too (ours). The adjoint
+            // packet says how far it went.
             (outgoing.paused, outgoing.doublings) = (true, 0);
             outgoing.limit = outgoing.next;
             outgoing.driven_from = outgoing.next;
@@ -242,7 +242,8 @@ impl Host {
         }
     }
 
-    /// DRIVE. One that lags behind what was sent comes from a receiver that has forgotten: it is told (ours).
+    /// DRIVE. One that lags behind what was sent comes from a receiver that has lost its state: an adjoint packet says
+    /// what was sent (ours).
     #[inline]
     pub(super) fn handle_drive(&mut self, now: Time, from: HostId, id: u64, upto: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };

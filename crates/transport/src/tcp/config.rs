@@ -13,6 +13,10 @@ pub enum CongestionControl {
     Cubic,
     /// DCTCP (RFC 8257): the cut follows the share of marked bytes.
     Dctcp,
+    /// The tests' controller of delay.
+    #[cfg(test)]
+    #[allow(missing_docs, reason = "for tests")]
+    Delay { target: Span },
 }
 
 /// TCP's parameters. [`Config::tcp`] and [`Config::dctcp`] are the profiles to start from.
@@ -27,13 +31,13 @@ pub struct Config {
     pub header_bytes: u32,
     /// Window of a new connection, in segments (RFC 6928: 10).
     pub initial_window_segments: u32,
-    /// The retransmission timeout before the first RTT sample. RFC 6298 says 1 s, for a connection
-    /// of which nothing is known; here connections are long open, and their RTT would be known to
+    /// The retransmission timeout before the first RTT sample. RFC 6298 (2.1) requires 1 s, for a connection
+    /// whose path is unknown; here connections are long open, and their RTT would be known to
     /// be below [`Config::min_rto`], so the profiles begin there.
     pub initial_rto: Span,
     /// The least retransmission timeout. Linux: 200 ms, made for the Internet. The profiles take
-    /// 1 ms, which data centers that tune for incast take; a baseline at 200 ms
-    /// would lose every comparison by this constant alone.
+    /// 1 ms, as data centers that tune for incast do (docs/sources.md#tcp); with 200 ms this constant would
+    /// decide every comparison.
     pub min_rto: Span,
     /// The most that backing off makes of the timeout. Linux: 120 s; the profiles: 100 ms, a
     /// hundred times the minimum.
@@ -41,14 +45,14 @@ pub struct Config {
     /// Timeouts in a row after which the peer counts as silent (Linux `tcp_retries2`: 15). With the
     /// profiles' timeouts this takes about a second.
     pub max_retries: u32,
-    /// Receivers acknowledge every so many segments (RFC 5681: 2), and at once whatever arrives
-    /// out of order or fills a gap.
+    /// Segments that receivers acknowledge together (RFC 5681: 2). What arrives out of order or fills a gap is
+    /// acknowledged at once.
     pub ack_every_segments: u32,
     /// The most that an acknowledgement waits for that. Linux: 40 ms, a fifth of its minimum RTO;
     /// the profiles keep the proportion: 200 us.
     pub delayed_ack: Span,
-    /// The window that receivers grant. Arrived data are taken at once, so it never shrinks. The
-    /// header can say up to 16,776,960 bytes.
+    /// The window that receivers grant. Arrived data are consumed at once, so it never shrinks. The
+    /// header can express up to 16,776,960 bytes.
     pub receive_window: u32,
     /// Duplicate acknowledgements (or segments' worth of SACKed bytes) that mean a loss
     /// (RFC 5681, RFC 6675: 3).
@@ -83,8 +87,7 @@ pub struct Config {
     pub max_ranges: u32,
     /// A connection without anything to do is closed after this time.
     pub idle_timeout: Span,
-    /// A client that waits for responses and hears nothing asks this often whether its peer is
-    /// alive.
+    /// The interval of keep-alives of a client that waits for responses and receives nothing.
     pub keepalive_interval: Span,
     /// Unanswered keep-alives after which the peer counts as silent.
     pub keepalive_probes: u32,
@@ -157,7 +160,7 @@ impl Config {
         }
     }
 
-    /// The largest segment for the packet's 16-bit length, whatever the file says.
+    /// The largest segment, limited by the packet's 16-bit length.
     pub(super) const fn segment_bytes(&self) -> u64 {
         let mss = if self.mss == 0 { 1 } else { self.mss };
         if mss > 60_000 { 60_000 } else { mss as u64 }
@@ -170,7 +173,7 @@ impl Config {
         segments as u64 * self.segment_bytes()
     }
 
-    /// The receive window as a header can say it: at least a segment, in whole units.
+    /// The receive window as a header can express it: at least a segment, in whole units.
     pub(super) fn window_bytes(&self) -> u64 {
         let unit = 1 << WINDOW_SHIFT;
         let wanted = u64::from(self.receive_window).max(self.segment_bytes());

@@ -28,20 +28,20 @@ pub(super) enum Role {
     Server,
 }
 
-/// How far a connection is open.
+/// The state of a connection's opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
     /// The SYN is to be sent, for the first time or again.
     Due { again: bool },
     /// The SYN is under way since then (`None` if it was sent again: Karn).
     Sent(Option<Time>),
-    /// No handshake, and nothing heard yet: every segment can open the connection.
+    /// No handshake, and nothing received yet: every segment can open the connection.
     Data,
     /// The peer has answered.
     Done,
 }
 
-/// Who speaks with whom: the key of a connection at a host.
+/// The key of a connection at a host: the peer and both ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) peer: HostId,
@@ -49,29 +49,29 @@ pub(super) struct Key {
     pub(super) ports: u32,
 }
 
-/// What became of an arriving segment.
+/// The result of an arriving segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The connection goes on.
     Continue(Placement),
-    /// It ended.
+    /// The peer has ended the connection.
     Ended(FailReason),
-    /// The peer speaks of an older connection and must be told.
+    /// The segment is of an older connection: the peer is to get a reset.
     Stale,
 }
 
-/// What the passing of time did.
+/// The result of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     /// The connection goes on.
     Continue,
-    /// It failed.
+    /// The peer does not answer.
     Failed,
     /// It had nothing to do for long.
     Idle,
 }
 
-/// A connection.
+/// One end of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) key: Key,
@@ -91,7 +91,7 @@ pub(super) struct Connection {
     keepalive_due: bool,
     keepalives: u32,
     last_keepalive: Time,
-    pub(super) last_heard: Time,
+    pub(super) last_received: Time,
     last_used: Time,
 }
 
@@ -151,7 +151,7 @@ impl Connection {
             keepalive_due: false,
             keepalives: 0,
             last_keepalive: now,
-            last_heard: now,
+            last_received: now,
             last_used: now,
         }
     }
@@ -170,28 +170,28 @@ impl Connection {
     pub(super) fn submit(&mut self, now: Time, id: MessageId, len: u32, kind: Kind) {
         if self.is_idle() {
             // The peer's silence counts from here.
-            self.last_heard = now;
+            self.last_received = now;
         }
         self.last_used = now;
         self.sender.push(id, len, kind);
     }
 
-    /// When it wants to be looked at, if nothing happens before.
+    /// When [`Connection::handle_timeout`] is to be called, if nothing happens before.
     pub(super) fn deadline(&self, config: &Config) -> Time {
         let halves = self.sender.deadline().min(self.receiver.deadline());
         let halves = self.stream.as_ref().map_or(halves, |stream| halves.min(stream.deadline));
-        halves.min(self.quiet_deadline(config))
+        halves.min(self.keepalive_deadline(config))
     }
 
     /// When a connection on which nothing moves is to be asked or closed. The client closes first:
     /// it must not send into a connection that its peer has forgotten.
-    fn quiet_deadline(&self, config: &Config) -> Time {
+    fn keepalive_deadline(&self, config: &Config) -> Time {
         let opening = matches!(self.opening, Opening::Due { .. } | Opening::Sent(_));
         if self.stream.is_some() {
             // Streams may be idle, or wait for the window to open, as long as their peers answer.
             // What is under way has a timer of its own.
             let asks = !opening && self.sender.flight() == 0;
-            let since = self.last_heard.max(self.last_keepalive);
+            let since = self.last_received.max(self.last_keepalive);
             let at = since.saturating_add(Span(config.keepalive_interval.0.max(1)));
             return if asks { at } else { Time::MAX };
         }
@@ -200,10 +200,10 @@ impl Connection {
         }
         let idle = config.idle_timeout;
         match self.role {
-            Role::Server => self.last_heard.saturating_add(idle).saturating_add(idle),
+            Role::Server => self.last_received.saturating_add(idle).saturating_add(idle),
             Role::Client if self.exchanges.is_empty() => self.last_used.saturating_add(idle),
             Role::Client => {
-                let since = self.last_heard.max(self.last_keepalive);
+                let since = self.last_received.max(self.last_keepalive);
                 since.saturating_add(Span(config.keepalive_interval.0.max(1)))
             }
         }
@@ -224,7 +224,7 @@ impl Connection {
         if !self.sender.handle_timeout(now, config) {
             return Timeout::Failed;
         }
-        if now < self.quiet_deadline(config) {
+        if now < self.keepalive_deadline(config) {
             return Timeout::Continue;
         }
         let is_stream = self.stream.is_some();
@@ -273,7 +273,7 @@ impl Connection {
             // Of bytes that were never sent.
             return Verdict::Continue(Placement::Discard);
         };
-        self.heard(now);
+        self.note_alive(now);
         if has(flags::FIN) && self.stream.is_none() {
             let last = header.seq == wire_sequence(self.receive_start, self.receiver.nxt());
             let ended = last && self.role == Role::Server;
@@ -289,8 +289,8 @@ impl Connection {
         self.handle_body(now, packet, config)
     }
 
-    /// A segment without an acknowledgement: the peer has heard nothing on this connection. Its
-    /// `ack` field says where its stream starts.
+    /// A segment without an acknowledgement: the peer has received nothing on this connection. Its `ack` field
+    /// holds the start of its stream.
     fn handle_opening(&mut self, now: Time, packet: &Packet<Header>, config: &Config) -> Verdict {
         let syn = packet.header.flags & flags::SYN != 0;
         if !syn || self.role == Role::Client {
@@ -302,7 +302,7 @@ impl Connection {
             self.receiver.acknowledge_now();
             return Verdict::Continue(Placement::Discard);
         }
-        self.heard(now);
+        self.note_alive(now);
         if matches!(packet.header.body, Body::Ack { .. }) {
             self.syn_ack_due = true;
             self.receiver.acknowledge_now();
@@ -310,8 +310,8 @@ impl Connection {
         self.handle_body(now, packet, config)
     }
 
-    fn heard(&mut self, now: Time) {
-        self.last_heard = now;
+    fn note_alive(&mut self, now: Time) {
+        self.last_received = now;
         self.last_used = now;
         self.keepalives = 0;
         match self.opening {
@@ -330,10 +330,10 @@ impl Connection {
         let mut duplicate = false;
         let pure = match header.body {
             Body::Data { .. } => false,
-            Body::Ack { count: told, sack } => {
-                let told = &sack[..usize::from(told).min(sack.len())];
+            Body::Ack { count: reported, sack } => {
+                let reported = &sack[..usize::from(reported).min(sack.len())];
                 let at = |sequence| position(self.send_start, ack, sequence);
-                let ranges = told.iter().filter_map(|&(from, to)| at(from).zip(at(to)));
+                let ranges = reported.iter().filter_map(|&(from, to)| at(from).zip(at(to)));
                 for (index, (from, to)) in ranges.enumerate() {
                     // RFC 2883: a first block below `ack`, or within the second one.
                     if index == 0 && to <= ack {
@@ -439,18 +439,18 @@ impl Connection {
     }
 
     /// The last segment of a connection that this end closes.
-    pub(super) fn farewell(&mut self, config: &Config) -> Header {
+    pub(super) fn fin_header(&mut self, config: &Config) -> Header {
         self.bare(flags::FIN | flags::ACK, config)
     }
 
-    /// What tells the peer at once that the connection is no more.
+    /// A reset, which ends the connection at the peer at once.
     pub(super) fn reset_header(&self) -> Header {
         let seq = wire_sequence(self.send_start, self.sender.nxt());
         let body = Body::Ack { count: 0, sack: [(0, 0); 3] };
         Header { seq, ack: 0, window: 0, flags: flags::RST, body }
     }
 
-    /// What acknowledges everything, of a stream that has closed.
+    /// The last acknowledgement of a stream that has closed.
     pub(super) fn last_header(&self) -> Header {
         let seq = wire_sequence(self.send_start, self.sender.nxt());
         let ack = wire_sequence(self.receive_start, self.receiver.nxt());
@@ -463,7 +463,7 @@ impl Connection {
         let mut window = config.window_bytes() >> WINDOW_SHIFT;
         if let Some(stream) = &mut self.stream {
             window = stream.window(next, config) >> WINDOW_SHIFT;
-            stream.told(next + (window << WINDOW_SHIFT));
+            stream.advertised(next + (window << WINDOW_SHIFT));
         }
         Header {
             seq: wire_sequence(self.send_start, self.sender.nxt()),
@@ -544,8 +544,8 @@ impl Connection {
             header.flags |= flags::CWR;
         }
         if self.opening == Opening::Data {
-            // As in a SYN the acknowledgement number means nothing; here it says where the stream
-            // starts, since any segment of the first window may be the first to arrive.
+            // As in a SYN the acknowledgement number has no meaning; here it holds the start of the
+            // stream, since any segment of the first window may be the first to arrive.
             header.flags |= flags::SYN;
             header.ack = self.send_start;
         } else {

@@ -1,4 +1,4 @@
-//! The connections of one host: who gets the link next, which timer is next, who opens and closes.
+//! The connections of one host: which one sends next, which timer is next, and how they open and close.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -202,9 +202,9 @@ impl Host {
         Some(slot)
     }
 
-    /// Puts the connection on the lists and the timer that it wants to be on.
+    /// Queues the connection for what it has to send, and arms its timer.
     #[inline]
-    pub(super) fn settle(&mut self, slot: u32) {
+    pub(super) fn reschedule(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         let Some(connection) = &mut place.connection else { return };
         if !place.in_control && connection.control_due() {
@@ -218,7 +218,7 @@ impl Host {
         self.timers.arm(slot, connection.deadline(&self.config));
     }
 
-    /// Tells the application what an arriving segment has completed.
+    /// Reports to the application what an arriving segment has completed.
     #[inline]
     fn report(&mut self, slot: u32) {
         let Some(connection) = &mut self.slots[slot as usize].connection else { return };
@@ -234,7 +234,7 @@ impl Host {
                 self.events.push_back(Event::Sent { peer, id: message.id });
             }
         }
-        while let Some(message) = connection.receiver.pop_whole() {
+        while let Some(message) = connection.receiver.pop_complete() {
             if message.cancelled {
                 continue;
             }
@@ -257,7 +257,7 @@ impl Host {
         }
     }
 
-    /// The connection is no more; with a reason, so are its messages.
+    /// Removes the connection; its messages fail with the reason.
     pub(super) fn close(&mut self, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
         let peer = connection.key.peer;
@@ -367,7 +367,7 @@ impl Host {
     }
 }
 
-/// Takes an id out of a list in no order; says whether it was there.
+/// Removes an id from an unordered list; returns whether it was there.
 fn remove(ids: &mut Vec<MessageId>, id: MessageId) -> bool {
     let found = ids.iter().position(|other| *other == id);
     found.map(|index| ids.swap_remove(index)).is_some()
@@ -404,7 +404,7 @@ impl Node for Host {
         match connection.handle_segment(now, packet, &self.config) {
             Verdict::Continue(placement) => {
                 self.report(slot);
-                self.settle(slot);
+                self.reschedule(slot);
                 placement
             }
             Verdict::Ended(reason) => {
@@ -432,13 +432,14 @@ impl Node for Host {
                 Timeout::Continue => {
                     let deadline = connection.deadline(&self.config);
                     self.timers.rearm(slot, deadline);
-                    self.settle(slot);
+                    self.reschedule(slot);
                 }
                 Timeout::Failed => self.close(slot, FailReason::PeerSilent),
                 Timeout::Idle => {
                     if connection.role == Role::Client {
-                        let (key, farewell) = (connection.key, connection.farewell(&self.config));
-                        self.stray(key, farewell);
+                        let (key, fin_header) =
+                            (connection.key, connection.fin_header(&self.config));
+                        self.stray(key, fin_header);
                     }
                     self.close(slot, FailReason::PeerSilent);
                 }
@@ -457,7 +458,7 @@ impl Node for Host {
             let Some(connection) = &mut place.connection else { continue };
             let Some(header) = connection.take_control(now, &self.config) else { continue };
             let key = connection.key;
-            self.settle(slot);
+            self.reschedule(slot);
             return Some(self.packet(key, header));
         }
         while let Some(slot) = self.data.pop_front() {
@@ -510,7 +511,7 @@ impl Transport for Host {
             connection.exchanges.push(id);
         }
         self.submitted.insert((peer, id), slot);
-        self.settle(slot);
+        self.reschedule(slot);
         Ok(())
     }
 
@@ -524,12 +525,12 @@ impl Transport for Host {
                 remove(&mut connection.exchanges, id);
                 connection.receiver.cancel(id.response());
             }
-            self.settle(slot);
+            self.reschedule(slot);
         } else if let Some(slot) = self.requests.remove(&(peer, id)) {
             if let Some(connection) = &mut self.slots[slot as usize].connection {
                 remove(&mut connection.exchanges, id);
             }
-            self.settle(slot);
+            self.reschedule(slot);
         } else {
             // Arriving: rare enough to look for.
             for slot in &mut self.slots {

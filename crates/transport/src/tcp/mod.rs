@@ -9,16 +9,17 @@
 //! segments do not cross messages. Everything else is TCP as Linux runs it, as far as it matters in
 //! a data center: SACK (RFC 2018, 2883, 6675) or NewReno (RFC 6582) recovery, limited transmit
 //! (RFC 3042), RTO (RFC 6298), tail loss probes (RFC 8985), delayed acknowledgements, ECN
-//! (RFC 3168), and the windows of NewReno, CUBIC (RFC 9438) and DCTCP (RFC 8257). Not there:
-//! timestamps, RACK, proportional rate reduction, `HyStart`, pacing, urgent data. Streams have a connection
+//! (RFC 3168), and the windows of NewReno, CUBIC (RFC 9438) and DCTCP (RFC 8257). Congestion controllers have an
+//! interface of their own (`congestion`), with per-acknowledgement delays and pacing for those that use them.
+//! Not implemented: timestamps, RACK, proportional rate reduction, `HyStart`, urgent data. Streams have a connection
 //! each (see `stream`); only these half-close, and only their receivers close the window.
 //!
 //! # Opening
-//! Without [`Config::handshake`] data go out at once. Until the client has heard from its peer,
-//! its segments carry SYN and no ACK, and the acknowledgement field, which means nothing then, says
-//! where the stream starts: so any segment of the first window can open the connection at the
+//! Without [`Config::handshake`] data are sent at once. Until the client has received a segment from its peer,
+//! its segments carry SYN and no ACK, and the acknowledgement field, which is unused then, holds the start of
+//! the stream: so any segment of the first window can open the connection at the
 //! server, and after a restart of either end no old connection is continued by accident. (This is
-//! ours; TCP Fast Open, RFC 7413, does it for the first segment only.)
+//! ours, because TCP Fast Open, RFC 7413, opens with the first segment only.)
 //!
 //! # Memory
 //! Whatever arrives, a host holds at most [`Config::max_connections`] connections, its own and its peers',
@@ -33,8 +34,10 @@ mod config;
 mod congestion;
 mod connection;
 mod host;
+mod profile;
 mod receiver;
 mod rtt;
+mod send_times;
 mod sender;
 mod stream;
 mod timers;

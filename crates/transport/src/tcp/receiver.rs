@@ -1,5 +1,4 @@
-//! The receiving half of a connection: what has arrived, which messages it completes, and when to
-//! acknowledge.
+//! The receiving half of a connection: reassembly, the messages that it completes, and acknowledgements.
 
 use std::collections::VecDeque;
 
@@ -20,7 +19,7 @@ pub(super) struct Incoming {
     end: u64,
     pub(super) id: MessageId,
     pub(super) kind: Kind,
-    /// Nobody wants it any more.
+    /// The application has cancelled it.
     pub(super) cancelled: bool,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Ack {
     pub(super) ack: u64,
     /// Congestion marks are reported.
     pub(super) ece: bool,
-    /// Whether ranges out of order are to be told.
+    /// Whether it reports ranges that arrived out of order.
     pub(super) with_sack: bool,
 }
 
@@ -63,18 +62,18 @@ pub(super) struct Receiver {
     nxt: u64,
     /// Messages from the one that holds `nxt` on, disjoint, in the order of the stream.
     messages: VecDeque<Incoming>,
-    ahead: RangeSet,
+    out_of_order: RangeSet,
     /// Positions in the ranges that changed last, the last first: what to SACK.
     recent: [u64; 3],
-    /// What arrived again, to be reported (RFC 2883).
-    again: Option<(u64, u64)>,
+    /// The last duplicate range, to be reported (RFC 2883).
+    duplicate_range: Option<(u64, u64)>,
     /// Acknowledgements to be sent at once.
     due: u32,
     /// Segments not acknowledged.
     unacked_segments: u32,
     delayed_until: Time,
     /// DCTCP: the last packet was marked. Classic ECN: a mark is to be echoed until the sender
-    /// says that it has reduced its window.
+    /// confirms by CWR that it has reduced its window.
     marked: bool,
     /// DCTCP: what the packets before the last change of `marked` get.
     before_change: Option<Ack>,
@@ -85,9 +84,9 @@ impl Receiver {
         Self {
             nxt: 0,
             messages: VecDeque::new(),
-            ahead: RangeSet::new(),
+            out_of_order: RangeSet::new(),
             recent: [0; 3],
-            again: None,
+            duplicate_range: None,
             due: 0,
             unacked_segments: 0,
             delayed_until: Time::MAX,
@@ -108,7 +107,7 @@ impl Receiver {
     }
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        (self.messages.len(), self.ahead.len())
+        (self.messages.len(), self.out_of_order.len())
     }
 
     /// Asks for an acknowledgement at once.
@@ -124,7 +123,7 @@ impl Receiver {
         }
     }
 
-    /// Forgets the message if it is arriving; says whether it is.
+    /// Marks the message as cancelled if it is arriving; returns whether it is.
     pub(super) fn cancel(&mut self, id: MessageId) -> bool {
         let found = self.messages.iter_mut().find(|message| message.id == id);
         found.map(|message| message.cancelled = true).is_some()
@@ -135,8 +134,8 @@ impl Receiver {
         self.messages.iter().any(|message| message.id == id && !message.cancelled)
     }
 
-    /// The next message that is whole; told once.
-    pub(super) fn pop_whole(&mut self) -> Option<Incoming> {
+    /// Takes the next message that is complete.
+    pub(super) fn pop_complete(&mut self) -> Option<Incoming> {
         self.messages.front().filter(|message| message.end <= self.nxt)?;
         self.messages.pop_front()
     }
@@ -184,7 +183,7 @@ impl Receiver {
         let (position, len) = (data.position, u64::from(data.slice.len));
         let end = position.checked_add(len)?;
         if end <= self.nxt {
-            self.again = Some((position, end));
+            self.duplicate_range = Some((position, end));
             self.duplicate(config);
             return None;
         }
@@ -194,10 +193,10 @@ impl Receiver {
         }
         let index = locate(self)?;
         if position > self.nxt {
-            match self.ahead.insert_bounded(position..end, config.max_ranges as usize) {
+            match self.out_of_order.insert_bounded(position..end, config.max_ranges as usize) {
                 Err(_) => return None,
                 Ok(0) => {
-                    self.again = Some((position, end));
+                    self.duplicate_range = Some((position, end));
                     self.duplicate(config);
                     return None;
                 }
@@ -213,8 +212,8 @@ impl Receiver {
         Some(index)
     }
 
-    /// The index of the segment's message, which is new or told the same before. A segment whose
-    /// mapping contradicts what is known is of no use.
+    /// The index of the segment's message, which is new or was described equally by earlier segments. A segment
+    /// whose mapping contradicts them is discarded.
     fn locate(&mut self, data: &Arrived, wanted: impl Fn(MessageId) -> bool) -> Option<usize> {
         let start = data.position.checked_sub(u64::from(data.slice.offset))?;
         let end = start.checked_add(u64::from(data.message_length))?;
@@ -256,11 +255,11 @@ impl Receiver {
         self.nxt = end;
         self.unacked_segments += 1;
         let mut at_once = self.unacked_segments >= config.ack_every_segments;
-        if !self.ahead.is_empty() {
+        if !self.out_of_order.is_empty() {
             // RFC 5681, 4.2: at once while there is a gap, and when one is filled.
             at_once = true;
-            self.nxt = self.ahead.first_missing(end);
-            self.ahead.remove_below(self.nxt);
+            self.nxt = self.out_of_order.first_missing(end);
+            self.out_of_order.remove_below(self.nxt);
         }
         if at_once {
             self.acknowledge_now();
@@ -270,14 +269,14 @@ impl Receiver {
     }
 
     /// A segment that is not the next one is acknowledged at once. Without SACK, senders count
-    /// these acknowledgements; with it, one tells all.
+    /// these acknowledgements; with it, one reports all.
     fn duplicate(&mut self, config: &Config) {
         self.due = if config.sack { self.due.max(1) } else { self.due.saturating_add(1) };
     }
 
     fn note_recent(&mut self, position: u64) {
-        let range = self.ahead.range_at(position);
-        let again = self.recent.iter().position(|p| self.ahead.range_at(*p) == range);
+        let range = self.out_of_order.range_at(position);
+        let again = self.recent.iter().position(|p| self.out_of_order.range_at(*p) == range);
         self.recent[..=again.unwrap_or(2)].rotate_right(1);
         self.recent[0] = position;
     }
@@ -288,7 +287,7 @@ impl Receiver {
             // RFC 3168, 6.1.3.
             self.marked = data.marked || self.marked && !data.cwr;
         } else if data.marked != self.marked {
-            // RFC 8257, 3.2: an acknowledgement speaks of packets of one kind. The ones before
+            // RFC 8257, 3.2: an acknowledgement covers packets of one kind, marked or not. The ones before
             // the change get theirs, then this one gets its own, at once (as in Linux).
             if self.unacked_segments > 0 && self.before_change.is_none() {
                 let with_sack = false;
@@ -326,14 +325,14 @@ impl Receiver {
     pub(super) fn take_sack(&mut self) -> ([(u64, u64); 3], usize) {
         let mut blocks = [(0, 0); 3];
         let mut count = 0;
-        if let Some(block) = self.again.take() {
+        if let Some(block) = self.duplicate_range.take() {
             blocks[0] = block;
             count = 1;
         }
         let first = count;
-        if !self.ahead.is_empty() {
+        if !self.out_of_order.is_empty() {
             for position in self.recent {
-                let Some(range) = self.ahead.range_at(position) else { continue };
+                let Some(range) = self.out_of_order.range_at(position) else { continue };
                 let range = (range.start, range.end);
                 if count < blocks.len() && !blocks[first..count].contains(&range) {
                     blocks[count] = range;

@@ -1,4 +1,4 @@
-//! The sending half of a connection: the stream, what of it is under way, lost or to be sent next.
+//! The sending half of a connection: the stream, and which of its bytes are in flight, lost, or next to be sent.
 //!
 //! Positions are `u64` offsets into the stream, from 0. Loss is kept as two edges instead of a mark
 //! on each segment: every gap below `lost_below` is lost, and below `resent_below` it was sent
@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Kind, MessageId, RangeSet, Span, Time};
+use rackweave_core::{Kind, MessageId, RangeSet, Rate, Span, Time};
 
 use super::config::Config;
-use super::congestion::{Congestion, Signal};
+use super::congestion::{AckInfo, Congestion, CongestionEvent, CongestionKind, Controller as _};
 use super::rtt::Rtt;
+use super::send_times::SendTimes;
 
 /// A message in the stream.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,7 @@ pub(super) struct Outgoing {
     pub(super) start: u64,
     pub(super) len: u32,
     pub(super) kind: Kind,
-    /// Nobody wants to know of it any more, but its bytes are part of the stream.
+    /// The application has cancelled it, but its bytes are part of the stream.
     pub(super) cancelled: bool,
 }
 
@@ -30,7 +31,7 @@ impl Outgoing {
     }
 }
 
-/// What recovers from what.
+/// The state of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is known to be lost.
@@ -68,7 +69,7 @@ pub(super) struct Segment {
 /// What may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    Again(Segment),
+    Retransmit(Segment),
     New(Segment),
     Probe(Segment),
 }
@@ -93,13 +94,13 @@ pub(super) struct Sender {
     /// The phase ends when this is acknowledged.
     recover: u64,
     duplicate_acks: u32,
-    /// The first segment of a recovery goes out whatever the window says.
+    /// The first segment of a recovery is sent regardless of the window.
     resend_first: bool,
-    /// The window was the limit when this was sent: acknowledgements below let it grow.
+    /// The window was the limit when this was sent: acknowledgements below it let the window grow.
     limited_below: u64,
     /// The last reaction to marks ends when this is acknowledged.
     reduced_below: u64,
-    /// Tell the peer of it.
+    /// CWR is to be sent.
     cwr_due: bool,
     rtt: Rtt,
     /// The segment that is timed: its end, and when it was sent.
@@ -108,10 +109,14 @@ pub(super) struct Sender {
     retries: u32,
     probe_at: Time,
     probe_due: bool,
-    /// A probe repeated the segment that ends here, and it is not known what for.
+    /// A tail loss probe repeated the segment that ends here, and whether it repaired a loss is not known yet.
     probe_end: Option<u64>,
     last_sent: Time,
-    /// The receiver closes its window: not one segment beyond it.
+    /// Pacing: no segment before this time; `Time::MAX`: at once.
+    pace_at: Time,
+    /// Kept if the congestion controller uses delays.
+    send_times: SendTimes,
+    /// The receiver may close its window, which is then never exceeded.
     strict: bool,
 }
 
@@ -143,6 +148,8 @@ impl Sender {
             probe_due: false,
             probe_end: None,
             last_sent: Time::ZERO,
+            pace_at: Time::MAX,
+            send_times: SendTimes::default(),
             strict: false,
         }
     }
@@ -160,15 +167,15 @@ impl Sender {
     pub(super) const fn flight(&self) -> u64 {
         self.nxt - self.una
     }
-    pub(super) const fn deadline(&self) -> Time {
-        if self.probe_at.0 < self.rto_at.0 { self.probe_at } else { self.rto_at }
+    pub(super) fn deadline(&self) -> Time {
+        self.probe_at.min(self.rto_at).min(self.pace_at)
     }
     #[cfg(test)]
     pub(super) const fn congestion(&self) -> &Congestion {
         &self.congestion
     }
 
-    /// The receiver may close its window: it is kept to.
+    /// The receiver may close its window, which is never exceeded from now on.
     pub(super) const fn keep_to_window(&mut self) {
         self.strict = true;
     }
@@ -206,8 +213,7 @@ impl Sender {
         self.messages.push_back(message);
     }
 
-    /// Takes a message out of the stream if none of its bytes were sent; otherwise only forgets who
-    /// wanted it.
+    /// Removes a message from the stream if none of its bytes were sent; otherwise marks it as cancelled.
     pub(super) fn cancel(&mut self, id: MessageId) {
         let Some(index) = self.messages.iter().position(|m| m.id == id && !m.cancelled) else {
             return;
@@ -229,7 +235,7 @@ impl Sender {
         self.messages.iter().any(|message| message.id == id && message.cancelled)
     }
 
-    /// The next message that was wholly acknowledged; told once.
+    /// Takes the next message that was completely acknowledged.
     pub(super) fn pop_acked(&mut self) -> Option<Outgoing> {
         self.messages.front().filter(|message| message.end() <= self.una)?;
         self.cursor = self.cursor.saturating_sub(1);
@@ -252,7 +258,7 @@ impl Sender {
         }
     }
 
-    /// Bytes under way (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
+    /// Bytes in flight (RFC 6675, `SetPipe`; without SACK each duplicate acknowledgement stands for
     /// a segment that has arrived, as in Linux).
     #[inline]
     fn pipe(&self, config: &Config) -> u64 {
@@ -291,16 +297,17 @@ impl Sender {
             {
                 let end = gap.end.min(self.lost_below).min(message.end()).min(self.nxt);
                 let segment = Segment { position: from, len: (end - from).min(mss) };
-                return (self.resend_first || fits(segment.len)).then_some(Plan::Again(segment));
+                return (self.resend_first || fits(segment.len))
+                    .then_some(Plan::Retransmit(segment));
             }
         }
         let segment = self.next_new(mss)?;
         fits(segment.len).then_some(Plan::New(segment))
     }
 
-    /// The next bytes that were never sent, if the receive window has room for them. One segment
-    /// it always has: our receivers never close it, so a closed one is a damaged header, and
-    /// waiting for it to open would be for ever.
+    /// The next bytes that were never sent, if the receive window has room for them. One segment always may be
+    /// sent: receivers of messages never close their window, so that a closed one comes from a damaged header and
+    /// would never open.
     #[inline]
     fn next_new(&self, mss: u64) -> Option<Segment> {
         let message = self.messages.get(self.cursor)?;
@@ -328,32 +335,36 @@ impl Sender {
         (len > 0).then_some(Plan::Probe(Segment { position, len }))
     }
 
-    /// Whether [`Sender::take`] would give something; notes when the window is what forbids it.
+    /// Whether [`Sender::take`] would give something; notes when the congestion controller forbids it.
     pub(super) fn is_ready(&mut self, config: &Config) -> bool {
-        let ready = self.plan(config).is_some();
+        let ready = self.pace_at == Time::MAX && self.plan(config).is_some();
         if !ready {
             self.note_limit();
         }
         ready
     }
 
-    /// Nothing can be sent: if there is something to send, the window forbids it.
+    /// Nothing can be sent: if there is something to send, the window or the pacing rate forbids it.
     fn note_limit(&mut self) {
         if self.nxt < self.end {
             self.limited_below = self.nxt;
         }
     }
 
-    /// Whether anything is left to send, whatever the window says.
+    /// Whether anything is left to send, regardless of the window.
     pub(super) const fn has_more(&self) -> bool {
         self.nxt < self.end || self.resent_below < self.lost_below
     }
 
     /// Takes the next segment to send, if there is one, and sets the timers.
     pub(super) fn take(&mut self, now: Time, config: &Config) -> Option<Segment> {
+        if self.is_paced(now) {
+            self.note_limit();
+            return None;
+        }
         if config.slow_start_after_idle && self.flight() == 0 {
             let idle = now.since(self.last_sent);
-            self.congestion.after_idle(idle, self.rtt.rto(config), config.initial_window());
+            self.congestion.on_idle(idle, self.rtt.rto(config));
         }
         let Some(plan) = self.plan(config) else {
             self.note_limit();
@@ -369,22 +380,28 @@ impl Sender {
                 if self.timed.is_none() && !probing {
                     self.timed = Some((self.nxt, now));
                 }
+                if self.congestion.uses_delay() {
+                    self.send_times.sent(self.nxt, now);
+                }
                 segment
             }
-            Plan::Again(segment) => {
+            Plan::Retransmit(segment) => {
                 self.resend_first = false;
                 self.resent_below = segment.position + segment.len;
-                // Karn: which copy an acknowledgement is for cannot be told.
-                self.timed = None;
+                self.note_sent_again(segment);
                 segment
             }
             Plan::Probe(segment) => {
                 self.probe_end = Some(self.nxt);
-                self.timed = None;
+                self.note_sent_again(segment);
                 segment
             }
         };
         self.last_sent = now;
+        self.congestion.on_sent(now, segment.len);
+        if let Some(rate) = self.congestion.pacing_rate() {
+            self.pace_at = now.saturating_add(Rate(rate.0.max(1)).span_of(segment.len));
+        }
         if self.rto_at == Time::MAX || probing {
             self.rto_at = now.saturating_add(self.rtt.rto(config));
         }
@@ -392,7 +409,22 @@ impl Sender {
         Some(segment)
     }
 
-    /// Whether this segment is to say that the window was reduced (RFC 3168): the next new one.
+    /// Karn: which copy of a segment an acknowledgement is for cannot be known.
+    fn note_sent_again(&mut self, segment: Segment) {
+        self.timed = None;
+        self.send_times.sent_again(segment.position, segment.position + segment.len);
+    }
+
+    /// Whether the pacing rate forbids to send now.
+    #[inline]
+    fn is_paced(&mut self, now: Time) -> bool {
+        if self.pace_at <= now {
+            self.pace_at = Time::MAX;
+        }
+        self.pace_at != Time::MAX
+    }
+
+    /// Whether this segment carries CWR (RFC 3168): the first new one after the window was reduced.
     pub(super) fn take_cwr(&mut self, segment: Segment, config: &Config) -> bool {
         let new = segment.position + segment.len == self.nxt;
         new && config.data_is_ecn_capable() && core::mem::take(&mut self.cwr_due)
@@ -417,8 +449,9 @@ impl Sender {
         }
     }
 
-    /// The clock has reached [`Sender::deadline`]. False: the peer is silent.
+    /// The clock has reached [`Sender::deadline`]. False: the peer does not answer, and the connection fails.
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config) -> bool {
+        self.is_paced(now);
         if now >= self.rto_at {
             return self.handle_rto(now, config);
         }
@@ -434,11 +467,9 @@ impl Sender {
         if self.retries > config.max_retries {
             return false;
         }
-        if self.phase != Phase::Loss || self.una >= self.recover {
-            self.congestion.shrink(Signal::Timeout, self.flight());
-        } else {
-            self.congestion.collapse();
-        }
+        let again = self.phase == Phase::Loss && self.una < self.recover;
+        let kind = if again { CongestionKind::RepeatedTimeout } else { CongestionKind::Timeout };
+        self.congestion_event(now, kind, self.flight());
         if self.retries > 1 {
             // RFC 2018: the receiver may have thrown away what it had SACKed.
             self.sacked.clear();
@@ -458,12 +489,12 @@ impl Sender {
         true
     }
 
-    /// The timer of an opening request (SYN), which is no part of the stream.
+    /// Starts the timer of a SYN, which is not part of the stream.
     pub(super) fn arm_open(&mut self, now: Time, config: &Config) {
         self.rto_at = now.saturating_add(self.rtt.rto(config));
     }
 
-    /// The opening request was not answered. False: the peer is silent.
+    /// The SYN was not answered. False: the connection fails.
     pub(super) fn open_timed_out(&mut self, config: &Config) -> bool {
         self.retries += 1;
         self.rto_at = Time::MAX;
@@ -471,7 +502,7 @@ impl Sender {
         self.retries <= config.max_retries
     }
 
-    /// The opening request was answered.
+    /// The SYN was answered.
     pub(super) fn opened(&mut self, rtt: Option<Span>) {
         self.retries = 0;
         self.rto_at = Time::MAX;
@@ -490,11 +521,12 @@ impl Sender {
         self.peer_window = acked.window;
 
         let sacked_before = self.sacked.covered();
-        let mut newly_sacked = 0;
+        let (mut newly_sacked, mut sent) = (0, None);
         if config.sack {
             for &(start, end) in acked.sacked {
                 let limit = config.max_ranges as usize;
                 newly_sacked += self.sacked.insert_bounded(start..end, limit).unwrap_or(0);
+                sent = sent.max(self.send_times.sacked(start, end));
             }
         }
         let known = if newly_acked > 0 { self.sacked.remove_below(acked.ack) } else { 0 };
@@ -502,7 +534,7 @@ impl Sender {
         let delivered = newly_acked + newly_sacked - known;
         debug_assert_eq!(self.sacked.covered() + known, sacked_before + newly_sacked);
         self.una = acked.ack;
-        self.congestion.delivered(delivered, acked.ece, self.una, self.nxt);
+        sent = sent.max(self.send_times.acked(self.una));
 
         if newly_acked > 0 {
             self.advance(now, newly_acked, config);
@@ -516,13 +548,26 @@ impl Sender {
             let most = (flight / config.segment_bytes()) as u32;
             self.duplicate_acks = (self.duplicate_acks + 1).min(most.max(1));
         }
-        self.end_probe(acked);
-        self.detect_loss(newly_acked, config);
+        let ack = AckInfo {
+            now,
+            sent,
+            delivered,
+            acked: newly_acked,
+            marked: acked.ece,
+            in_flight: flight,
+            app_limited: una >= self.limited_below,
+            rtt: self.rtt.smoothed().unwrap_or(config.min_rto),
+            una: self.una,
+            nxt: self.nxt,
+        };
+        self.congestion.on_ack(&ack);
+        self.end_probe(now, acked);
+        self.detect_loss(now, newly_acked, config);
         if acked.ece {
-            self.react_to_mark(flight);
+            self.react_to_mark(now, flight);
         }
-        if newly_acked > 0 && !recovering {
-            self.grow(now, una, flight, newly_acked, config);
+        if newly_acked > 0 && !recovering && self.may_grow() {
+            self.congestion.on_end_acks(&ack);
         }
         self.arm_probe(now, config, false);
     }
@@ -564,7 +609,7 @@ impl Sender {
         self.resend_first = true;
     }
 
-    fn detect_loss(&mut self, newly_acked: u64, config: &Config) {
+    fn detect_loss(&mut self, now: Time, newly_acked: u64, config: &Config) {
         let mss = config.segment_bytes();
         if self.phase == Phase::Loss || self.flight() == 0 {
             return;
@@ -577,7 +622,7 @@ impl Sender {
                 return;
             }
             if self.phase == Phase::Open {
-                self.enter_recovery();
+                self.enter_recovery(now);
             }
             self.lost_below = self.lost_below.max(edge);
         } else if self.phase == Phase::Open
@@ -586,56 +631,53 @@ impl Sender {
             // RFC 6582, 3.2 step 2: not for what the last recovery sent again.
             && (self.una > self.recover || self.recover == 0)
         {
-            self.enter_recovery();
+            self.enter_recovery(now);
             self.lose_first(mss);
         }
     }
 
-    fn enter_recovery(&mut self) {
+    fn enter_recovery(&mut self, now: Time) {
         self.phase = Phase::Recovery;
         self.recover = self.nxt;
         self.resent_below = self.una;
         self.resend_first = true;
         self.probe_due = false;
         self.probe_end = None;
-        self.congestion.shrink(Signal::Loss, self.flight());
+        self.congestion_event(now, CongestionKind::Loss, self.flight());
         // The reaction to this window's loss is also the one to its marks.
         self.reduced_below = self.nxt;
         self.cwr_due = true;
     }
 
     /// At most once a window (RFC 3168, 6.1.2; RFC 8257, 3.3).
-    fn react_to_mark(&mut self, flight: u64) {
+    fn react_to_mark(&mut self, now: Time, flight: u64) {
         if self.una > self.reduced_below || self.reduced_below == 0 {
-            self.congestion.shrink(Signal::Mark, flight);
+            self.congestion_event(now, CongestionKind::Mark, flight);
             self.reduced_below = self.nxt.max(1);
             self.cwr_due = true;
         }
     }
 
-    fn grow(&mut self, now: Time, una: u64, flight: u64, newly_acked: u64, config: &Config) {
+    fn congestion_event(&mut self, now: Time, kind: CongestionKind, in_flight: u64) {
+        self.congestion.on_congestion_event(&CongestionEvent { now, kind, in_flight });
+    }
+
+    /// Not in fast recovery, nor in the window that a congestion event has reduced.
+    fn may_grow(&self) -> bool {
         let reduced = self.una < self.reduced_below;
-        if self.phase == Phase::Recovery || reduced && self.phase == Phase::Open {
-            return;
-        }
-        // RFC 7661's concern, as in Linux: a window that is not used must not grow.
-        let doubling = self.congestion.in_slow_start() && self.congestion.window() < 2 * flight;
-        if una < self.limited_below || doubling || flight >= self.congestion.window() {
-            let rtt = self.rtt.smoothed().unwrap_or(config.min_rto);
-            self.congestion.grow(now, newly_acked, rtt);
-        }
+        self.phase == Phase::Loss || self.phase == Phase::Open && !reduced
     }
 
     /// RFC 8985, 7.4: a repeated segment that was not reported as a duplicate before anything
     /// later was acknowledged has repaired a loss.
-    fn end_probe(&mut self, acked: &Acked<'_>) {
+    fn end_probe(&mut self, now: Time, acked: &Acked<'_>) {
         let Some(end) = self.probe_end else { return };
         if acked.duplicate {
             self.probe_end = None;
         } else if self.una > end {
             self.probe_end = None;
             if self.phase == Phase::Open {
-                self.congestion.shrink(Signal::Loss, self.congestion.window());
+                self.congestion_event(now, CongestionKind::Loss, self.congestion.window());
             }
         }
     }

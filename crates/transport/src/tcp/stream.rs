@@ -3,7 +3,7 @@
 //!
 //! What connections for messages do without is here: the receive window follows what the application
 //! consumes, a direction ends with FIN, and what is cancelled is reset. An end that has closed
-//! answers late segments for a while, as TIME-WAIT does. TCP tells a peer neither a deadline nor why
+//! answers late segments for a while, as TIME-WAIT does. TCP carries neither a deadline nor why
 //! it resets: the client keeps the deadline, and the peer fails with
 //! [`FailReason::PeerForgot`].
 //!
@@ -41,8 +41,8 @@ pub(super) struct Stream {
     readable: u64,
     ended: bool,
     consumed: u64,
-    /// The right edge of the window, as the peer was told last.
-    told_edge: u64,
+    /// The right edge of the window that was last advertised.
+    advertised_edge: u64,
 }
 
 impl Stream {
@@ -57,7 +57,7 @@ impl Stream {
             readable: 0,
             ended: false,
             consumed: 0,
-            told_edge: 0,
+            advertised_edge: 0,
         }
     }
 
@@ -66,21 +66,21 @@ impl Stream {
         self.consumed + config.window_bytes()
     }
 
-    /// The window to tell when all before `next` is here.
+    /// The window to advertise when all before `next` has arrived.
     pub(super) fn window(&self, next: u64, config: &Config) -> u64 {
         self.edge(config).saturating_sub(next)
     }
 
-    pub(super) fn told(&mut self, edge: u64) {
-        self.told_edge = self.told_edge.max(edge);
+    pub(super) fn advertised(&mut self, edge: u64) {
+        self.advertised_edge = self.advertised_edge.max(edge);
     }
 
-    /// Whether the peer is to be told that the window has opened: as RFC 9293, 3.8.6.2.2, without
+    /// Whether to send a window update: as RFC 9293, 3.8.6.2.2, without
     /// its silly windows.
     fn has_opened(&self, next: u64, config: &Config) -> bool {
-        let more = self.edge(config).saturating_sub(self.told_edge);
+        let more = self.edge(config).saturating_sub(self.advertised_edge);
         let enough = (2 * config.segment_bytes()).min(config.window_bytes() / 2);
-        more >= enough || more > 0 && self.told_edge <= next
+        more >= enough || more > 0 && self.advertised_edge <= next
     }
 }
 
@@ -125,7 +125,7 @@ impl Connection {
             }
             None => !is_fin || at >= self.receiver.nxt(),
         };
-        // The bytes are where the sequence number says.
+        // The sequence number determines the position of the bytes.
         if !possible || !is_fin && slice.offset != at as u32 || is_fin && slice.len > 0 {
             return discard;
         }
@@ -165,7 +165,7 @@ impl Host {
         connection.make_stream(Stream::new(Some(id), deadline));
         let slot = self.insert(connection).ok_or(Refused::Busy)?;
         self.streams.insert((peer, id), slot);
-        self.settle(slot);
+        self.reschedule(slot);
         Ok(())
     }
 
@@ -194,14 +194,14 @@ impl Host {
         let kind = if id.is_response() { Kind::Response } else { Kind::OneWay };
         if connection.sender.backlog() == 0 {
             // The peer's silence counts from here.
-            connection.last_heard = now;
+            connection.last_received = now;
         }
         connection.sender.extend(id, bytes, kind);
         if end {
             stream.fin = Some(connection.sender.end());
             connection.sender.push(id, 1, kind);
         }
-        self.settle(slot);
+        self.reschedule(slot);
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl Host {
         if stream.has_opened(next, config) && !stream.ended {
             connection.receiver.acknowledge_now();
         }
-        self.settle(slot);
+        self.reschedule(slot);
     }
 
     /// Resets the stream, if it is known: no event follows.
@@ -311,7 +311,7 @@ impl Host {
             return false;
         }
         let Some(&last) = self.time_wait.get(&key) else { return false };
-        // An acknowledgement alone needs none.
+        // An acknowledgement without data needs none.
         if !matches!(header.body, Body::Ack { .. }) {
             self.stray(key, last);
         }

@@ -64,7 +64,7 @@ impl Schedule {
     }
 }
 
-/// What a message's sender was told in the end.
+/// The last event of a message at its sender.
 #[derive(Debug, Default)]
 struct Fate {
     sent: u32,
@@ -91,13 +91,13 @@ impl Fates {
         self.submitted.insert((from, to, id), kind);
     }
 
-    /// A host has begun anew.
+    /// A host has restarted.
     pub fn restarted(&mut self, host: u32) {
         self.restarted.insert(host);
         self.delivered.retain(|(receiver, ..)| *receiver != host);
     }
 
-    /// A host's application was told something.
+    /// An event of a host.
     ///
     /// # Errors
     /// If it can't be.

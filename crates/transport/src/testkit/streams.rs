@@ -1,4 +1,4 @@
-//! What the kit checks of streams.
+//! What [`Network`](super::Network) checks of streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What control packets say, as bytes: a tag and the fields in the order of their declaration.
+//! The encoding of control messages: a tag, then the fields in the order of their declaration.
 
 use rackweave_core::HostId;
 
@@ -27,12 +27,12 @@ mod tag {
     pub(super) const SERVED: u8 = 19;
 }
 
-/// Bytes of a status without its gaps, and of each gap.
+/// The lengths of a status without its gaps, and of each gap.
 const STATUS: usize = 2 + 8 + 8 + 1 + 8 + 4 + 8 + 1;
 const GAP: usize = 8 + 4 + 8;
 const PLACE: usize = 3;
 
-/// Bytes of a body's fields.
+/// The length of a body's fields in bytes.
 pub(super) const fn bytes(body: &Body) -> usize {
     match body {
         Body::Invite { .. } => 16 + PLACE + 2 + 1,
@@ -53,7 +53,7 @@ pub(super) const fn bytes(body: &Body) -> usize {
     }
 }
 
-/// How many gaps a status has.
+/// The number of gaps in a status.
 const fn count(status: &Status) -> usize {
     let (mut i, mut n) = (0, 0);
     while i < GAPS {

@@ -1,4 +1,4 @@
-//! Orca's packets as bytes; the layout is [`crate::orca`]'s.
+//! The encoding of Orca's packets; see [`crate::orca`] for the layout.
 
 use core::ops::Range;
 
@@ -29,25 +29,25 @@ const END: u8 = 0x20;
 const PARITY: u8 = 0x10;
 const WORDS: u8 = 0x07;
 
-/// Where the label begins.
+/// The position of the label.
 const LABEL_AT: usize = 12;
-/// What parity adds before the payload.
+/// The length of the fields that describe a parity, before the payload.
 const PARITY_BYTES: usize = 5;
-/// Who says a control packet, to whom, and its tag.
+/// The length of a control packet's addresses and tag.
 const CONTROL_BYTES: usize = 9;
 
-/// A secret that all members share: packets made without it are refused.
+/// A secret that all members share. Packets without a check made with it are refused.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// This key.
+    /// The key with these bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The key of a passphrase or a key file: as hard to guess as that is.
+    /// Derives a key from a passphrase or the content of a key file. It is as hard to guess as that.
     #[must_use]
     pub fn derive(secret: &[u8]) -> Self {
         Self(blake3::derive_key("rackweave 2026 orca packets", secret))
@@ -60,38 +60,38 @@ impl core::fmt::Debug for Key {
     }
 }
 
-/// The check of a packet: that its bytes are those that were sent, and with a key also by whom.
+/// The integrity check of a packet, which with a key is also a message authentication code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// CRC-32C: found by who looks, forged by who likes.
+    /// CRC-32C, which detects errors but not forgeries.
     Crc(u32),
-    /// The first 8 bytes of BLAKE3, keyed.
+    /// The first 8 bytes of keyed BLAKE3.
     Keyed([u8; 8]),
 }
 
-/// A packet that was read and found whole.
+/// A packet that was decoded and whose check is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Its header.
+    /// The packet's header.
     pub header: Header,
-    /// Its check, for [`encode_relayed`].
+    /// The packet's check, for [`encode_relayed`].
     pub check: Check,
-    /// Where in the packet the payload is; empty in a control packet.
+    /// The position of the payload in the packet; empty for a control packet.
     pub payload: Range<usize>,
 }
 
-/// What a switch sees of a packet.
+/// What a switch reads of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// Its header.
+    /// The packet's header.
     pub header: Header,
-    /// The bytes before the payload; of a control packet, all.
+    /// The length of what precedes the payload, which is all of a control packet.
     pub header_end: usize,
-    /// Whether it is a control packet whose check is right (data is not looked at): a switch believes no other.
+    /// Whether it is a control packet whose check is right. A switch acts on no other; the check of data is not verified.
     pub verified: bool,
 }
 
-/// Bytes of a header, all that stands before the payload (a control packet has none). `words` as in [`encode_header`].
+/// The length of a header, which is all that precedes the payload. `words` is that of [`encode_header`].
 #[must_use]
 pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
     let check = if keyed { 8 } else { 4 };
@@ -106,14 +106,14 @@ pub const fn header_bytes(header: &Header, words: u8, keyed: bool) -> u32 {
     }
 }
 
-/// The check of a packet, whose payload is in these pieces.
+/// The check of a packet whose payload consists of these pieces.
 #[must_use]
 pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
     let mut front = Vec::with_capacity(64);
     match header {
         Header::Data(data) => {
             put_front(data, key.is_some(), 0, &mut front);
-            // Without kind, label and its length, but with what describes the payload.
+            // Kind, label and its length may change on the way. The description of a parity is covered.
             front.truncate(LABEL_AT);
             put_parity(data, &mut front);
             check_of(key, &front[1..], payload)
@@ -126,8 +126,8 @@ pub fn check(header: &Header, key: Option<&Key>, payload: &[&[u8]]) -> Check {
     }
 }
 
-/// Appends a packet's header, behind which the payload follows: `payload`'s pieces, to be sent together with it but not
-/// copied. A label takes `words` words (1 to 4; what it has above is cut off).
+/// Appends a packet's header. The pieces of `payload` follow it on the wire; they are read for the check, and not copied. A label
+/// takes `words` words, 1 to 4, and bits above are cut off.
 pub fn encode_header(
     header: &Header,
     words: u8,
@@ -146,14 +146,14 @@ pub fn encode_header(
     }
 }
 
-/// Appends the header of data whose check is known: it came with it, and only kind and label are others now.
+/// Appends the header of data that is forwarded with its check, of which only kind and label have changed.
 pub fn encode_relayed(data: &Data, words: u8, check: Check, out: &mut Vec<u8>) {
     put_front(data, matches!(check, Check::Keyed(_)), clamp(words), out);
     check.put(out);
     put_parity(data, out);
 }
 
-/// Puts another label into a data packet in place, if it has room for it; says whether.
+/// Replaces the label of a data packet in place. False if the packet has no room for it.
 pub fn relabel(bytes: &mut [u8], labelled: Labelled, label: Label) -> bool {
     let Ok(Front { header: Header::Data(_), words, .. }) = Front::read(bytes) else { return false };
     let bits = 32 * u32::from(words);
@@ -167,10 +167,10 @@ pub fn relabel(bytes: &mut [u8], labelled: Labelled, label: Label) -> bool {
     true
 }
 
-/// Reads a packet and checks it.
+/// Decodes a packet and verifies its check.
 ///
 /// # Errors
-/// See [`Malformed`]: also if it was damaged on its way, or was not made with the key.
+/// [`Malformed`], also if the packet was damaged or its check was not made with the key.
 pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<Decoded, Malformed> {
     let front = Front::read(bytes)?;
     match (front.check, key) {
@@ -184,11 +184,11 @@ pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<Decoded, Malformed> {
     Ok(Decoded { header: front.header, check: front.check, payload: front.end..bytes.len() })
 }
 
-/// Reads what a switch needs. Of data only the header is looked at; of a control packet the check too, as far as the
-/// switch has the key.
+/// Decodes what a switch needs: the header, and for a control packet whether the check is right, for which the switch may need the
+/// key.
 ///
 /// # Errors
-/// See [`Malformed`].
+/// [`Malformed`] if the header cannot be decoded.
 pub fn glance(bytes: &[u8], key: Option<&Key>) -> Result<Glance, Malformed> {
     let front = Front::read(bytes)?;
     let same_kind = matches!(front.check, Check::Keyed(_)) == key.is_some();
@@ -197,14 +197,14 @@ pub fn glance(bytes: &[u8], key: Option<&Key>) -> Result<Glance, Malformed> {
     Ok(Glance { header: front.header, header_end: front.end, verified })
 }
 
-/// A packet of which all but the check was read.
+/// A packet that was decoded and whose check was not verified.
 struct Front {
     header: Header,
     words: u8,
     check: Check,
-    /// Where the check is.
+    /// The position of the check.
     check_at: usize,
-    /// Where the payload begins.
+    /// The position of the payload.
     end: usize,
 }
 
@@ -280,13 +280,13 @@ impl Front {
         Ok(Self { header, words, check, check_at, end })
     }
 
-    /// Whether the check is right. The key must be there if it was made with one.
+    /// Whether the check is right. A keyed check needs the key.
     fn is_whole(&self, bytes: &[u8], key: Option<&Key>) -> bool {
         let after = match self.check {
             Check::Crc(_) => self.check_at + 4,
             Check::Keyed(_) => self.check_at + 8,
         };
-        let ours = match &self.header {
+        let expected = match &self.header {
             Header::Data(_) => {
                 let mut front = [0; LABEL_AT - 1];
                 front.copy_from_slice(&bytes[1..LABEL_AT]);
@@ -295,11 +295,11 @@ impl Front {
             }
             Header::Control(_) => check_of(key, &bytes[..self.check_at], &[&bytes[after..]]),
         };
-        match (ours, self.check) {
-            (Check::Crc(ours), Check::Crc(theirs)) => ours == theirs,
-            (Check::Keyed(ours), Check::Keyed(theirs)) => {
-                // Without a branch on the place of the first difference.
-                ours.iter().zip(theirs).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
+        match (expected, self.check) {
+            (Check::Crc(expected), Check::Crc(found)) => expected == found,
+            (Check::Keyed(expected), Check::Keyed(found)) => {
+                // In constant time: no branch depends on the position of the first difference.
+                expected.iter().zip(found).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
             }
             _ => false,
         }
@@ -315,7 +315,7 @@ impl Check {
     }
 }
 
-/// The check of `front` and these pieces together.
+/// The check over `front` and these pieces.
 fn check_of(key: Option<&Key>, front: &[u8], pieces: &[&[u8]]) -> Check {
     let Some(Key(key)) = key else {
         let first = crc32c(0, front);
@@ -361,7 +361,7 @@ fn kind_of_control(control: &Control) -> u8 {
     }
 }
 
-/// Everything before the check.
+/// Appends all fields before the check.
 fn put_front(data: &Data, keyed: bool, words: u8, out: &mut Vec<u8>) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     let flags = flag(keyed, KEYED)

@@ -1,7 +1,8 @@
-//! Orca's packets: data with labels, and what hosts, agents, switches and the controller tell each other.
+//! Orca's packets: data with labels, and the control packets of hosts, agents, switches and the controller.
 //!
-//! The labels are those of the paper (Sections III.C and IV.B of the end-to-end evaluation; widths from the topology).
-//! Sequence numbers, status reports and joining are ours: the paper has no recovery.
+//! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of agents and
+//! switches, whose types the authors' code defines (`docs/sources.md#orca-packets`). Offsets, status reports and joining are
+//! ours, since the paper has no recovery.
 //!
 //! ```text
 //!  0: 0xC0 | kind
@@ -15,12 +16,12 @@
 //!   6 [`Body::SetActive`], 7 [`Body::Ping`], 8 [`Body::Pong`], 9 [`Body::Sync`], 10 [`Body::SyncDone`], 5 other control.
 //! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity (then the payload begins with its
 //!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length).
-//! - Control has a label of one word, zero. Its body: who says it (4 bytes), to whom (4), tag (1), fields. So without a
+//! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!
-//! Kind and label change on the way, so in data the check leaves them out (with the label's length): they decide where a
-//! packet goes, not what it is. An agent that relays data copies the check and need not look at the payload.
-//! The key keeps out who doesn't have it; it does not keep out old packets of the same session, whose number is new each time.
+//! Kind and label change on the way, so that the check of data does not cover them, nor the label's length. They determine where a
+//! packet goes, not what it is. An agent that forwards data copies the check and need not read the payload. The key excludes
+//! hosts without it, but not replayed packets of the same session, whose number is therefore random.
 
 mod body;
 mod codec;
@@ -40,188 +41,189 @@ pub const PORT: u16 = 6722;
 /// Orca's number in the overlay: [`crate::overlay::Kind::Group`].
 pub const KIND: u8 = 2;
 
-/// The IP multicast group of labelled packets: all agents are in it, switches go by the label.
+/// The IP multicast group of labelled packets. All agents are in it; switches forward by the label.
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 
-/// A multicast session, chosen by its sender at random: the paper's 48-bit destination address, in 32 bits.
+/// The number of a multicast session, which its sender chooses at random. The authors' code has the 48-bit destination MAC address
+/// in its place (`docs/sources.md#orca-packets`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u32);
 
-/// A label as it stands in a packet: pilot fields or rack bits, least significant bit last.
+/// A label as in a packet: the fields of a pilot label, or the bits of a rack label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(pub u128);
 
-/// Where a receiver is: its rack, and its port of the rack's switch. Where no fabric is known, receivers are numbered,
-/// 64 to a "rack".
+/// The place of a host: its rack, and its port at the rack's switch. In an unknown fabric each 64 hosts count as a rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The rack (leaf switch), from 0.
+    /// The rack (leaf switch), numbered from 0.
     pub rack: u16,
     /// The port, below 64.
     pub port: u8,
 }
 
-/// How far a data packet's forwarding is decided.
+/// The kind of label that a data packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labelled {
-    /// The label is the pilot label: up, across and down to racks, where the active agent adds the rest.
+    /// The pilot label, which leads to racks, where active agents replace it.
     Pilot,
-    /// The label is the rack label: a bit for each port of the ToR.
+    /// The rack label, with a bit for each port of the ToR.
     Rack,
-    /// No label: the packet goes to the one host that it is addressed to.
+    /// No label: the packet goes to the host to which it is addressed.
     Host,
 }
 
-/// A piece of a session's stream.
+/// A data packet: bytes of a session's stream, or a parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// What the label is.
+    /// The kind of the label.
     pub labelled: Labelled,
     /// The label.
     pub label: Label,
-    /// The session.
+    /// The session that the data belongs to.
     pub session: Session,
-    /// First byte in the stream (below 2^48).
+    /// The offset of the first byte in the stream, below 2^48.
     pub offset: u64,
-    /// Bytes of payload.
+    /// The length of the payload.
     pub len: u16,
-    /// Sent before.
+    /// Whether it repairs a loss.
     pub repair: bool,
-    /// The stream ends with this packet's last byte.
+    /// Whether the stream ends with this packet's last byte.
     pub end: bool,
-    /// Not bytes of the stream but parity over a block that begins at `offset`.
+    /// If set, the payload is this parity of the block that begins at `offset`.
     pub parity: Option<Parity>,
 }
 
-/// Which parity of which block.
+/// A parity packet's place in its block, and the shape of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parity {
-    /// Its number in the block, from 0.
+    /// The index of the parity in the block, from 0.
     pub index: u8,
-    /// Data packets in the block.
+    /// The number of data packets in the block.
     pub data: u8,
-    /// Parity packets in the block.
+    /// The number of parity packets in the block.
     pub parity: u8,
-    /// Bytes of the last data packet of the block (the others are full).
+    /// The length of the last data packet of the block; the others are full.
     pub last: u16,
 }
 
-/// What is not data: from one host to another, or to the active agent of the sender's rack.
+/// A control packet from one host to another, or to the active agent of its rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Who says it.
+    /// The host that sends it.
     pub from: HostId,
-    /// To whom; [`TO_AGENT`]: to the active agent of the rack of who says it.
+    /// The destination, which may be [`TO_AGENT`].
     pub to: HostId,
-    /// The session that it is about, if any.
+    /// The session that it concerns, 0 for none.
     pub session: Session,
-    /// What it says.
+    /// The message.
     pub body: Body,
 }
 
-/// "The active agent of my rack".
+/// The address of the active agent of the sending host's rack.
 pub const TO_AGENT: HostId = HostId(u32::MAX);
 
-/// "All members of the session": the destination of data that is not for one host.
+/// The address of all members of a session: the destination of data that is not for a single host.
 pub const TO_GROUP: HostId = HostId(u32::MAX - 1);
 
-/// Most gaps in one [`Status`].
+/// The number of gaps that one [`Status`] can hold.
 pub const GAPS: usize = 3;
 
-/// What receivers of one rack have: one receiver's words, or an agent's summary of many. Repeating it is harmless.
+/// A status report of receivers in one rack: of a single one, or an agent's summary of several. It is idempotent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The rack.
     pub rack: u16,
-    /// Which of its ports are spoken for.
+    /// The ports of the receivers that it covers, a bit for each.
     pub who: u64,
-    /// All of `who` have every byte below.
+    /// All of them have every byte below this offset.
     pub have: u64,
-    /// The port of one that has no more than `have`.
+    /// The port of one of them that has no more than `have`.
     pub slowest: u8,
-    /// The highest end of a packet that any of them has seen.
+    /// The highest end of a packet that any of them has received.
     pub seen: u64,
-    /// Since that packet came, in microseconds, so that the sender can tell the round trip.
+    /// The time since that packet arrived, in microseconds, by which the sender computes the round trip.
     pub held_us: u32,
-    /// All of `who` have room for bytes below this offset.
+    /// The receive windows of all of them reach at least to this offset.
     pub limit: u64,
-    /// Missing pieces, lowest first; those beyond the array are told later.
+    /// Missing ranges, lowest first. Further ones follow in other packets.
     pub gaps: [Gap; GAPS],
 }
 
-/// A missing piece of the stream (`len` 0: none).
+/// A missing range of the stream; an unused entry has `len` 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub offset: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len: u32,
-    /// The ports that miss it.
+    /// The ports of the receivers that lack it, a bit for each.
     pub who: u64,
 }
 
-/// Why a host is not, or no longer, in a session.
+/// The reason why a host is not in a session, or a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It asked to leave, or was asked to.
+    /// It left, or was asked to leave.
     Left,
-    /// Its application can't take the bytes (disk full, refused by the user).
+    /// Its application does not take the data: it refused the invitation, or cannot store it.
     Refused,
-    /// It can't hold as many sessions.
+    /// It has no room for another session.
     Busy,
-    /// It knows no such session (any more).
+    /// It does not know the session.
     Unknown,
-    /// Nothing was heard of it for too long.
+    /// It was silent for too long.
     Silent,
-    /// What arrived was not what was sent (a hash).
+    /// The received data does not have the hash of what was sent.
     Damaged,
-    /// The bytes that it lacks are no longer to be had.
+    /// The sender has released bytes that it lacks.
     TooLate,
-    /// The fabric's labels can't name it.
+    /// No label of the fabric can name it.
     NoLabel,
 }
 
-/// What a control packet says.
+/// The message of a control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     // --- between sender and receivers
-    /// "Take part": which stream, where you are in it, how large packets are.
+    /// The sender invites a host to a session.
     Invite {
-        /// Names the stream's content, the same again after a restart.
+        /// The identity of the stream's content, the same again after a restart.
         stream: u128,
-        /// The receiver's place.
+        /// The receiver's place in the sender's layout.
         place: Place,
-        /// Bytes of a full data packet.
+        /// The payload size of a full data packet.
         payload: u16,
-        /// Status reports go to the rack's agent.
+        /// Whether status reports go to the rack's agent.
         via_agent: bool,
     },
-    /// "I take part, from this offset on": also a late or resumed one.
+    /// A host joins a session, for the first time, late or again.
     Join {
-        /// The stream that it has taken before, or has been invited to.
+        /// The identity of the stream to which it was invited, or which it has received in part.
         stream: u128,
-        /// Where.
+        /// The host's place.
         place: Place,
         /// The first byte that it needs.
         at: u64,
-        /// It has room below this offset.
+        /// The end of its receive window.
         limit: u64,
     },
-    /// What receivers have.
+    /// A status report to the sender or to the rack's agent.
     Status(Status),
-    /// The stream is this long: told until all know.
+    /// The sender states the length of the stream, until the receiver has all of it.
     End {
-        /// Its length.
+        /// The length in bytes.
         length: u64,
     },
-    /// "All bytes are here and right", told until acknowledged by [`Body::Bye`].
+    /// A receiver has the whole stream and has verified it. Repeated until acknowledged by [`Body::Bye`].
     Complete {
-        /// Where.
+        /// The receiver's place.
         place: Place,
     },
-    /// "You are not in this session (any more)", or "I am not"; also acknowledges [`Body::Complete`] (with [`Reason::Left`]).
+    /// The sending host, or the addressed one, is not in the session. Also acknowledges [`Body::Complete`] (with
+    /// [`Reason::Left`]).
     Bye {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// How the sender serves this receiver: by unicast of its own, or with the packets for the whole group.
@@ -230,92 +232,92 @@ pub enum Body {
         detached: bool,
     },
     // --- control plane
-    /// From an agent to the controller: "alive".
+    /// The heartbeat of an agent to the controller.
     Ping {
-        /// Its place: the agent's id is its port.
+        /// The agent's place. Its port identifies the agent in its rack.
         place: Place,
-        /// Counts.
+        /// Increases with each ping, from 1 after a restart.
         number: u32,
     },
-    /// The answer.
+    /// The controller's answer to a ping.
     Pong {
-        /// The ping's.
+        /// The number of the ping.
         number: u32,
     },
-    /// From the controller to a ToR: the active agent; no agent: 255.
+    /// The controller sets the active agent of a rack at its ToR.
     SetActive {
         /// The rack.
         rack: u16,
-        /// The agent's port.
+        /// The agent's port, 255 for none.
         agent: u8,
-        /// Later ones have larger numbers.
+        /// Increases with each change.
         epoch: u32,
     },
-    /// From the controller to all agents of a rack: the session's rack label (0: forget it).
+    /// The controller sets the rack label of a session at all agents of a rack.
     Sync {
         /// The rack.
         rack: u16,
-        /// Bits of ports.
+        /// The ports of the session's receivers, a bit for each. 0 removes the session.
         ports: u64,
-        /// Later ones have larger numbers.
+        /// Increases with each change.
         version: u32,
     },
-    /// The agent has it.
+    /// An agent confirms a [`Body::Sync`], or a sender a [`Body::Served`].
     SyncDone {
-        /// Its place.
+        /// The confirming host's place.
         place: Place,
-        /// Which.
+        /// The version or epoch that is confirmed.
         version: u32,
     },
-    /// From a sender to the controller: a session for me. Repeated until answered.
+    /// A sender creates a session at the controller. Repeated until answered.
     Create,
-    /// From a sender: this host is in the session (true) or out of it (false); numbered by the sender, taken in that order.
+    /// A sender adds a host to its session or removes it. Changes are numbered by the sender and handled in that order.
     Member {
-        /// Which host.
+        /// The host.
         host: HostId,
-        /// In or out.
+        /// Whether it joins, or leaves.
         joins: bool,
         /// The sender's number of this change.
         change: u32,
     },
-    /// From a sender: forget the session.
+    /// A sender deletes its session.
     Destroy,
-    /// From a sender, now and then: the session lives. One of which nothing is heard is forgotten.
+    /// A sender's session still exists. Sessions that are not renewed are deleted.
     Renew,
-    /// From the controller to the sender: its labels, and the last change that they include.
+    /// The controller sends a sender its labels.
     Labels {
-        /// What the sender's packets carry to other racks; 0: none.
+        /// The pilot label to other racks, 0 without any.
         pilot: Label,
-        /// Bits of the ports of the sender's own rack.
+        /// The ports of receivers in the sender's own rack, a bit for each.
         ports: u64,
-        /// The sender's number.
+        /// The number of the last change that the labels include.
         change: u32,
     },
-    /// From the controller to all senders: whether a rack has an agent that puts labels on what comes for it. Repeated until
-    /// answered by [`Body::SyncDone`] with its epoch.
+    /// The controller tells all senders whether a rack has a live agent. Repeated until answered by [`Body::SyncDone`] with its
+    /// epoch.
     Served {
         /// The rack.
         rack: u16,
-        /// Whether it has one.
+        /// Whether it has a live agent.
         agent: bool,
-        /// Later ones have larger numbers.
+        /// Increases with each change.
         epoch: u32,
     },
-    /// From the controller: that can't be.
+    /// The controller denies a request.
     Denied {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// The change that can't be.
+        /// The number of the denied change.
         change: u32,
     },
 }
 
-/// A packet's header.
+/// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// A piece of a stream.
+    /// A data packet.
     Data(Data),
-    /// Anything else.
+    /// A control packet.
     Control(Control),
 }
 

@@ -24,7 +24,7 @@ impl Forger {
         (self.random >> 33) as usize
     }
 
-    /// A packet that says something else, with the check of one who has no key.
+    /// A packet with other contents and the check of a sender without the key.
     fn lie(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let Decoded { mut header, payload, .. } = orca_of(bytes)?;
         let mut payload = bytes[payload].to_vec();
@@ -186,7 +186,7 @@ fn without_a_key_a_forger_gets_nothing_wrong_delivered() {
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "x", 1_500_000);
     for seed in 2..6 {
-        // One that is told of bytes beyond the end waits for them as long as it waits for a silent sender.
+        // A receiver that is led to expect bytes beyond the end waits for them as long as for a silent sender.
         let config = EngineConfig::new("127.0.0.1:0".parse().unwrap());
         let receiver = Receiving::start_with(tempfile::tempdir().unwrap(), None, config).unwrap();
         let between = Between::forges(receiver.address, seed, 4, &[], &Record::default());
@@ -257,7 +257,7 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
     let (send_address, address) = channel();
     let (to, stop) = (receiver.address, Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
-    // Stands on the way from the sender, and adds what somebody without the key would say in its name.
+    // Sits on the path from the sender, and adds packets that a forger without the key would send in its name.
     let thread = std::thread::spawn(move || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         send_address.send(socket.local_addr().unwrap()).unwrap();

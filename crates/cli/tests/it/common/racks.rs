@@ -99,10 +99,7 @@ impl World {
         let (link, tcp) = (Rate(100_000_000), TcpSettings::default());
         let network = Network { prefix, hosts: HOSTS, link, nic: Nic::Fifo, tcp };
         let world = Self { network, folder: tempfile::tempdir().unwrap() };
-        if netns::check().is_err() {
-            println!("skipped: needs CAP_NET_ADMIN");
-            return None;
-        }
+        rackweave_testing::needs!(NetAdmin, None);
         world.network.make().unwrap();
         let addresses: Vec<String> = (0..HOSTS).map(|host| format!("'10.0.0.{host}'")).collect();
         let text = format!(

@@ -1,13 +1,13 @@
-//! Agents: who lives, who is active, and bringing back those that were away.
+//! Agents: which are alive, which is active, and the transfer of labels to agents that come back.
 
 use super::*;
 use crate::orca::agent::ANY_RACK;
 
-/// `SetActive` is told so often in a row.
+/// How often `SetActive` is sent in a row, since `ToR`s do not answer.
 const SET_ACTIVE_BURST: u8 = 4;
-/// Labels under way to an agent that comes back.
+/// Unconfirmed labels in flight to an agent that comes back.
 const WINDOW: usize = 64;
-/// Slots of the store that are looked at in a row, lest a large store hold up everything else.
+/// Slots of the store that are visited in one step, so that a large store does not delay other work.
 const SCAN_SLOTS: usize = 8192;
 
 impl Controller {
@@ -28,23 +28,14 @@ impl Controller {
         }
     }
 
-    pub(super) fn assume_live_at(&mut self, now: Time, host: HostId) {
-        self.agents[host.0 as usize].last_heard = now;
-        let place = self.config.layout.place(host);
-        if self.agents[host.0 as usize].liveness == Liveness::Dead {
-            self.start_watching(now, host, place);
-            self.mark_live(now, host, place);
-        }
-    }
-
     fn start_resync(&mut self, now: Time, host: HostId, place: Place) {
         self.start_watching(now, host, place);
         self.resyncs.insert(host, Resync { at: now, ..Resync::default() });
         self.continue_resync(now, now, host);
     }
 
-    /// From now on it is dead if it is silent.
-    fn start_watching(&mut self, now: Time, host: HostId, place: Place) {
+    /// From now on the agent must ping within the timeout.
+    pub(super) fn start_watching(&mut self, now: Time, host: HostId, place: Place) {
         self.agents[host.0 as usize].liveness = Liveness::Syncing;
         let timeout = self.config.timeout;
         let rack = &mut self.racks[usize::from(place.rack)];
@@ -56,21 +47,21 @@ impl Controller {
         }
     }
 
-    /// Tells an agent more of its rack's labels; when it has confirmed all, it lives.
+    /// Sends an agent more of its rack's labels. Once it has confirmed all of them, it is live.
     pub(super) fn continue_resync(&mut self, now: Time, at: Time, host: HostId) {
         let Some(mut resync) = self.resyncs.remove(&host) else { return };
         if at != resync.at && now < resync.at {
             self.resyncs.insert(host, resync);
-            return; // A timer that was armed anew.
+            return; // The timer has been moved.
         }
         let place = self.config.layout.place(host);
-        let again: Vec<_> = resync
-            .under_way
+        let expired: Vec<_> = resync
+            .unconfirmed
             .iter()
             .filter(|(_, (_, at))| *at <= now)
             .map(|(session, _)| *session)
             .collect();
-        for session in again {
+        for session in expired {
             self.sync_label(now, host, place, session, &mut resync);
         }
         let mut scanned = 0;
@@ -78,7 +69,7 @@ impl Controller {
         if none_here {
             resync.cursor = self.store.slots();
         }
-        while resync.under_way.len() < WINDOW
+        while resync.unconfirmed.len() < WINDOW
             && scanned < SCAN_SLOTS
             && resync.cursor < self.store.slots()
         {
@@ -90,14 +81,14 @@ impl Controller {
             resync.cursor += 1;
             scanned += 1;
         }
-        if resync.cursor >= self.store.slots() && resync.under_way.is_empty() {
+        if resync.cursor >= self.store.slots() && resync.unconfirmed.is_empty() {
             if self.mark_live(now, host, place) {
                 self.notify_senders(now, place.rack, true);
             }
             return;
         }
-        let repeat = resync.under_way.values().map(|(_, at)| *at).min();
-        resync.at = if resync.under_way.len() < WINDOW && resync.cursor < self.store.slots() {
+        let repeat = resync.unconfirmed.values().map(|(_, at)| *at).min();
+        resync.at = if resync.unconfirmed.len() < WINDOW && resync.cursor < self.store.slots() {
             now
         } else {
             repeat.unwrap_or(now)
@@ -116,7 +107,7 @@ impl Controller {
     ) {
         let version = self.next_version(now);
         let ports = self.store.ports(session, place.rack);
-        resync.under_way.insert(session, (version, now.saturating_add(self.config.retry * 4)));
+        resync.unconfirmed.insert(session, (version, now.saturating_add(self.config.retry * 4)));
         self.counters.resyncs += 1;
         self.send_control(host, session, Body::Sync { rack: ANY_RACK, ports, version });
     }
@@ -130,17 +121,17 @@ impl Controller {
         version: u32,
     ) {
         let Some(resync) = self.resyncs.get_mut(&host) else { return };
-        if resync.under_way.get(&session).is_some_and(|(told, _)| *told == version) {
-            resync.under_way.remove(&session);
-            if resync.under_way.len() <= WINDOW / 2 {
+        if resync.unconfirmed.get(&session).is_some_and(|(sent, _)| *sent == version) {
+            resync.unconfirmed.remove(&session);
+            if resync.unconfirmed.len() <= WINDOW / 2 {
                 resync.at = now;
                 self.continue_resync(now, now, host);
             }
         }
     }
 
-    /// An agent has all labels; says whether it is the only one of its rack.
-    fn mark_live(&mut self, now: Time, host: HostId, place: Place) -> bool {
+    /// An agent has all labels. Returns whether its rack had no active agent.
+    pub(super) fn mark_live(&mut self, now: Time, host: HostId, place: Place) -> bool {
         self.agents[host.0 as usize].liveness = Liveness::Live;
         let rack = &mut self.racks[usize::from(place.rack)];
         rack.syncing &= !(1 << place.port);
@@ -149,14 +140,14 @@ impl Controller {
         self.push_event(ControllerEvent::Live { host });
         let active = self.active(place.rack);
         let busy = active.is_some_and(|active| self.agents[active.0 as usize].sends > 0);
-        // A sender's link has enough to carry.
+        // An active agent that sends sessions is relieved, because its link carries those already.
         if none || busy && self.agents[host.0 as usize].sends == 0 {
             self.promote(now, place.rack);
         }
         none
     }
 
-    /// An agent is dead, or has forgotten.
+    /// An agent is dead, or has lost its labels.
     pub(super) fn mark_dead(&mut self, now: Time, host: HostId, place: Place) {
         self.agents[host.0 as usize].liveness = Liveness::Dead;
         self.resyncs.remove(&host);
@@ -171,10 +162,10 @@ impl Controller {
                 self.notify_senders(now, place.rack, false);
             }
         }
-        self.stop_waiting_for(now, place);
+        self.stop_waiting_for(place);
     }
 
-    /// Makes another live agent active: one that sends little itself, since a sender's link has enough to carry.
+    /// Makes a live agent active: the one whose host sends the fewest sessions, because its link carries those already.
     pub(super) fn promote(&mut self, now: Time, number: u16) {
         let epoch = self.next_version(now);
         let live = self.live(number);
@@ -186,7 +177,7 @@ impl Controller {
         self.set_active(now, number);
     }
 
-    /// Tells a `ToR` its active agent.
+    /// Sends a `ToR` its active agent.
     pub(super) fn set_active(&mut self, now: Time, number: u16) {
         let Some(host) = self.rack_address(number) else { return };
         let rack = &mut self.racks[usize::from(number)];
@@ -198,7 +189,7 @@ impl Controller {
         self.send_control(host, Session(0), Body::SetActive { rack: number, agent, epoch });
     }
 
-    /// Looks whether agents of a rack have been silent for T.
+    /// Finds agents of a rack that have been silent for the timeout T.
     pub(super) fn check_agents(&mut self, now: Time, at: Time, number: u16) {
         if self.racks[usize::from(number)].check_at != at {
             return;

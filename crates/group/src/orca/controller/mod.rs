@@ -1,29 +1,31 @@
-//! The controller: which sessions there are, which agent of each rack is active.
+//! The controller: it knows all sessions, and the live and active agents of each rack.
 //!
-//! What senders ask it (all repeated until answered):
-//! - [`Body::Create`]: a session of theirs. Answer: [`Body::Labels`] (with the number of the last change that it knows), or
-//!   `Denied` ([`Reason::Busy`]: the number is taken, or there are too many).
-//! - [`Body::Member`]: a host joins or leaves. Changes are numbered and taken in order. Answer: `Labels` with the last change's number, when
-//!   **all live agents** of the racks have confirmed their rack labels ([`Body::SyncDone`]): from then on the labels reach
-//!   whom they name. Dead agents don't hold it up. Or `Denied`: [`Reason::NoLabel`] (no such host), [`Reason::Silent`] (no
-//!   agent lives in its rack), [`Reason::Unknown`] (no such session: also after the controller has lost its memory; the
-//!   sender creates it anew and tells all members again, which is how the state is rebuilt). A denied change does not count:
-//!   its number is used again.
-//! - [`Body::Destroy`]: answered by `Denied` ([`Reason::Left`]).
-//! - [`Body::Renew`], now and then: the session lives. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns of
-//!   a controller without memory although nothing changes. A session of which its sender says nothing for
-//!   [`ControllerConfig::forget`] is forgotten, and its agents are told (ours; the paper's sessions end only by a word).
+//! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active agents, `SYNC_STATE`;
+//! `docs/sources.md#orca-control-plane`). The requests of senders, their repetition and numbering are ours.
 //!
-//! What it tells senders unasked (ours): [`Body::Served`], when a rack's last agent is dead, and when one lives again. Senders confirm
-//! it ([`Body::SyncDone`]), and until then it is repeated. In between the rack's receivers get copies of their own.
+//! Requests of senders, each repeated until it is answered:
+//! - [`Body::Create`]: create a session. Answer: [`Body::Labels`] with the number of the last change that the controller knows,
+//!   or `Denied` ([`Reason::Busy`]) if the number is taken or there are too many sessions.
+//! - [`Body::Member`]: a host joins or leaves. Changes are numbered and handled in order. Answer: `Labels` with the number of
+//!   the last change, once **all live agents** of the racks have confirmed their rack labels ([`Body::SyncDone`]). From then on
+//!   the labels reach the hosts that they name. Dead agents do not delay the answer. Or `Denied`: [`Reason::NoLabel`] (no such
+//!   host), [`Reason::Silent`] (no live agent in its rack), [`Reason::Unknown`] (no such session, also after a restart of the
+//!   controller: then the sender creates it again with all members, which rebuilds the state). A denied change does not count,
+//!   and its number is used again.
+//! - [`Body::Destroy`]: delete a session. Answer: `Denied` ([`Reason::Left`]).
+//! - [`Body::Renew`]: the session still exists. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns of a
+//!   restart of the controller although nothing changes. A session that its sender has not mentioned for
+//!   [`ControllerConfig::forget`] is deleted, at its agents too.
 //!
-//! Agents ping; one that is silent for the timeout T is dead, and if it was the active one another live agent of its rack
-//! is made active at once: `SetActive`, a few times (`ToR`s don't answer), and now and then for `ToR`s that have
-//! forgotten. An agent that comes back, or has forgotten (its pings count from 1 again), gets all its rack's labels before it
-//! may be active.
+//! Notifications to senders: [`Body::Served`], when the last agent of a rack has died and when one lives again, repeated until it
+//! is confirmed ([`Body::SyncDone`]). In between the senders reach the rack's receivers by unicast copies.
 //!
-//! Versions and epochs count up, and not below what the clock says: those of a controller that comes back are newer than
-//! its former life's.
+//! Agents ping. One that is silent for the timeout T is dead, and if it was the active one, another live agent of its rack is made
+//! active at once by `SetActive`. As `ToR`s do not answer, it is sent a few times in a row, and periodically for `ToR`s that have
+//! restarted. An agent that comes back or has restarted, so that its pings count from 1 again, gets all labels of its rack before
+//! it may become active.
+//!
+//! Versions and epochs increase, and are not below what the clock gives, so that a restarted controller continues with newer ones.
 
 mod agents;
 mod senders;
@@ -42,33 +44,33 @@ use super::label::Layout;
 use super::store::Store;
 use super::switch::{NO_AGENT, is_newer};
 
-/// Most events that wait to be taken; of more, the oldest go.
+/// Events that wait to be polled. Beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 4096;
 
-/// What a controller is told.
+/// Settings of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// Its host.
+    /// The controller's host.
     pub me: HostId,
-    /// Where hosts are, the same for all.
+    /// The places of all hosts, which must be the same everywhere.
     pub layout: Arc<Layout>,
-    /// T: an agent that has not pinged for so long is dead.
+    /// The heartbeat timeout T: an agent that has not pinged for this long is dead.
     pub timeout: Span,
-    /// What is not answered is repeated after so long, and later each time.
+    /// The first repetition of a packet that is not answered; the interval doubles.
     pub retry: Span,
-    /// `SetActive` is repeated so often at all times.
+    /// The interval at which `SetActive` is repeated at all times.
     pub refresh: Span,
-    /// Sessions of which their senders have said nothing for so long are forgotten.
+    /// Sessions that their senders have not mentioned for this long are deleted.
     pub forget: Span,
-    /// Most sessions.
+    /// Upper bound of the number of sessions.
     pub max_sessions: u32,
-    /// Versions and epochs begin here, plus a millisecond each: after a restart with a clock from zero, milliseconds of
-    /// the calendar, or it is not believed.
+    /// Versions and epochs begin here and grow by one per millisecond at least. With a clock that starts at zero this must be the
+    /// milliseconds of the calendar, since agents and switches ignore old versions after a restart.
     pub first: u32,
 }
 
 impl ControllerConfig {
-    /// The usual settings.
+    /// The default settings with this heartbeat timeout.
     #[must_use]
     pub const fn new(me: HostId, layout: Arc<Layout>, timeout: Span) -> Self {
         Self {
@@ -84,62 +86,62 @@ impl ControllerConfig {
     }
 }
 
-/// What has happened.
+/// An event of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
-    /// A rack has another active agent; `None`: no agent lives there.
+    /// A rack has another active agent, or none if no agent of the rack is alive.
     Promoted {
         /// The rack.
         rack: u16,
-        /// The agent.
+        /// The active agent.
         agent: Option<HostId>,
     },
-    /// An agent is dead.
+    /// An agent has not pinged for the timeout, or has restarted.
     Silent {
-        /// Which.
+        /// The agent's host.
         host: HostId,
     },
-    /// An agent lives, and knows all labels of its rack.
+    /// An agent is alive and holds all labels of its rack.
     Live {
-        /// Which.
+        /// The agent's host.
         host: HostId,
     },
-    /// A session is forgotten: its sender says nothing of it any more.
+    /// A session was deleted because its sender has not mentioned it for too long.
     Expired {
-        /// Which.
+        /// The session.
         session: Session,
-        /// Whose it was.
+        /// Its sender.
         sender: HostId,
     },
-    /// A change was denied.
+    /// A member was denied.
     Denied {
-        /// Of which session.
+        /// The session.
         session: Session,
-        /// Of which host.
+        /// The host that was to join it.
         host: HostId,
-        /// Why.
+        /// The reason given to the sender.
         reason: Reason,
     },
 }
 
-/// What controllers count.
+/// The counters of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControllerCounters {
-    /// Changes of members taken.
+    /// Changes of members that were accepted.
     pub changes: u64,
-    /// `Sync` packets sent, repetitions too.
+    /// `Sync` packets sent, with repetitions.
     pub syncs: u64,
     /// Of these, to single agents.
     pub resyncs: u64,
-    /// Confirmations that came in.
+    /// `SyncDone` packets received.
     pub confirmed: u64,
     /// `SetActive` packets sent.
     pub set_active: u64,
-    /// Pings that came in.
+    /// Pings received.
     pub pings: u64,
-    /// `Served` packets sent, repetitions too.
+    /// `Served` packets sent, with repetitions.
     pub served: u64,
-    /// Sessions that were forgotten because their senders said nothing.
+    /// Sessions that were deleted because their senders did not mention them.
     pub expired: u64,
 }
 
@@ -147,7 +149,7 @@ pub struct ControllerCounters {
 enum Liveness {
     #[default]
     Dead,
-    /// Gets its rack's labels.
+    /// It pings and is getting its rack's labels.
     Syncing,
     Live,
 }
@@ -156,27 +158,27 @@ enum Liveness {
 struct AgentState {
     last_heard: Time,
     number: u32,
-    /// Sessions that its host sends.
+    /// The number of sessions that its host sends.
     sends: u32,
     liveness: Liveness,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rack {
-    /// Ports of live agents, and of those that get labels.
+    /// Ports of live agents, and of agents that are getting labels.
     live: u64,
     syncing: u64,
     active: u8,
     epoch: u32,
-    /// How often `SetActive` is still told in a row.
+    /// How often `SetActive` is still sent in a row.
     set_active_left: u8,
-    /// Sessions with members in it.
+    /// The number of sessions with members in this rack.
     sessions: u32,
-    /// When its agents are looked at next.
+    /// When its agents are checked next.
     check_at: Time,
 }
 
-/// A rack label that not all live agents have confirmed.
+/// A rack label that some live agents have not confirmed.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     ports: u64,
@@ -186,7 +188,7 @@ struct Pending {
     at: Time,
 }
 
-/// A sender that has not confirmed whether a rack has an agent.
+/// A notification of a sender about a rack's agents that it has not confirmed.
 #[derive(Clone, Copy, Debug)]
 struct Notice {
     agent: bool,
@@ -195,13 +197,13 @@ struct Notice {
     at: Time,
 }
 
-/// An agent that gets all its rack's labels.
+/// The transfer of all labels of a rack to an agent.
 #[derive(Clone, Debug, Default)]
 struct Resync {
-    /// The next slot of the store to look at.
+    /// The next slot of the store to visit.
     cursor: usize,
-    /// Labels that it has not confirmed: their version, and when they are told again.
-    under_way: BTreeMap<Session, (u32, Time)>,
+    /// Labels that the agent has not confirmed: their versions, and when they are sent again.
+    unconfirmed: BTreeMap<Session, (u32, Time)>,
     at: Time,
 }
 
@@ -215,7 +217,7 @@ enum Timer {
     Sweep,
 }
 
-/// The controller. See the [module](self) for what it can be asked.
+/// The controller. See the [module](self) for its packets.
 #[derive(Debug)]
 pub struct Controller {
     config: ControllerConfig,
@@ -224,22 +226,22 @@ pub struct Controller {
     agents: Vec<AgentState>,
     racks: Vec<Rack>,
     pending: BTreeMap<(u16, Session), Pending>,
-    /// How many racks' labels of a session are not confirmed.
+    /// For each session, the number of racks whose labels are not confirmed.
     unconfirmed: BTreeMap<Session, u16>,
     resyncs: BTreeMap<HostId, Resync>,
     notices: BTreeMap<(HostId, u16), Notice>,
-    /// The next slot of the store whose session may have to be forgotten; `None`: nobody looks.
+    /// The next slot of the store to be checked for expired sessions; `None` while no sweep is scheduled.
     sweep: Option<usize>,
     timers: BTreeSet<(Time, Timer)>,
     outbox: VecDeque<(HostId, Session, Body)>,
     events: VecDeque<ControllerEvent>,
     counters: ControllerCounters,
-    /// The last version or epoch.
-    number: u32,
+    /// The last version or epoch that was used.
+    version: u32,
 }
 
 impl Controller {
-    /// A controller that knows nothing.
+    /// A controller without sessions.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Self {
         let rack = Rack {
@@ -265,12 +267,12 @@ impl Controller {
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             counters: ControllerCounters::default(),
-            number: config.first,
+            version: config.first,
             config,
         }
     }
 
-    /// Its sessions, with their senders and the numbers of their members.
+    /// All sessions, each with its sender and its number of members.
     pub fn sessions(&self) -> impl Iterator<Item = (Session, HostId, u32)> + '_ {
         (0..self.store.slots()).filter_map(|slot| self.store.at(slot)).map(|(session, known)| {
             let members = self.store.members(session).map(|(_, ports)| ports.count_ones()).sum();
@@ -278,13 +280,13 @@ impl Controller {
         })
     }
 
-    /// Its sessions as they are stored.
+    /// The store of all sessions.
     #[must_use]
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A rack's active agent.
+    /// The active agent of a rack.
     #[must_use]
     pub fn active(&self, rack: u16) -> Option<HostId> {
         let active = self.racks.get(usize::from(rack))?.active;
@@ -294,7 +296,7 @@ impl Controller {
         self.config.layout.host(Place { rack, port: active })
     }
 
-    /// A rack's live agents.
+    /// The live agents of a rack.
     pub fn live(&self, rack: u16) -> impl Iterator<Item = HostId> + '_ {
         let live = self.racks.get(usize::from(rack)).map_or(0, |rack| rack.live);
         (0..64)
@@ -302,7 +304,7 @@ impl Controller {
             .filter_map(move |port| self.config.layout.host(Place { rack, port }))
     }
 
-    /// What it has counted.
+    /// The controller's counters.
     #[must_use]
     pub const fn counters(&self) -> ControllerCounters {
         self.counters
@@ -314,8 +316,8 @@ impl Controller {
         Self::new(self.config.clone())
     }
 
-    /// Puts a session with all its members (racks in order, each once, with its ports) into the store, as if they had joined
-    /// long ago: for measurements of large states, and for controllers that keep theirs elsewhere. False if there is no room.
+    /// Puts a session with all its members (distinct racks in order, each with its ports) into the store, as if they had joined
+    /// earlier. It serves measurements of large states, and controllers that keep their state elsewhere. False without room.
     pub fn restore(&mut self, session: Session, sender: HostId, members: &[(u16, u64)]) -> bool {
         let room = self.store.len() < self.config.max_sessions as usize;
         if !room || !self.store.create(session, sender) {
@@ -333,10 +335,16 @@ impl Controller {
         true
     }
 
-    /// Takes an agent for alive and for one that holds all its rack's labels, as [`Controller::restore`] takes sessions.
+    /// Takes an agent for one that is alive and holds all labels of its rack, as [`Controller::restore`] does for sessions.
     pub fn assume_live(&mut self, now: Time, host: HostId) {
-        if host.0 < self.config.layout.hosts() {
-            self.assume_live_at(now, host);
+        if host.0 >= self.config.layout.hosts() {
+            return;
+        }
+        self.agents[host.0 as usize].last_heard = now;
+        let place = self.config.layout.place(host);
+        if self.agents[host.0 as usize].liveness == Liveness::Dead {
+            self.start_watching(now, host, place);
+            self.mark_live(now, host, place);
         }
     }
 
@@ -357,15 +365,16 @@ impl Controller {
         self.outbox.push_back((to, session, body));
     }
 
-    /// A version or epoch that is newer than all before.
+    /// The next version or epoch, newer than all before.
     fn next_version(&mut self, now: Time) -> u32 {
         let clock = self.config.first.wrapping_add((now.0 / Span::from_ms(1).0) as u32);
-        let next = self.number.wrapping_add(1);
-        self.number = if is_newer(clock, next) { clock } else { next };
-        self.number
+        let next = self.version.wrapping_add(1);
+        self.version = if is_newer(clock, next) { clock } else { next };
+        self.version
     }
 
-    /// Where packets for a rack's switch or all its agents are sent: to one of its hosts, by whom they come.
+    /// The address of packets for a rack's switch, or for all its agents: a host of the rack, on the way to which the switch sees
+    /// them. The active agent if there is one.
     fn rack_address(&self, rack: u16) -> Option<HostId> {
         let state = self.racks.get(usize::from(rack))?;
         let port = match state.active {

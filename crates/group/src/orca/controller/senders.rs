@@ -1,11 +1,12 @@
-//! Senders: which of their sessions live, and which racks have no agent for them (both ours).
+//! Senders: the expiry of their sessions, and notifications about racks without agents. Both are ours, for senders and
+//! racks that fail.
 
 use super::sessions::RETRY_MAX;
 use super::*;
 
-/// The store is looked at so often within [`ControllerConfig::forget`].
+/// Sweeps of the store within [`ControllerConfig::forget`].
 const SWEEPS: u64 = 4;
-/// Slots of the store that are looked at in a row, lest a large store hold up everything else.
+/// Slots of the store that are visited in one step, so that a large store does not delay other work.
 const SCAN_SLOTS: usize = 8192;
 
 const fn ms(now: Time) -> u32 {
@@ -21,12 +22,12 @@ impl Controller {
         self.send_control(from, session, Body::Denied { reason: Reason::Unknown, change: 0 });
     }
 
-    /// The sender has spoken of a session.
+    /// The sender has mentioned a session.
     pub(super) fn refresh_session(&mut self, now: Time, session: Session) {
         self.store.set_heard(session, ms(now));
     }
 
-    /// From now on sessions are looked at, if they were not.
+    /// Schedules the next sweep, unless one is scheduled.
     pub(super) fn schedule_sweep(&mut self, now: Time) {
         if self.sweep.is_none() {
             self.sweep = Some(0);
@@ -38,7 +39,7 @@ impl Controller {
         Span(self.config.forget.0 / SWEEPS).max(Span::from_ms(1))
     }
 
-    /// Forgets sessions whose senders say nothing of them.
+    /// Deletes sessions that their senders have not mentioned for too long.
     pub(super) fn sweep(&mut self, now: Time) {
         let from = self.sweep.take().unwrap_or(0);
         let upto = self.store.slots().min(from + SCAN_SLOTS);
@@ -63,7 +64,7 @@ impl Controller {
         }
     }
 
-    /// A rack has lost its last agent, or has one again: all senders are told.
+    /// Notifies all senders that a rack has lost its last agent, or has one again.
     pub(super) fn notify_senders(&mut self, now: Time, rack: u16, agent: bool) {
         let epoch = self.racks[usize::from(rack)].epoch;
         let hosts: Vec<_> = (0..self.agents.len() as u32)
@@ -85,7 +86,7 @@ impl Controller {
         self.send_control(host, Session(0), Body::Served { rack, agent, epoch });
     }
 
-    /// Until it is confirmed, or the host sends nothing any more: it is forgotten with its sessions.
+    /// Repeats a notification. It ends when it is confirmed, or with the last session of its host.
     pub(super) fn retry_notice(&mut self, now: Time, at: Time, host: HostId, rack: u16) {
         if let Some(notice) =
             self.notices.get(&(host, rack)).copied().filter(|notice| notice.at == at)
@@ -94,7 +95,7 @@ impl Controller {
         }
     }
 
-    /// A sender knows it.
+    /// A sender has confirmed a notification.
     pub(super) fn confirm_notice(&mut self, host: HostId, epoch: u32) {
         let range = (host, 0)..=(host, u16::MAX);
         let known = self.notices.range(range).find(|(_, notice)| notice.epoch == epoch);

@@ -1,11 +1,11 @@
-//! Sessions: members, labels, and agents' confirmations.
+//! Sessions: their members, their labels, and the confirmations of agents.
 
 use super::*;
 use crate::orca::agent::ANY_RACK;
 
-/// An agent that has not confirmed a label after so many repetitions is taken for one that can't.
+/// An agent that has not confirmed a label after this many repetitions is taken for one that cannot hold it.
 const MAX_TRIES: u8 = 12;
-/// Longest wait between repetitions.
+/// The longest interval between repetitions.
 pub(super) const RETRY_MAX: Span = Span::from_ms(100);
 
 impl Controller {
@@ -24,7 +24,7 @@ impl Controller {
             self.store.create(session, from);
             self.schedule_sweep(now);
             self.agents[from.0 as usize].sends += 1;
-            // A sender's link has enough to carry.
+            // A sender is relieved of being the active agent, because its link carries the session already.
             let place = self.config.layout.place(from);
             let rack = &self.racks[usize::from(place.rack)];
             if rack.active == place.port && rack.live.count_ones() > 1 {
@@ -57,7 +57,7 @@ impl Controller {
         self.refresh_session(now, session);
         match change.wrapping_sub(known.change) {
             1 => {}
-            2..0x8000_0000 => return, // Those before come again.
+            2..0x8000_0000 => return, // Earlier changes are missing, and will be repeated.
             _ => return self.send_labels(session),
         }
         let place = self.config.layout.place(host);
@@ -105,12 +105,12 @@ impl Controller {
         let agent = &mut self.agents[sender.0 as usize];
         agent.sends = agent.sends.saturating_sub(1);
         if agent.sends == 0 {
-            // It need not know of racks any more.
+            // A host without sessions needs no notifications about racks.
             self.notices.retain(|(host, _), _| *host != sender);
         }
     }
 
-    /// Tells the sender its labels, if all live agents know them.
+    /// Sends the sender its labels, if all live agents know them.
     pub(super) fn send_labels(&mut self, session: Session) {
         if self.unconfirmed.contains_key(&session) {
             return;
@@ -119,7 +119,7 @@ impl Controller {
         let layout = &self.config.layout;
         let own = layout.place(known.sender).rack;
         let ports = self.store.ports(session, own);
-        // If all are in the sender's rack, it needs no pilot label.
+        // Without members outside the sender's rack no pilot label is needed.
         let abroad = self.store.members(session).any(|(rack, _)| rack != own);
         let racks = self.store.members(session).map(|(rack, _)| rack);
         let racks = racks.filter(|rack| abroad && (*rack != own || layout.reaches_own_rack()));
@@ -128,7 +128,7 @@ impl Controller {
         self.send_control(known.sender, session, labels);
     }
 
-    /// Tells all agents of a rack a label.
+    /// Sends a rack label to all agents of the rack.
     fn sync_rack(&mut self, now: Time, rack: u16, session: Session, ports: u64) {
         let version = self.next_version(now);
         let state = &self.racks[usize::from(rack)];
@@ -150,7 +150,7 @@ impl Controller {
 
     fn send_pending(&mut self, rack: u16, session: Session, pending: Pending) {
         let Pending { ports, version, waiting, tries, .. } = pending;
-        // Few that have not heard it are told by themselves.
+        // Repetitions for one or two agents are sent to these only.
         if tries > 0 && waiting.count_ones() <= 2 {
             for port in (0..64).filter(|port| waiting >> port & 1 == 1) {
                 if let Some(host) = self.config.layout.host(Place { rack, port }) {
@@ -171,7 +171,7 @@ impl Controller {
         pending.at = now.saturating_add(wait);
         let pending = *pending;
         if pending.tries >= MAX_TRIES {
-            // They ping but don't hold the label: not until they have all labels.
+            // They ping but do not take the label: they are dead until a resync gives them all labels.
             for port in (0..64).filter(|port| pending.waiting >> port & 1 == 1) {
                 let place = Place { rack, port };
                 if let Some(host) = self.config.layout.host(place) {
@@ -222,8 +222,8 @@ impl Controller {
         }
     }
 
-    /// The dead hold up nobody.
-    pub(super) fn stop_waiting_for(&mut self, _now: Time, place: Place) {
+    /// A dead agent's confirmations are no longer waited for.
+    pub(super) fn stop_waiting_for(&mut self, place: Place) {
         let range = (place.rack, Session(0))..=(place.rack, Session(u32::MAX));
         let mut done = Vec::new();
         for (key, pending) in self.pending.range_mut(range) {

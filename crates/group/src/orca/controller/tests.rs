@@ -113,7 +113,7 @@ fn another_agent_takes_over_within_t_and_a_heartbeat() {
 }
 
 #[test]
-fn an_agent_that_forgot_gets_all_labels_before_it_is_active() {
+fn a_restarted_agent_gets_all_labels_before_it_is_active() {
     let mut net = started(leaf_spine(2, 3, 2), 3);
     let flow = FlowConfig::default();
     net.open(1, 9, &[3, 4, 5], Spread::Labels, flow, 50 * LENGTH);
@@ -121,7 +121,7 @@ fn an_agent_that_forgot_gets_all_labels_before_it_is_active() {
     let tables =
         |net: &Net| [3, 4, 5].map(|h| net.stations[h].host.agent().table().ports(Session(9)));
     assert_eq!(tables(&net), [0b111; 3]);
-    // It is away for less than T: only that its pings count from 1 again gives it away.
+    // It is away for less than T, so that only its pings, which count from 1 again, show the restart.
     net.crash(4, true);
     net.run_until(net.now + Span::from_us(200));
     net.crash(4, false);
@@ -141,7 +141,7 @@ fn an_agent_that_forgot_gets_all_labels_before_it_is_active() {
 }
 
 #[test]
-fn a_controller_that_forgot_is_told_everything_again() {
+fn a_restarted_controller_gets_its_state_from_senders() {
     let mut net = started(leaf_spine(2, 4, 2), 3);
     net.open(1, 9, &[4, 5, 6], Spread::Labels, FlowConfig::default(), 20 * LENGTH);
     net.run_until(net.now + Span::from_ms(2));
@@ -249,9 +249,9 @@ fn who_is_not_the_controller_is_ignored() {
     assert!(!net.stations[1].events.iter().any(lost));
 }
 
-/// With many receivers, agents tell their racks' reports in one.
+/// With many receivers, agents aggregate the reports of their racks.
 #[test]
-fn agents_sum_up_reports() {
+fn agents_aggregate_reports() {
     let mut net = started(leaf_spine(3, 16, 2), 1);
     let receivers: Vec<u32> = (16..48).collect();
     net.open(1, 9, &receivers, Spread::Labels, FlowConfig::default(), 2 * LENGTH);

@@ -189,7 +189,7 @@ pub enum ReceiverStatus {
     Attached,
     /// It is served by unicast, because it was too slow, joined late, or resumed.
     Detached,
-    /// It has the whole stream and has said so.
+    /// It has the whole stream, and has confirmed it.
     Completed,
     /// It has left the session or was removed from it.
     Lost(Reason),

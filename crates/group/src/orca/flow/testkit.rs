@@ -1,6 +1,6 @@
-//! A small deterministic network for flows, in virtual time: a link from each sender, a link with a queue to each
-//! receiver, loss, repetition, reordering, delay, crashes. It checks on the way that nobody reads a byte that was not
-//! stored, and that no packet names a byte that was released.
+//! A small deterministic network for flows, in virtual time: a link from each sender, a link with a queue to each receiver, loss,
+//! duplication, reordering, delay and crashes. It asserts that only stored bytes are read, and that no packet carries released
+//! bytes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -17,18 +17,18 @@ use super::{
 pub(super) const HEADERS: u64 = 20 + 8 + 20 + 38;
 const CONTROL: u64 = 84 + 64;
 
-/// A link to a receiver, and how it treats packets.
+/// A link to a receiver, and its faults.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) rate: Rate,
     pub(super) buffer: u64,
     pub(super) delay: Span,
-    /// Of a million packets so many are lost, come twice, or are late by up to `late`.
+    /// Packets of a million that are lost, duplicated, or delayed by up to `late_by`.
     pub(super) lost: u64,
     pub(super) twice: u64,
     pub(super) late: u64,
     pub(super) late_by: Span,
-    /// Scheduling: what comes in is looked at only after up to so long, in batches.
+    /// The longest scheduling delay, after which packets are handled in batches.
     pub(super) noise: Span,
 }
 
@@ -47,15 +47,15 @@ impl Link {
     }
 }
 
-/// What the application of a receiver does.
+/// The behaviour of a receiver's application.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct App {
     pub(super) room: u64,
-    /// At what rate it consumes; `None`: at once.
+    /// The rate at which it consumes; `None` if at once.
     pub(super) takes: Option<Rate>,
-    /// It confirms the end by itself.
+    /// Whether it confirms the end by itself.
     pub(super) completes: bool,
-    /// First byte that it wants.
+    /// The first byte that it needs.
     pub(super) at: u64,
 }
 
@@ -66,7 +66,7 @@ impl Default for App {
 }
 
 #[derive(Debug)]
-enum Happens {
+enum Happening {
     /// The sender's link is free.
     Free(usize),
     SenderTimer(usize),
@@ -76,29 +76,29 @@ enum Happens {
     ToSender(usize, HostId, Body),
     Consume(usize),
     AgentSends(u16),
-    /// A wish of the test's.
-    Do(Wish),
+    /// An action of the test.
+    Do(Action),
 }
 
-/// What a test lets happen.
+/// An action of a test.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Offer(u64),
     Finish,
     Crash(usize),
     Leave(usize, Reason),
-    /// The receiver joins by itself.
+    /// The receiver joins without an invitation.
     Join(usize),
     Remove(usize),
     SetRate(usize, Rate),
-    /// Its host does nothing for so long.
+    /// The receiver's host does nothing for this time.
     Sleep(usize, Span),
 }
 
 struct Event {
     at: Time,
     order: u64,
-    what: Happens,
+    what: Happening,
 }
 impl PartialEq for Event {
     fn eq(&self, other: &Self) -> bool {
@@ -117,21 +117,21 @@ impl Ord for Event {
     }
 }
 
-/// One receiver's side.
+/// The side of one receiver.
 pub(super) struct End {
     pub(super) host: HostId,
     pub(super) place: Place,
     pub(super) link: Link,
     pub(super) app: App,
     pub(super) machine: Option<Receiver>,
-    /// It had a machine once.
+    /// Whether it ever joined.
     pub(super) joined: bool,
-    /// Which sender's.
+    /// The index of its source.
     pub(super) of: usize,
     pub(super) down: bool,
     stored: BTreeMap<u64, u64>,
     parities: BTreeSet<(u64, u8)>,
-    /// Cells that were computed.
+    /// The number of recovered cells.
     pub(super) recovered: u64,
     pub(super) read: u64,
     pub(super) consumed: u64,
@@ -139,7 +139,7 @@ pub(super) struct End {
     pub(super) closed: Option<Time>,
     pub(super) failed: Option<Reason>,
     pub(super) detached: bool,
-    /// Whose link it has: its own, or that of another receiver on the same host.
+    /// The receiver whose link it uses: itself, or another one on the same host.
     pub(super) port: usize,
     busy_until: Time,
     queued: VecDeque<(Time, u64)>,
@@ -152,11 +152,11 @@ pub(super) struct End {
     rng: Rng,
 }
 
-/// One sender's side.
+/// The side of one sender.
 pub(super) struct Source {
     pub(super) host: HostId,
     pub(super) machine: Sender,
-    /// Which link it sends on: sources may share one.
+    /// The link on which it sends, which sources may share.
     pub(super) link: usize,
     pub(super) events: Vec<(Time, SenderEvent)>,
     pub(super) sent_bytes: u64,
@@ -175,14 +175,14 @@ pub(super) struct Net {
     pub(super) config: FlowConfig,
     pub(super) sources: Vec<Source>,
     pub(super) ends: Vec<End>,
-    /// Agents' summaries: once in so long.
+    /// The interval of the agents' summaries, if there are agents.
     pub(super) agents: Option<Span>,
     summaries: BTreeMap<(u16, usize), Summary>,
-    /// When each link is free, and which source it serves next.
+    /// When each link is free, and the source that it serves next.
     links: Vec<(Time, usize)>,
     heap: BinaryHeap<Reverse<Event>>,
     order: u64,
-    /// At the same time.
+    /// Events at the same time.
     steps: u64,
     seed: u64,
 }
@@ -206,7 +206,7 @@ impl Net {
         }
     }
 
-    /// Adds a sender; on a link of its own, or on one that others have.
+    /// Adds a sender, on a new link or on that of others.
     pub(super) fn source(&mut self, link: Option<usize>) -> usize {
         let number = self.sources.len();
         let link = link.unwrap_or_else(|| {
@@ -230,7 +230,7 @@ impl Net {
         number
     }
 
-    /// Adds a receiver of a source, which is not in the session yet.
+    /// Adds a receiver of a source, which has not joined yet.
     pub(super) fn end(&mut self, of: usize, link: Link, app: App) -> usize {
         let number = self.ends.len();
         let place = Place { rack: (number / 64) as u16, port: (number % 64) as u8 };
@@ -272,11 +272,11 @@ impl Net {
         self.after_source(of);
     }
 
-    pub(super) fn at(&mut self, at: Time, what: Wish) {
-        self.push(at, Happens::Do(what));
+    pub(super) fn at(&mut self, at: Time, what: Action) {
+        self.push(at, Happening::Do(what));
     }
 
-    fn push(&mut self, at: Time, what: Happens) {
+    fn push(&mut self, at: Time, what: Happening) {
         self.order += 1;
         self.heap.push(Reverse(Event { at, order: self.order, what }));
     }
@@ -298,21 +298,21 @@ impl Net {
         }
     }
 
-    fn happen(&mut self, what: Happens) {
+    fn happen(&mut self, what: Happening) {
         let now = self.now;
         match what {
-            Happens::Free(source) => {
+            Happening::Free(source) => {
                 self.sources[source].waiting = false;
                 self.after_source(source);
             }
-            Happens::SenderTimer(source) => {
+            Happening::SenderTimer(source) => {
                 if self.sources[source].timer == now {
                     self.sources[source].timer = Time::MAX;
                     self.sources[source].machine.handle_timeout(now);
                     self.after_source(source);
                 }
             }
-            Happens::ReceiverTimer(end) => {
+            Happening::ReceiverTimer(end) => {
                 if self.ends[end].timer == now {
                     self.ends[end].timer = Time::MAX;
                     if let Some(machine) = &mut self.ends[end].machine {
@@ -321,51 +321,51 @@ impl Net {
                     self.after_end(end);
                 }
             }
-            Happens::Data(end, data) => self.data(end, data),
-            Happens::ToReceiver(end, body) => self.control(end, body),
-            Happens::ToSender(source, from, body) => {
+            Happening::Data(end, data) => self.data(end, data),
+            Happening::ToReceiver(end, body) => self.control(end, body),
+            Happening::ToSender(source, from, body) => {
                 if let Body::Status(_) = body {
                     self.sources[source].statuses += 1;
                 }
                 self.sources[source].machine.handle_control(now, from, &body);
                 self.after_source(source);
             }
-            Happens::Consume(end) => self.consume(end),
-            Happens::AgentSends(rack) => self.agent_sends(rack),
-            Happens::Do(wish) => self.wish(wish),
+            Happening::Consume(end) => self.consume(end),
+            Happening::AgentSends(rack) => self.agent_sends(rack),
+            Happening::Do(action) => self.act(action),
         }
     }
 
-    fn wish(&mut self, wish: Wish) {
+    fn act(&mut self, action: Action) {
         let now = self.now;
-        match wish {
-            Wish::Offer(upto) => {
+        match action {
+            Action::Offer(upto) => {
                 self.sources[0].machine.offer(now, upto);
                 self.after_source(0);
             }
-            Wish::Finish => {
+            Action::Finish => {
                 self.sources[0].machine.finish(now);
                 self.after_source(0);
             }
-            Wish::Crash(end) => {
+            Action::Crash(end) => {
                 self.ends[end].down = true;
                 self.ends[end].machine = None;
             }
-            Wish::Leave(end, reason) => {
+            Action::Leave(end, reason) => {
                 if let Some(machine) = &mut self.ends[end].machine {
                     machine.leave(now, reason);
                     self.after_end(end);
                 }
             }
-            Wish::Join(end) => self.joins(end),
-            Wish::Remove(end) => {
+            Action::Join(end) => self.joins(end),
+            Action::Remove(end) => {
                 let of = self.ends[end].of;
                 let host = self.ends[end].host;
                 self.sources[of].machine.remove(now, host, Reason::Left);
                 self.after_source(of);
             }
-            Wish::SetRate(end, rate) => self.ends[end].link.rate = rate,
-            Wish::Sleep(end, span) => self.ends[end].wakes_at = now + span,
+            Action::SetRate(end, rate) => self.ends[end].link.rate = rate,
+            Action::Sleep(end, span) => self.ends[end].wakes_at = now + span,
         }
     }
 
@@ -438,7 +438,7 @@ impl Net {
         machine.consume(now, end.consumed);
         if end.consumed < end.read {
             end.consuming = true;
-            self.push(now + Span::from_ms(1), Happens::Consume(number));
+            self.push(now + Span::from_ms(1), Happening::Consume(number));
         }
         self.after_end(number);
     }
@@ -509,19 +509,19 @@ impl Net {
             if end.timer > at || end.timer <= now {
                 assert!(next > now, "a timer is never due after polling");
                 end.timer = at;
-                self.push(at, Happens::ReceiverTimer(number));
+                self.push(at, Happening::ReceiverTimer(number));
             }
         }
         for (to, body) in out {
-            self.receiver_says(number, to, body);
+            self.send_to_sender(number, to, body);
         }
         if consume {
             self.ends[number].consuming = true;
-            self.push(now, Happens::Consume(number));
+            self.push(now, Happening::Consume(number));
         }
     }
 
-    fn receiver_says(&mut self, number: usize, to: HostId, body: Body) {
+    fn send_to_sender(&mut self, number: usize, to: HostId, body: Body) {
         let (of, host, link) = {
             let end = &mut self.ends[number];
             if matches!(body, Body::Status(_)) {
@@ -531,21 +531,21 @@ impl Net {
         };
         if to == TO_AGENT {
             let Body::Status(status) = body else { panic!("only reports go to agents") };
-            self.agent_hears(of, status);
+            self.aggregate(of, status);
             return;
         }
         for at in self.arrivals(number, self.now + link.delay + self.delay) {
-            self.push(at, Happens::ToSender(of, host, body));
+            self.push(at, Happening::ToSender(of, host, body));
         }
     }
 
-    fn agent_hears(&mut self, of: usize, status: Status) {
+    fn aggregate(&mut self, of: usize, status: Status) {
         let interval = self.agents.expect("there are agents");
         let rack = status.rack;
         let quiet = self.summaries.range((rack, 0)..=(rack, usize::MAX)).all(|(_, s)| s.is_empty());
         self.summaries.entry((rack, of)).or_default().add(&status);
         if quiet {
-            self.push(self.now + interval, Happens::AgentSends(rack));
+            self.push(self.now + interval, Happening::AgentSends(rack));
         }
     }
 
@@ -557,11 +557,11 @@ impl Net {
             summary.clear();
         }
         for (of, status) in out {
-            self.push(at, Happens::ToSender(of, HostId(9_999_999), Body::Status(status)));
+            self.push(at, Happening::ToSender(of, HostId(9_999_999), Body::Status(status)));
         }
     }
 
-    /// When copies of a packet come that would come at `at`.
+    /// When the copies of a packet arrive that would arrive at `at` without faults.
     fn arrivals(&mut self, number: usize, at: Time) -> impl Iterator<Item = Time> + use<> {
         let end = &mut self.ends[number];
         let link = end.link;
@@ -612,12 +612,12 @@ impl Net {
             let at = next.max(now);
             if source.timer > at || source.timer <= now {
                 source.timer = at;
-                self.push(at, Happens::SenderTimer(number));
+                self.push(at, Happening::SenderTimer(number));
             }
         }
     }
 
-    /// Sends from the sources of a link, in turn, as long as it is free.
+    /// Sends from the sources of a link, round robin, as long as it is free.
     fn serve(&mut self, link: usize) {
         let now = self.now;
         let mut polls = 0;
@@ -647,18 +647,18 @@ impl Net {
             };
             self.links[link].0 = now + self.rate.span_of(bytes);
             self.sources[source].sent_bytes += bytes;
-            self.leaves(source, self.links[link].0 + self.delay, out);
+            self.transmit(source, self.links[link].0 + self.delay, out);
         }
         let at = self.links[link].0;
         if let Some(source) = (0..self.sources.len()).find(|at| self.sources[*at].link == link)
             && !self.sources[source].waiting
         {
             self.sources[source].waiting = true;
-            self.push(at, Happens::Free(source));
+            self.push(at, Happening::Free(source));
         }
     }
 
-    fn leaves(&mut self, source: usize, at: Time, out: Outgoing) {
+    fn transmit(&mut self, source: usize, at: Time, out: Outgoing) {
         let released = self.sources[source].machine.released();
         let check = |piece: &Piece| {
             assert!(piece.len > 0 && piece.len <= self.config.payload);
@@ -671,28 +671,28 @@ impl Net {
                     if self.ends[end].of == source
                         && self.sources[source].attached.get(end) == Some(&true)
                     {
-                        self.goes_to(source, end, at, piece);
+                        self.transmit_to(source, end, at, piece);
                     }
                 }
             }
             Outgoing::One(host, piece) => {
                 check(&piece);
-                self.goes_to(source, host.0 as usize, at, piece);
+                self.transmit_to(source, host.0 as usize, at, piece);
             }
             Outgoing::Control(host, body) => {
                 self.sources[source].controls += 1;
                 let end = host.0 as usize;
-                let at = self.through(end, at, CONTROL);
+                let at = self.queue_at_port(end, at, CONTROL);
                 let Some(at) = at else { return };
                 for at in self.arrivals(end, at) {
-                    self.push(at, Happens::ToReceiver(end, body));
+                    self.push(at, Happening::ToReceiver(end, body));
                 }
             }
         }
     }
 
-    fn goes_to(&mut self, source: usize, end: usize, at: Time, piece: Piece) {
-        let Some(at) = self.through(end, at, HEADERS + u64::from(piece.len)) else { return };
+    fn transmit_to(&mut self, source: usize, end: usize, at: Time, piece: Piece) {
+        let Some(at) = self.queue_at_port(end, at, HEADERS + u64::from(piece.len)) else { return };
         let data = Data {
             labelled: Labelled::Host,
             label: Label(0),
@@ -704,12 +704,12 @@ impl Net {
             parity: piece.parity,
         };
         for at in self.arrivals(end, at) {
-            self.push(at, Happens::Data(end, data));
+            self.push(at, Happening::Data(end, data));
         }
     }
 
-    /// When a packet that comes to a receiver's port at `at` has passed its link; `None`: the queue is full.
-    fn through(&mut self, number: usize, at: Time, bytes: u64) -> Option<Time> {
+    /// When a packet that reaches a receiver's port at `at` has passed its link; `None` if the queue is full.
+    fn queue_at_port(&mut self, number: usize, at: Time, bytes: u64) -> Option<Time> {
         let port = self.ends[number].port;
         let end = &mut self.ends[port];
         while let Some(&(gone, bytes)) = end.queued.front()
@@ -722,7 +722,7 @@ impl Net {
             end.dropped += bytes;
             return None;
         }
-        // As fast as the packet comes in (cut-through) if nothing is queued and the link is no slower.
+        // Cut-through, if nothing is queued and the link is no slower.
         let own = end.link.rate.span_of(bytes);
         let feed = self.rate.span_of(bytes);
         let start = Time(at.0 - feed.0.min(own.0)).max(end.busy_until);
@@ -732,7 +732,7 @@ impl Net {
         Some(end.busy_until + end.link.delay)
     }
 
-    /// Nothing of what a source or receiver holds grows beyond what its settings allow.
+    /// Asserts that no state exceeds its bounds.
     pub(super) fn check_bounds(&self) {
         for source in &self.sources {
             source.machine.check_bounds();
@@ -745,7 +745,7 @@ impl Net {
     }
 }
 
-/// Adds a range to what is stored.
+/// Adds a stored range.
 fn store(stored: &mut BTreeMap<u64, u64>, from: u64, to: u64) {
     let (mut from, mut to) = (from, to);
     while let Some((&start, &end)) = stored.range(..=to).next_back() {

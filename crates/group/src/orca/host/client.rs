@@ -142,7 +142,7 @@ impl Client {
         self.stage == Stage::Closed
     }
 
-    /// The controller has spoken; says whether the labels or who is covered may be others now.
+    /// Handles a packet of the controller. Returns whether the labels or the covered hosts may have changed.
     pub(super) fn handle(&mut self, now: Time, body: &Body) -> bool {
         match *body {
             Body::Labels { pilot, ports, change } => self.labelled(now, pilot, ports, change),

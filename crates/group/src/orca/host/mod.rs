@@ -83,6 +83,28 @@ pub enum Spread {
     Unicast,
 }
 
+impl Spread {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Labels, Self::Relay, Self::Multicast, Self::Unicast];
+
+    /// Its name in scenarios, options, requests and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Labels => "labels",
+            Self::Relay => "relay",
+            Self::Multicast => "multicast",
+            Self::Unicast => "unicast",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|spread| spread.name() == name)
+    }
+}
+
 /// Settings of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {

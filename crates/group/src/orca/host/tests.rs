@@ -80,7 +80,7 @@ fn two_ports_carry_the_same() {
         .expect("opens");
     host.offer(now, session, LENGTH);
     let invited: Vec<_> = (0..2).map(|port| poll_all(&mut host, now, port).len()).collect();
-    assert_eq!(invited, [2, 2], "nobody knows yet who is where");
+    assert_eq!(invited, [2, 2], "no port is known yet");
     for (port, from) in [(0, 1), (1, 2)] {
         let place = layout.place(HostId(from));
         let body = Body::Join { stream: 7, place, at: 0, limit: 1 << 20 };
@@ -105,7 +105,7 @@ fn two_ports_carry_the_same() {
     assert!(data(&left).len() > 10);
     assert_eq!(data(&left), data(&right));
     let to = |packets: &[Packet<Header>], host: u32| packets.iter().any(|p| p.dst == HostId(host));
-    assert!(!to(&left, 2) && !to(&right, 1), "each is answered where it was heard");
+    assert!(!to(&left, 2) && !to(&right, 1), "each is answered by the port at which it arrived");
 }
 
 /// Two ports in racks that are joined: each port's label names the racks next to it, and together they name all.
@@ -157,7 +157,7 @@ fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
     std::iter::from_fn(|| host.poll_transmit(now, port)).take(1000).collect()
 }
 
-/// A full outbox drops and says so; before it is full the driver is told.
+/// A full outbox drops packets and counts them; the driver sees before how much room is left.
 #[test]
 fn the_outbox_is_bounded() {
     let layout = Arc::new(Layout::flat(4));
@@ -168,7 +168,7 @@ fn the_outbox_is_bounded() {
         let control = Control { from: HostId(0), to: HostId(1), session, body };
         packet(HostId(0), HostId(1), 1, Header::Control(control))
     };
-    // Also downwards: where the label says so, but it is not followed.
+    // The label names lower ports too, to which nothing is forwarded.
     let sync = Body::Sync { rack: ANY_RACK, ports: 0b1111, version: 1 };
     let _ = host.handle_packet(now, 0, &said(sync));
     let mut announced = 0;

@@ -1,4 +1,4 @@
-//! What tells one line from another: a colour, and a dash and a marker for those who cannot see
+//! What distinguishes lines: a colour, and a dash and a marker for those who cannot see
 //! the colour.
 
 use std::fmt::Write;
@@ -96,7 +96,7 @@ pub fn swatch(look: Look, marked: bool) -> String {
     svg
 }
 
-/// The classes' colours for a chart that stands alone on white.
+/// The classes' colours for a chart in a file of its own, on white.
 pub(super) fn standalone_style() -> String {
     let mut style = String::from(
         "<style>.ink{color:#1b1f24}.soft{color:#57606a}.axis{color:#8c959f}.grid{color:#e4e7eb}\

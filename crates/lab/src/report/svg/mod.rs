@@ -340,7 +340,7 @@ impl Chart {
                 }
             }
             last = Some(at);
-            // One point alone would draw no line.
+            // A single point would draw no line.
             if series.marked || count == 1 {
                 series.look.mark(&mut marks, at, series.notes.get(index).map(String::as_str));
             }
@@ -421,7 +421,7 @@ fn lay(axis: &Axis, (low, high): (f64, f64), pixels: (f64, f64), most: usize, ro
     Laid { map, marks: values.into_iter().zip(names).collect(), title }
 }
 
-/// Whether names in letters of that width stand clear of each other.
+/// Whether names in letters of that width do not overlap.
 fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character: f64) -> bool {
     let mut free_from = f64::NEG_INFINITY;
     for (value, name) in marks {

@@ -38,7 +38,7 @@ pub(crate) struct CastKeys {
     plane: Option<PlaneKeys>,
 }
 
-/// The control plane's tables, built for so many sessions and measured.
+/// The control plane's tables, built for a number of sessions and measured.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct PlaneKeys {
@@ -94,8 +94,8 @@ impl PlaneKeys {
             sessions: self.sessions,
             members: self.members,
             placement: match self.together {
-                1 => Members::Anywhere,
-                n => Members::Together(n),
+                1 => Members::Uniform,
+                n => Members::PerRack(n),
             },
             changes: self.changes,
             seed,
@@ -172,7 +172,9 @@ impl<'de> Visitor<'de> for HostList {
         f.write_str(self.expecting)
     }
     fn visit_u64<E: Error>(self, n: u64) -> Result<Numbers, E> {
-        u32::try_from(n).map(Numbers::One).map_err(|_| E::custom("so many hosts there are not"))
+        u32::try_from(n)
+            .map(Numbers::One)
+            .map_err(|_| E::custom(format_args!("there are no {n} hosts")))
     }
     fn visit_i64<E: Error>(self, n: i64) -> Result<Numbers, E> {
         u32::try_from(n).map(Numbers::One).map_err(|_| E::custom("there is no such host"))
@@ -379,7 +381,7 @@ impl CastKeys {
     }
 }
 
-/// So many hosts that are not taken, from each rack in turn.
+/// A number of hosts that are not taken, from each rack in turn.
 fn spread(number: u32, fabric: &FabricConfig, taken: &[HostId]) -> Result<Vec<HostId>, Problem> {
     let racks = racks(fabric.topology);
     let free = |rack: &std::ops::Range<u32>| -> Vec<HostId> {

@@ -2,10 +2,10 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
+use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
-use serde::de::Error;
 
 use super::super::de::{self, DeError};
 use super::super::keys::{self, Choice, Place, keys, read_label};
@@ -13,8 +13,8 @@ use super::super::problem::{Problem, SweptKeys};
 use super::super::tcp::TcpKeys;
 use super::super::transport;
 use super::super::tree::{Entry, Node, Origin, Table, Value};
-use super::super::values::{AboveZero, Unit};
-use crate::cast::{OrcaScheme, Scheme, SpreadBy};
+use super::super::values::{AboveZero, AtMost, Unit};
+use crate::cast::{OrcaScheme, Scheme};
 use crate::error::nearest;
 
 /// The schemes by name.
@@ -115,7 +115,8 @@ keys! {
         patience: Unit<Span> => patience,
         max_rate: AboveZero<Rate> => max_rate,
         status_interval: AboveZero<Span> => status_interval,
-        fec_block: ParityBlock => fec_block,
+        // 0: no parity.
+        fec_block: AtMost<{ MAX_CELLS as u32 }, u8> => fec_block,
     }
 }
 
@@ -131,27 +132,6 @@ keys! {
     struct StreamKeys {
         socket: AboveZero<Bytes>,
         chunk: AboveZero<Bytes>,
-    }
-}
-
-/// Packets of a block that have parity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ParityBlock(u8);
-
-impl<'de> Deserialize<'de> for ParityBlock {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match u8::deserialize(from)? {
-            block if block > MAX_CELLS => {
-                Err(D::Error::custom(format_args!("is at most {MAX_CELLS}; 0: no parity")))
-            }
-            block => Ok(Self(block)),
-        }
-    }
-}
-
-impl From<ParityBlock> for Option<u8> {
-    fn from(block: ParityBlock) -> Self {
-        Some(block.0)
     }
 }
 
@@ -191,7 +171,7 @@ impl Chosen {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
-    /// The congestion control of the kernel that it stands for, if it is TCP.
+    /// The kernel's name of its congestion control, if it is TCP.
     pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
         match &self.keys {
             Keys::Streams(_, tcp) => tcp.kernel_tcp(),
@@ -231,18 +211,18 @@ impl Chosen {
         senders: &[HostId],
     ) -> Result<OrcaScheme, Problem> {
         let spread = match keys.spread.unwrap_or_default() {
-            SpreadName::Labels => SpreadBy::Labels,
-            SpreadName::Relay => SpreadBy::Relay,
-            SpreadName::Multicast => SpreadBy::Multicast,
-            SpreadName::Unicast => SpreadBy::Unicast,
+            SpreadName::Labels => Spread::Labels,
+            SpreadName::Relay => Spread::Relay,
+            SpreadName::Multicast => Spread::Multicast,
+            SpreadName::Unicast => Spread::Unicast,
         };
-        if spread == SpreadBy::Relay && senders.len() > 1 {
+        if spread == Spread::Relay && senders.len() > 1 {
             let message = "agents copy for a sender with one port only";
             return Err(self.bad("spread", message));
         }
         let all = fabric.topology.hosts();
         let controller = match (spread, keys.controller) {
-            (SpreadBy::Labels, given) => {
+            (Spread::Labels, given) => {
                 let host = given.unwrap_or(all.saturating_sub(1));
                 if host >= all {
                     return Err(self.bad("controller", format!("there is no host {host}")));
@@ -250,7 +230,7 @@ impl Chosen {
                 if senders.contains(&HostId(host)) {
                     let message = format!("the controller's host {host} is the sender's");
                     return Err(self.bad("controller", message).with_help(
-                        "it has a host of its own, so that a crash of the one is none of the other",
+                        "it has a host of its own, so that one crash does not stop both",
                     ));
                 }
                 Some(HostId(host))

@@ -1,4 +1,4 @@
-//! The parameters of streams. All of them are ours: the talk names none.
+//! The parameters of streams. All of them are ours, because the talk gives none.
 
 use rackweave_core::frame;
 use rackweave_wire::homa::size;
@@ -14,7 +14,7 @@ pub struct StreamConfig {
     /// Bytes of one direction of a stream that may arrive beyond those that the receiver's
     /// application has consumed: the flow control of each stream.
     pub window_bytes: u32,
-    /// Ticks without a sign of life of an idle stream after which its peer is asked for one.
+    /// Ticks without a packet of an idle stream's peer after which it is asked.
     pub ping_ticks: u32,
     /// Header bytes of STREAM, from the IP header on.
     pub stream_header: u32,
@@ -27,11 +27,14 @@ pub struct StreamConfig {
 }
 
 impl StreamConfig {
-    /// The packets as they are on the wire; STREAM has no longer a header than DATA, which may be
-    /// short as in simulations that leave addresses out.
+    /// The sizes on the wire. STREAM's header is no longer than DATA's, which is short in simulations that leave
+    /// addresses out.
     pub(in crate::homa) fn with_data_header(data: u32) -> Self {
         Self {
+            // Four bandwidth-delay products of 100 Gbps and 20 us, so that the window limits no stream whose
+            // application keeps up.
             window_bytes: 1 << 20,
+            // A second: a packet in each keeps thousands of idle streams cheap.
             ping_ticks: 1000,
             stream_header: data.min(frame::IPV4 + size::STREAM),
             credit: frame::IPV4 + size::CREDIT,

@@ -8,11 +8,11 @@
 //! # One id, two directions
 //! Client, server and bidirectional streams are the same thing, and a unary RPC is a stream whose
 //! directions are written once each, with their end. A stream has one slot among the RPCs. Its
-//! sending half stands in the SRPT queue of all messages, by the bytes written and not sent; its
-//! receiving half among the messages to grant, by the bytes written and not here.
+//! sending half is in the SRPT queue of all messages, by the bytes written and not sent; its
+//! receiving half among the messages to grant, by the bytes written and not received.
 //!
 //! # Credit
-//! STREAM says how much has been written; CREDIT says up to where the peer may send. Each STREAM
+//! STREAM announces how much has been written, CREDIT up to where the peer may send. Each STREAM
 //! packet carries a CREDIT for the other direction. There are two kinds of credit:
 //! - *standing*: when all that was written may be sent, the sender may send about the unscheduled
 //!   window beyond what has arrived, so that the next write starts at once;
@@ -26,13 +26,12 @@
 //!
 //! # Loss
 //! The receiver asks (MISSING) for bytes that it has allowed and that are late, the sender asks (an
-//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and whoever has heard nothing
-//! for long asks too. Questions without an answer end the stream with
-//! [`FailReason::PeerSilent`]. An answer without news lets
-//! the next question wait longer.
+//! empty STREAM) for a CREDIT when its last bytes are not acknowledged, and either end asks after a long
+//! silence. Questions without an answer end the stream with [`FailReason::PeerSilent`]. An
+//! answer without progress lengthens the time until the next question.
 //!
 //! # Beginning and end
-//! The client's packets are marked as opening until it hears of the server, whose packets bear a tag:
+//! The client's packets are marked as opening until the first packet of the server, whose packets carry a tag:
 //! the time of its birth. A server that has restarted has another tag or none, so that bytes of two
 //! incarnations never mix: the stream fails with
 //! [`FailReason::PeerForgot`]. A stream that has closed is
@@ -61,13 +60,13 @@ use send::Sending;
 pub(super) struct Stream {
     send: Sending,
     pub(super) receive: Receiving,
-    /// The server's name for its instance; 0 at a client that has not heard of it.
+    /// The server's name for its instance; 0 at a client before the server's first packet.
     tag: u32,
     deadline: Time,
-    /// The peer may know of it.
+    /// A packet of it was sent, so that the peer may know of it.
     started: bool,
     heard_at: Time,
-    /// Questions since the peer was last heard.
+    /// Questions since the peer's last packet.
     asked: u16,
     asked_at: Time,
     /// Answers without news, up to a limit.
@@ -179,10 +178,10 @@ impl Host {
         &mut self,
         now: Time,
         packet: &Packet<Header>,
-        said: wire::Stream,
+        body: wire::Stream,
     ) -> Placement {
         let (from, id) = (packet.src, packet.header.local_id());
-        let Some(slot) = self.stream_of(now, from, id, &said) else { return Placement::Discard };
+        let Some(slot) = self.stream_of(now, from, id, &body) else { return Placement::Discard };
         let Some(stream) = self.stream_mut(slot) else { return Placement::Discard };
         stream.heard_at = now;
         if stream.asked > 0 {
@@ -190,7 +189,7 @@ impl Host {
             stream.fruitless = (stream.fruitless + 1).min(timers::MAX_FRUITLESS);
         }
         let mut placement = Placement::Discard;
-        match said {
+        match body {
             wire::Stream::Data { offset, len, written, credit, cutoff_version, flags, .. } => {
                 self.handle_credit(now, slot, credit, flags);
                 let piece = receive::Piece { offset, len, written, flags };
@@ -199,7 +198,7 @@ impl Host {
                 }
                 let ours = self.config.cutoff_version;
                 if len > 0 && ours != 0 && ours != cutoff_version {
-                    self.tell_cutoffs(now, slot);
+                    self.send_cutoffs(now, slot);
                 }
             }
             wire::Stream::Credit { credit, flags, .. } => {
@@ -217,12 +216,11 @@ impl Host {
         placement
     }
 
-    /// The stream that a packet is of, if it is of this incarnation of both ends; else the peer is
-    /// told.
-    fn stream_of(&mut self, now: Time, from: HostId, id: u64, said: &wire::Stream) -> Option<u32> {
+    /// The stream that a packet belongs to, if it is of this incarnation of both ends; else a RESET is sent.
+    fn stream_of(&mut self, now: Time, from: HostId, id: u64, body: &wire::Stream) -> Option<u32> {
         let is_client = id & 1 == 0;
-        // `None`: a client that has not heard of its server.
-        let (tag, is_reset) = match *said {
+        // `None`: a client before its server's first packet.
+        let (tag, is_reset) = match *body {
             wire::Stream::Data { flags, tag, .. } => {
                 ((flags & flags::OPENING == 0).then_some(tag), false)
             }
@@ -231,10 +229,10 @@ impl Host {
             }
             wire::Stream::Reset { tag, .. } => (Some(tag), true),
         };
-        let told = tag.unwrap_or(0);
+        let reply_tag = tag.unwrap_or(0);
         let refuse = |host: &mut Self, reason| {
             if !is_reset {
-                host.send_reset(from, id, reason, told);
+                host.send_reset(from, id, reason, reply_tag);
             }
             None
         };
@@ -242,14 +240,14 @@ impl Host {
             Known::Slot(slot) => slot,
             Known::Finished => {
                 let reason = self.rpcs.ended(from, id);
-                // One who has closed has nothing to say to an acknowledgement.
-                if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, said) {
+                // A closed stream does not answer acknowledgements.
+                if let (Reason::Closed, wire::Stream::Credit { .. }) = (reason, body) {
                     return None;
                 }
                 return refuse(self, reason);
             }
             Known::No => {
-                return match *said {
+                return match *body {
                     wire::Stream::Data { tag, flags, .. }
                         if !is_client && flags & flags::OPENING != 0 =>
                     {
@@ -267,7 +265,7 @@ impl Host {
                     stream.tag = tag;
                     true
                 }
-                // The first that is heard of the server is that it has done with the stream.
+                // The server's first packet says that it has ended the stream.
                 Some(_) if stream.tag == 0 && is_reset => true,
                 tag => tag == Some(stream.tag) && (stream.tag != 0 || is_reset),
             }
@@ -300,10 +298,10 @@ impl Host {
         if !stream.receive.has_ended() || !stream.send.is_all_acked() {
             return;
         }
-        let told = stream.receive.has_told_end();
+        let acknowledged = stream.receive.has_acknowledged_end();
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, rpc.id);
-        if !told {
+        if !acknowledged {
             let body = Body::Stream(self.credit(slot));
             self.send_control(peer, id, false, body);
         }
@@ -312,16 +310,16 @@ impl Host {
         self.events.push_back(Event::Stream(StreamEvent::Closed { peer, id }));
     }
 
-    /// The application does not want the stream any more.
+    /// The application cancels the stream.
     pub(super) fn cancel_stream(&mut self, now: Time, slot: u32) {
-        self.tell_reset(slot, Reason::Cancelled);
+        self.reset_peer(slot, Reason::Cancelled);
         self.remove_stream(now, slot, Reason::Cancelled);
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
-    /// The stream fails here; the peer is told.
+    /// The stream fails at this host; a RESET informs the peer.
     pub(super) fn fail_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
-        self.tell_reset(
+        self.reset_peer(
             slot,
             match reason {
                 FailReason::Deadline => Reason::Deadline,
@@ -331,7 +329,7 @@ impl Host {
         self.end_stream(now, slot, reason);
     }
 
-    fn tell_reset(&mut self, slot: u32, reason: Reason) {
+    fn reset_peer(&mut self, slot: u32, reason: Reason) {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, rpc.id);
         if let Some(stream) = self.stream(slot)
@@ -346,7 +344,7 @@ impl Host {
         self.send_control(peer, id, false, body);
     }
 
-    /// Tells the application that the stream has failed, and forgets it.
+    /// Reports to the application that the stream has failed, and forgets it.
     fn end_stream(&mut self, now: Time, slot: u32, reason: FailReason) {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id & !1));
@@ -360,7 +358,7 @@ impl Host {
             },
         );
         self.events.push_back(Event::Failed { peer, id, reason });
-        self.issue_grants();
+        self.issue_grants(now);
     }
 
     fn remove_stream(&mut self, now: Time, slot: u32, reason: Reason) {
@@ -377,15 +375,14 @@ impl Host {
         self.leave_grants(slot);
     }
 
-    /// Has a CREDIT sent; what it says is looked up then.
-    fn queue_credit(&mut self, slot: u32) {
+    /// Queues a CREDIT; its fields are looked up when it is sent.
+    fn queue_credit(&mut self, now: Time, slot: u32) {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
         if let State::Stream(stream) = &mut rpc.state
             && !core::mem::replace(&mut stream.receive.incoming.grant_waits, true)
         {
-            let decided = self.leverage.now;
-            self.control.push_back(Control::Grant { slot, host, id, decided });
+            self.control.push_back(Control::Grant { slot, host, id, decided: now });
         }
     }
 
@@ -394,7 +391,7 @@ impl Host {
         let rpc = self.rpcs.get_mut(slot);
         let (host, id) = (rpc.host, rpc.id);
         let State::Stream(stream) = &mut rpc.state else { return None };
-        // What it was to say has travelled with data.
+        // Its content has travelled with data.
         if !core::mem::replace(&mut stream.receive.incoming.grant_waits, false) {
             return None;
         }
@@ -404,13 +401,13 @@ impl Host {
         Some(self.packet(host, self.config.streams.credit, priority, header))
     }
 
-    /// What a CREDIT says now. It is taken to be sent.
+    /// The body of a CREDIT that is sent now.
     fn credit(&mut self, slot: u32) -> wire::Stream {
         let Some(stream) = self.stream_mut(slot) else {
             unreachable!("callers have found the stream");
         };
         stream.credit_due = Time::MAX;
-        let (credit, flags) = stream.receive.tell();
+        let (credit, flags) = stream.receive.advertise();
         wire::Stream::Credit { credit, flags, tag: stream.tag }
     }
 }

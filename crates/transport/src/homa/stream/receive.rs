@@ -20,23 +20,23 @@ pub(in crate::homa) struct Receiving {
     pub(in crate::homa) incoming: Incoming,
     /// A multiple of a full packet; it follows what has arrived, so that 32 bits suffice from it.
     base: u64,
-    /// The application has taken the bytes before this one.
+    /// The application has consumed the bytes before this one.
     consumed: u64,
     /// Standing credit reaches to here.
     standing: u64,
-    /// Where the direction ends, once the peer has said it.
+    /// Where the direction ends, once the peer has announced it.
     end: Option<u64>,
     /// The application knows that the direction has ended.
     ended: bool,
-    /// What the peer was told last.
-    told_allowed: u64,
-    told_received: u64,
-    told_ended: bool,
+    /// What the last CREDIT to the peer contained.
+    advertised_credit: u64,
+    advertised_received: u64,
+    advertised_end: bool,
     /// When something new last arrived or was allowed while nothing was on the way.
     pub(super) moved_at: Time,
 }
 
-/// What a STREAM packet says of the direction that it carries.
+/// The fields of a STREAM packet about the direction whose data it carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) offset: u32,
@@ -67,14 +67,14 @@ impl Receiving {
             standing: free,
             end: None,
             ended: false,
-            told_allowed: free,
-            told_received: 0,
-            told_ended: false,
+            advertised_credit: free,
+            advertised_received: 0,
+            advertised_end: false,
             moved_at: now,
         }
     }
 
-    /// All bytes before this one are here.
+    /// All bytes before this one have arrived.
     fn received(&self) -> u64 {
         self.base + u64::from(self.incoming.received.prefix())
     }
@@ -88,7 +88,7 @@ impl Receiving {
         self.standing.max(self.base + u64::from(self.incoming.granted))
     }
 
-    /// Flow control: no byte from this one on may come.
+    /// Flow control: the peer may send no byte from this one on.
     fn limit(&self, config: &Config) -> u64 {
         let limit = self.consumed + u64::from(config.streams.window_bytes);
         // Whole packets, so that an application that reads byte by byte makes the peer send no
@@ -105,17 +105,17 @@ impl Receiving {
         self.ended
     }
 
-    /// Whether the peer was told that all is here; only its questions repeat it.
-    pub(super) const fn has_told_end(&self) -> bool {
-        self.told_ended
+    /// Whether the complete reception was acknowledged; it is repeated only if the peer asks.
+    pub(super) const fn has_acknowledged_end(&self) -> bool {
+        self.advertised_end
     }
 
-    /// What the peer is told, in any packet that goes to it.
-    pub(super) fn tell(&mut self) -> (Credit, u8) {
+    /// The credit and the acknowledgement for the next packet to the peer, which are recorded as sent.
+    pub(super) fn advertise(&mut self) -> (Credit, u8) {
         let (allowed, received) = (self.allowed(), self.received());
-        self.told_allowed = allowed;
-        self.told_received = received;
-        self.told_ended = self.ended;
+        self.advertised_credit = allowed;
+        self.advertised_received = received;
+        self.advertised_end = self.ended;
         let priority = if allowed > self.standing { self.incoming.priority } else { UNSCHEDULED };
         let credit = Credit { allowed: allowed as u32, received: received as u32, priority };
         (credit, if self.ended { flags::END_RECEIVED } else { 0 })
@@ -130,7 +130,7 @@ impl Receiving {
 
     /// Makes credit and limits follow what has arrived, been written and been consumed. `free`: bytes
     /// that the peer may send without grants.
-    fn settle(&mut self, config: &Config, free: u32) {
+    fn update_credit(&mut self, config: &Config, free: u32) {
         let arrived = self.incoming.received.prefix();
         if arrived > REBASE_AT {
             let by = arrived - arrived % config.max_payload;
@@ -143,7 +143,7 @@ impl Receiving {
         let limit = self.limit(config);
         // As soon as all that was written may come, not when it is here: a stream of short writes, of
         // which some are always on the way, has a round trip's worth of credit all the time. A packet
-        // more, because the peer is told for every second one.
+        // more, because CREDIT is sent for every second one.
         let may_come = self.incoming.left == 0 || self.allowed() >= self.written();
         if may_come && self.end.is_none() {
             let wanted = free.saturating_add(config.max_payload).min(config.streams.window_bytes);
@@ -173,11 +173,10 @@ impl Host {
         let receive = &mut stream.receive;
         let old = Key { left: receive.incoming.left, birth, slot };
         let (before, was_grantable) =
-            (receive.incoming.on_the_way(), receive.incoming.is_grantable());
+            (receive.incoming.in_flight(), receive.incoming.is_grantable());
         change(receive);
-        receive.settle(config, free);
-        let (after, is_grantable) =
-            (receive.incoming.on_the_way(), receive.incoming.is_grantable());
+        receive.update_credit(config, free);
+        let (after, is_grantable) = (receive.incoming.in_flight(), receive.incoming.is_grantable());
         self.grants.incoming = self.grants.incoming + u64::from(after) - u64::from(before);
         if !was_grantable && !is_grantable {
             return;
@@ -195,7 +194,7 @@ impl Host {
     pub(super) fn leave_grants(&mut self, slot: u32) {
         let rpc = self.rpcs.get(slot);
         let Some(incoming) = rpc.incoming() else { return };
-        self.grants.incoming -= u64::from(incoming.on_the_way());
+        self.grants.incoming -= u64::from(incoming.in_flight());
         if incoming.is_grantable() {
             let key = Key { left: incoming.left, birth: rpc.birth, slot };
             let list = &mut self.peers.get_mut(rpc.peer).grantable;
@@ -203,13 +202,13 @@ impl Host {
         }
     }
 
-    /// Bytes of a stream, and what the peer says of them.
+    /// Handles a STREAM packet: data, and what the peer has written.
     pub(super) fn handle_piece(&mut self, now: Time, slot: u32, piece: Piece) -> Placement {
         let rpc = self.rpcs.get(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id ^ 1));
         let Some(stream) = self.stream(slot) else { return Placement::Discard };
         let receive = &stream.receive;
-        let (received, idle) = (receive.received(), receive.incoming.on_the_way() == 0);
+        let (received, idle) = (receive.received(), receive.incoming.in_flight() == 0);
         let asks = piece.flags & flags::ASK != 0;
         let len = u64::from(piece.len);
         let read = (|| {
@@ -255,9 +254,9 @@ impl Host {
         if bytes > 0 || end {
             self.events.push_back(Event::Stream(StreamEvent::Readable { peer, id, bytes, end }));
         }
-        self.issue_grants();
+        self.issue_grants(now);
         if asks {
-            self.queue_credit(slot);
+            self.queue_credit(now, slot);
             self.ask_if_late(now, slot, idle);
         }
         self.acknowledge(now, slot, len > 0 && fresh == 0);
@@ -267,27 +266,28 @@ impl Host {
         Placement::Store(Slice { message: id, offset: piece.offset, len: u32::from(piece.len) })
     }
 
-    /// Has the peer told what it may send and what has arrived: at once when it may be waiting for
-    /// that, and for every second packet, else within a tick (as TCP: RFC 9293 section 3.8.6.3).
-    /// `repeat`: it has not heard what it was told.
+    /// Sends CREDIT with what the peer may send and what has arrived: at once when it may be waiting for that,
+    /// and for every second packet, else within a tick (as TCP: RFC 9293 section 3.8.6.3). `repeat`: the
+    /// peer has missed the last one.
     fn acknowledge(&mut self, now: Time, slot: u32, repeat: bool) {
         let due = now.saturating_add(self.config.tick);
         let two_packets = 2 * u64::from(self.config.max_payload);
         let Some(stream) = self.stream_mut(slot) else { return };
         let receive = &stream.receive;
         let (allowed, received) = (receive.allowed(), receive.received());
-        let more = allowed - receive.told_allowed;
+        let more = allowed - receive.advertised_credit;
         if receive.incoming.grant_waits {
             return;
         }
         let at_once = more >= two_packets
-            || more > 0 && receive.told_allowed <= received
-            || received - receive.told_received >= two_packets;
+            || more > 0 && receive.advertised_credit <= received
+            || received - receive.advertised_received >= two_packets;
         if at_once {
-            return self.queue_credit(slot);
+            return self.queue_credit(now, slot);
         }
-        let news =
-            more > 0 || received > receive.told_received || receive.ended && !receive.told_ended;
+        let news = more > 0
+            || received > receive.advertised_received
+            || receive.ended && !receive.advertised_end;
         if news || repeat {
             stream.credit_due = stream.credit_due.min(due);
         }
@@ -324,13 +324,13 @@ impl Host {
     pub(in crate::homa) fn consume_stream(&mut self, now: Time, peer: HostId, id: u64, bytes: u64) {
         let Some(slot) = self.find_stream(peer, id) else { return };
         if bytes == 0 {
-            // A client that has not heard of its server has no tag for a CREDIT.
+            // A client without a packet from its server has no tag for a CREDIT.
             return;
         }
         self.change_receiving(slot, |receive| {
             receive.consumed = receive.consumed.saturating_add(bytes).min(receive.received());
         });
-        self.issue_grants();
+        self.issue_grants(now);
         self.acknowledge(now, slot, false);
     }
 }

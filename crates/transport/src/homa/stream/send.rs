@@ -16,11 +16,11 @@ use super::expand;
 /// No stream is longer; beyond it, offsets would come near the end of 64 bits.
 const MAX_STREAM: u64 = 1 << 62;
 
-/// What may be written and not acknowledged, as far as the receiver is told.
+/// The most unacknowledged bytes that are announced as written to the receiver.
 const MAX_AHEAD: u64 = MAX_WINDOW as u64 * 2 - 1;
 
-/// Ranges to be sent again that are kept apart; more are joined, and some bytes go in vain.
-const MAX_AGAIN: usize = 4;
+/// Ranges to retransmit that are kept separately; more are merged, at the cost of duplicates.
+const MAX_RESEND_RANGES: usize = 4;
 
 /// The half of a stream that this host writes.
 #[derive(Clone, Debug)]
@@ -41,9 +41,9 @@ pub(super) struct Sending {
     free_to: u64,
     /// ... and the others at this one: of the newest grant.
     priority: u8,
-    /// To be sent again, in order.
-    again: SmallVec<[(u64, u64); MAX_AGAIN]>,
-    /// It stands in the SRPT queue.
+    /// Ranges to retransmit, in order.
+    again: SmallVec<[(u64, u64); MAX_RESEND_RANGES]>,
+    /// It is in the SRPT queue.
     queued: bool,
     /// When something of it was last sent or acknowledged.
     pub(super) moved_at: Time,
@@ -100,7 +100,7 @@ impl Sending {
             apart
         });
         let at = self.again.partition_point(|&(start, _)| start < from);
-        if self.again.len() < MAX_AGAIN {
+        if self.again.len() < MAX_RESEND_RANGES {
             self.again.insert(at, (from, to));
         } else if at > 0 {
             self.again[at - 1].1 = to;
@@ -194,7 +194,7 @@ impl Host {
     }
 
     /// The next packet of bytes that the receiver misses.
-    pub(in crate::homa) fn stream_packet_again(
+    pub(in crate::homa) fn next_stream_retransmission(
         &mut self,
         now: Time,
         slot: u32,
@@ -203,7 +203,7 @@ impl Host {
         let send = &mut self.stream_mut(slot)?.send;
         let Some((from, to)) = send.again.first_mut() else {
             debug_assert!(false, "only streams with something to send again are in the list");
-            self.queue.again_sent(false);
+            self.queue.resend_sent(false);
             return None;
         };
         let offset = *from;
@@ -213,8 +213,8 @@ impl Host {
             send.again.remove(0);
         }
         let more = !send.again.is_empty();
-        self.queue.again_sent(more);
-        // As retransmissions of messages (facts 1.3).
+        self.queue.resend_sent(more);
+        // As retransmissions of messages (docs/sources.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.piece(now, slot, offset, end - offset, Some(priority)))
     }
@@ -232,7 +232,7 @@ impl Host {
         let rpc = self.rpcs.get(slot);
         let (dst, id) = (rpc.host, rpc.id);
         let peer = self.peers.get_mut(rpc.peer);
-        let cutoffs = peer.cutoffs.as_ref().map_or(&self.config.cutoffs, |told| &told.0);
+        let cutoffs = peer.cutoffs.as_ref().map_or(&self.config.cutoffs, |announced| &announced.0);
         let State::Stream(stream) = &rpc.state else {
             unreachable!("callers have found the stream")
         };
@@ -253,25 +253,26 @@ impl Host {
         }
     }
 
-    /// A STREAM packet's header; what it acknowledges is taken to be told.
+    /// A STREAM packet's header; what it acknowledges is recorded as sent.
     fn stream_header(&mut self, now: Time, slot: u32, offset: u64, len: u16, more: u8) -> Header {
         let rpc = self.rpcs.get_mut(slot);
         let (id, peer) = (rpc.id, rpc.peer);
         let is_client = id & 1 == 0;
-        let cutoff_version = self.peers.get_mut(peer).cutoffs.as_ref().map_or(0, |told| told.1);
+        let cutoff_version =
+            self.peers.get_mut(peer).cutoffs.as_ref().map_or(0, |announced| announced.1);
         let State::Stream(stream) = &mut rpc.state else {
             unreachable!("callers have found the stream");
         };
         stream.credit_due = Time::MAX;
         stream.receive.incoming.grant_waits = false;
-        let (credit, mut flags) = stream.receive.tell();
+        let (credit, mut flags) = stream.receive.advertise();
         flags |= more;
         let opening = is_client && stream.tag == 0;
         let tag = if opening {
             flags |= flags::OPENING;
             match stream.deadline {
                 Time::MAX => 0,
-                // A deadline that this field cannot say is the client's alone to keep.
+                // A deadline that does not fit this field is enforced by the client only.
                 deadline => u32::try_from(deadline.since(now).0.div_ceil(1_000_000)).unwrap_or(0),
             }
         } else {
@@ -279,14 +280,14 @@ impl Host {
         };
         let send = &mut stream.send;
         send.moved_at = now;
-        let told = send.written.min(send.acked + MAX_AHEAD);
-        if send.ended && told == send.written {
+        let announced = send.written.min(send.acked + MAX_AHEAD);
+        if send.ended && announced == send.written {
             flags |= flags::END;
         }
         let body = Body::Stream(wire::Stream::Data {
             offset: offset as u32,
             len,
-            written: told as u32,
+            written: announced as u32,
             credit,
             cutoff_version,
             flags,
@@ -304,7 +305,7 @@ impl Host {
         self.send_control(host, id.get(), one_way, body);
     }
 
-    /// What a packet of the peer says of the direction that this host sends.
+    /// Handles the credit and acknowledgement in a packet of the peer.
     pub(super) fn handle_credit(&mut self, now: Time, slot: u32, credit: Credit, flags: u8) {
         let rpc = self.rpcs.get_mut(slot);
         let (peer, id) = (rpc.host, MessageId(rpc.id));
@@ -332,7 +333,7 @@ impl Host {
             }
         }
         if let Some(allowed) = expand(send.acked, credit.allowed) {
-            // The newest grant is the one that reaches furthest (facts 1.3).
+            // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
             let allowed = allowed.min(send.acked + u64::from(MAX_WINDOW));
             if allowed > send.allowed {
                 match credit.priority {
@@ -356,7 +357,7 @@ impl Host {
         let none_again = send.again.is_empty();
         stream.progress();
         if none_again {
-            self.queue.remove_again(slot);
+            self.queue.remove_resend(slot);
         }
         self.queue_if_ready(slot);
     }
@@ -380,7 +381,7 @@ impl Host {
         let send = &mut stream.send;
         let Some(from) = expand(send.acked, offset) else { return };
         let to = from.saturating_add(u64::from(length));
-        // A range beyond what is allowed says that a CREDIT was lost.
+        // A range beyond what is allowed means that a CREDIT was lost.
         let allowed = to.min(send.acked + u64::from(MAX_WINDOW));
         send.allowed = send.allowed.max(allowed);
         let (from, to) = (from.max(send.acked), to.min(send.next));
@@ -390,7 +391,7 @@ impl Host {
             send.add_again(from, to);
         }
         if lost && newly {
-            self.queue.push_again(slot);
+            self.queue.push_resend(slot);
         }
         self.queue_if_ready(slot);
         if !(lost && newly) {

@@ -1,42 +1,43 @@
-//! When a stream's peer is asked, and when it is given up.
+//! Timers of streams: when the peer is asked, and when the stream fails.
 
 use rackweave_core::{FailReason, Span, Time};
 use rackweave_wire::homa::stream::flags;
 
 use super::{Host, Stream};
 
-/// Answers without news double the time until the next question so often: a stream that waits for its
-/// peer's application costs little, and what was forgotten is still found out in time.
+/// The most doublings of the time until the next question, one for each answer without progress. Ours: a stream that
+/// waits for its peer's application then costs an eighth of the packets, and a peer that has lost its state is
+/// still noticed soon.
 pub(super) const MAX_FRUITLESS: u8 = 3;
 
 /// What a stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waits {
-    /// Bytes that it has allowed have not come.
+    /// Bytes that this end has allowed have not arrived.
     missing: bool,
-    /// The peer has not acknowledged or allowed.
+    /// The peer has not acknowledged or allowed bytes.
     unacked: bool,
-    /// When the peer is to be asked, if nothing comes.
+    /// When the peer is asked, if nothing arrives before.
     ask_at: Time,
 }
 
 impl Host {
-    /// This many ticks.
+    /// The duration of this many ticks.
     pub(super) fn ticks(&self, ticks: u32) -> Span {
         Span(self.config.tick.0.saturating_mul(u64::from(ticks)))
     }
 
-    /// Has the stream looked at, at the latest at that time.
+    /// Arms the stream's timer for that time, if it is not armed for an earlier one.
     pub(super) fn wake_stream(&mut self, slot: u32, at: Time) {
         if at < Time::MAX {
             self.stream_timers.set_earlier(slot, at);
         }
     }
 
-    /// Has the stream looked at when something of it may be due.
+    /// Arms the stream's timer for when its next packet may be due.
     pub(super) fn wake_stream_for(&mut self, now: Time, slot: u32) {
         let Some(stream) = self.stream(slot) else { return };
-        // Later questions are found when this comes up.
+        // A question that is due later is found when this timer fires.
         let ask_at = now.saturating_add(self.ticks(u32::from(self.config.resend_ticks)));
         let at = ask_at.min(stream.credit_due);
         self.wake_stream(slot, at);
@@ -56,7 +57,7 @@ impl Host {
             return None;
         }
         let config = &self.config;
-        let missing = stream.receive.incoming.on_the_way() > 0;
+        let missing = stream.receive.incoming.in_flight() > 0;
         let unacked = stream.send.waits();
         let patience = self.ticks(u32::from(config.resend_ticks));
         let mut ask_at = stream.heard_at.saturating_add(self.ticks(self.ping_after(slot)));
@@ -75,8 +76,8 @@ impl Host {
         Some(Waits { missing, unacked, ask_at })
     }
 
-    /// The client asks first; the server, whose client may be gone, half as much later. Not all at
-    /// once: streams that were opened together do not ask together.
+    /// The client asks first, the server half as much later, because its client may be gone. A pseudo-random part
+    /// keeps streams that were opened together from asking together.
     fn ping_after(&self, slot: u32) -> u32 {
         let id = self.rpcs.get(slot).id;
         let ticks = self.config.streams.ping_ticks;
@@ -91,7 +92,7 @@ impl Host {
             return self.fail_stream(now, slot, FailReason::Deadline);
         }
         if stream.credit_due <= now {
-            self.queue_credit(slot);
+            self.queue_credit(now, slot);
             if let Some(stream) = self.stream_mut(slot) {
                 stream.credit_due = Time::MAX;
             }

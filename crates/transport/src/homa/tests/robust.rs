@@ -299,10 +299,6 @@ fn timers_stop_and_a_spurious_timeout_does_nothing() {
     let mut network = network(&paper(), 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 30_000, Kind::Request);
     network.run_until(at(Span::from_us(20)));
-    for host in &mut network.hosts {
-        // The time of the last call is no state.
-        host.leverage.now = at(Span::from_us(20));
-    }
     let before = format!("{:?}", network.hosts);
     for host in &mut network.hosts {
         host.handle_timeout(at(Span::from_us(20)));

@@ -1,8 +1,10 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Span};
+use rackweave_core::{HostId, Kind, Span};
 
-use super::{Config, LINK, at, events, id, network, submit, trace};
+use super::{Config, LINK, Ndp};
+use crate::common::suite::{at, events, id, network, submit, trace};
+use crate::ndp::Host;
 use crate::testkit::Network;
 
 /// A window of three packets, so that pulls are soon seen.
@@ -14,7 +16,7 @@ const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
 /// Loses what hosts send while `f` runs.
-fn lost<T>(network: &mut Network<super::Host>, f: impl FnOnce(&mut Network<super::Host>) -> T) {
+fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
     network.faults.loss = 1.0;
     f(network);
     network.faults.loss = 0.0;
@@ -22,7 +24,7 @@ fn lost<T>(network: &mut Network<super::Host>, f: impl FnOnce(&mut Network<super
 
 #[test]
 fn a_short_request() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(10)));
     assert_eq!(
@@ -47,7 +49,7 @@ fn a_short_request() {
 
 #[test]
 fn a_pulled_message() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 6 * 1_436, Kind::OneWay);
     network.run_until(at(MS(1)));
     assert_eq!(
@@ -74,7 +76,7 @@ fn a_pulled_message() {
 #[test]
 fn pulls_are_paced() {
     let config = Config { pull_percent: 50, ..small() };
-    let mut network = network(&config, 2, US(1));
+    let mut network = network::<Ndp>(&config, 2, US(1));
     submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
     network.run_until(at(MS(1)));
     let pulls = network.packets.iter().filter_map(|(time, packet)| match packet.header.body {
@@ -95,7 +97,7 @@ fn pulls_are_paced() {
 
 #[test]
 fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 5 * 1_436, Kind::OneWay);
     network.run_until(at(US(10)));
@@ -126,7 +128,7 @@ fn a_trimmed_packet_is_sent_again_when_it_is_pulled_and_before_new_ones() {
 
 #[test]
 fn a_lost_packet_is_sent_again_after_the_timeout() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     lost(&mut network, |network| submit(network, 0, 1, 1, 2 * 1_436, Kind::OneWay));
     network.run_until(at(Span::from_us(4_999)));
     assert_eq!(
@@ -143,7 +145,7 @@ fn a_lost_packet_is_sent_again_after_the_timeout() {
 
 #[test]
 fn a_lost_last_acknowledgement_is_repeated() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
     lost(&mut network, |network| network.run_until(at(US(3))));
     network.run_until(at(MS(20)));
@@ -162,7 +164,7 @@ fn a_lost_last_acknowledgement_is_repeated() {
 #[test]
 fn a_lost_pull_is_asked_for() {
     let config = Config { initial_window: 1, pull_percent: 50, ..Config::paper(LINK) };
-    let mut network = network(&config, 2, US(1));
+    let mut network = network::<Ndp>(&config, 2, US(1));
     // Two messages: the second one's pull must wait for the first one's, and is lost.
     submit(&mut network, 0, 1, 1, 2 * 1_436, Kind::OneWay);
     submit(&mut network, 0, 1, 2, 2 * 1_436, Kind::OneWay);
@@ -190,7 +192,7 @@ fn a_lost_pull_is_asked_for() {
 
 #[test]
 fn a_peer_that_never_answers_is_silent() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(200))));
@@ -203,19 +205,19 @@ fn a_peer_that_never_answers_is_silent() {
 
 #[test]
 fn a_receiver_that_restarts_has_lost_the_message() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));
-    network.restart(1, super::Host::new(super::HostId(1), small().into()));
+    network.restart(1, Host::new(HostId(1), small().into()));
     network.run_until(at(MS(1)));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
     assert!(network.run_until(at(MS(300))));
-    assert!(network.hosts.iter().all(super::Host::is_idle), "its half of the message too");
+    assert!(network.hosts.iter().all(Host::is_idle), "its half of the message too");
 }
 
 #[test]
 fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(25)));
@@ -224,7 +226,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
         trace(&mut network)[2..],
         ["h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete", "h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete"]
     );
-    network.restart(1, super::Host::new(super::HostId(1), small().into()));
+    network.restart(1, Host::new(HostId(1), small().into()));
     network.events.clear();
     network.run_until(at(MS(50)));
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
@@ -238,7 +240,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
 
 #[test]
 fn what_is_cancelled_is_forgotten() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Ndp>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));
     network.cancel(0, 1, id(1));
@@ -251,5 +253,5 @@ fn what_is_cancelled_is_forgotten() {
     network.run_until(at(MS(3)));
     assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
     assert!(network.run_until(at(MS(400))));
-    assert!(network.hosts.iter().all(super::Host::is_idle));
+    assert!(network.hosts.iter().all(Host::is_idle));
 }

@@ -1,91 +1,89 @@
-//! Tests of whole hosts.
+//! Tests of whole hosts: those of every receiver-driven transport, and NDP's own.
 
 mod dialogue;
-mod faults;
 mod path;
 mod robust;
 mod turned_back;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rate, Span, Time};
-use rackweave_wire::Id64;
-use rackweave_wire::ndp::{ANY_PATH, Body, Header};
+use rackweave_core::{MessageId, Packet, Rng, Span};
+use rackweave_wire::ndp::{Body, Header};
 
-use super::{Config, Host};
-use crate::testkit::Network;
+use super::{Config, Ndp};
+use crate::common::suite::{LINK, Subject, exchange_suite};
 
-const LINK: Rate = Rate::from_gbps(10);
+exchange_suite!(Ndp);
 
-fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
-    let config = Arc::new(config.clone());
-    let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, delay, 1);
-    network.keep_packets = true;
-    network
-}
+impl Subject for Ndp {
+    const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
 
-fn at(span: Span) -> Time {
-    Time::ZERO + span
-}
+    fn variants() -> Vec<Config> {
+        vec![Config::paper(LINK), Config::polo_slides(LINK)]
+    }
 
-/// A message's name.
-fn id(n: u64) -> MessageId {
-    MessageId::request(n)
-}
+    fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
+        let sizes = vec![1, 100, 1_436, 1_460, 1_461, 9_329, 17_520, 17_521, 50_000, 200_000];
+        (Self::variants(), [Span::ZERO, Span::from_us(2), Span::from_us(5)], sizes)
+    }
 
-/// One packet as a line: from, to, priority, and what its type says. Offsets are in packets.
-fn line(packet: &Packet<Header>) -> String {
-    let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
-    let message = MessageId(packet.header.id.get());
-    let packets = |offset| offset / Config::paper(LINK).max_payload;
-    let _ = match packet.header.body {
-        Body::Data { message_length, offset, len, .. } => {
-            write!(text, "DATA {message} {} +{len} of {message_length}", packets(offset))
+    fn narrow() -> Config {
+        Config { initial_window: 2, ..Config::paper(LINK) }
+    }
+
+    fn data(length: u32, offset: u32, len: u16) -> Body {
+        Body::Data { message_length: length, offset, len, window: 15 }
+    }
+
+    fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Body {
+        let incarnation = rng.below(2) as u16;
+        match rng.below(12) {
+            0 => Body::Ack {
+                offset: number(rng),
+                pull: number(rng),
+                incarnation,
+                complete: rng.chance(0.2),
+            },
+            1 => Body::Nack { offset: number(rng), pull: number(rng), incarnation },
+            2 => Body::Pull { pull: number(rng), incarnation },
+            3 => Body::Ask,
+            4 => Body::Unknown,
+            _ => Body::Data {
+                message_length: number(rng),
+                offset: number(rng),
+                len: if rng.chance(0.8) { 1_436 } else { rng.below(1_437) as u16 },
+                window: rng.next_u64() as u16,
+            },
         }
-        Body::Ack { complete: true, .. } => write!(text, "ACK {message} complete"),
-        Body::Ack { offset, pull, .. } => {
-            write!(text, "ACK {message} {} pull {pull}", packets(offset))
+    }
+
+    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+        packet.header.path = rng.below(20) as u16;
+        if rng.chance(0.3) {
+            packet.trim();
         }
-        Body::Nack { offset, pull, .. } => {
-            write!(text, "NACK {message} {} pull {pull}", packets(offset))
-        }
-        Body::Pull { pull, .. } => write!(text, "PULL {message} {pull}"),
-        Body::Ask => write!(text, "ASK {message}"),
-        Body::Unknown => write!(text, "UNKNOWN {message}"),
-    };
-    text
-}
+        packet
+    }
 
-/// All packets so far, and forgets them.
-fn trace(network: &mut Network<Host>) -> Vec<String> {
-    network.packets.drain(..).map(|(_, packet)| line(&packet)).collect()
-}
-
-/// All events so far, and forgets them.
-fn events(network: &mut Network<Host>) -> Vec<String> {
-    let text = |(_, host, event): (Time, HostId, Event)| match event {
-        Event::Delivered { peer, id, bytes, kind } => {
-            format!("{host}: {kind:?} {id} of {bytes} bytes from {peer}")
-        }
-        Event::Sent { peer, id } => format!("{host}: {id} sent to {peer}"),
-        Event::Failed { peer, id, reason } => format!("{host}: {id} with {peer} failed: {reason}"),
-        Event::Stream(event) => format!("{host}: {event:?}"),
-    };
-    network.events.drain(..).map(text).collect()
-}
-
-/// A one-way DATA packet.
-fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Packet<Header> {
-    let body = Body::Data { message_length: length, offset, len, window: 15 };
-    packet(1, 0, Header { id: Id64::new(message.0), one_way: true, path: ANY_PATH, body })
-}
-
-fn packet(src: u32, dst: u32, header: Header) -> Packet<Header> {
-    Packet::new(HostId(src), HostId(dst), 100, header)
-}
-
-fn submit(network: &mut Network<Host>, from: u32, to: u32, n: u64, bytes: u64, kind: Kind) {
-    network.submit(from, to, id(n), bytes, kind).expect("taken");
+    fn line(packet: &Packet<Header>) -> String {
+        let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
+        let message = MessageId(packet.header.id.get());
+        let packets = |offset| offset / Config::paper(LINK).max_payload;
+        let _ = match packet.header.body {
+            Body::Data { message_length, offset, len, .. } => {
+                write!(text, "DATA {message} {} +{len} of {message_length}", packets(offset))
+            }
+            Body::Ack { complete: true, .. } => write!(text, "ACK {message} complete"),
+            Body::Ack { offset, pull, .. } => {
+                write!(text, "ACK {message} {} pull {pull}", packets(offset))
+            }
+            Body::Nack { offset, pull, .. } => {
+                write!(text, "NACK {message} {} pull {pull}", packets(offset))
+            }
+            Body::Pull { pull, .. } => write!(text, "PULL {message} {pull}"),
+            Body::Ask => write!(text, "ASK {message}"),
+            Body::Unknown => write!(text, "UNKNOWN {message}"),
+        };
+        text
+    }
 }

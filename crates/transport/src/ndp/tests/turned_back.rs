@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{Kind, Node as _, Span, Time, Transport};
+use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time, Transport};
 use rackweave_wire::ndp::{ANY_PATH, Body, Header};
 
-use super::{Config, Host, HostId, LINK, Packet, at, events, network, submit, trace};
+use super::{Config, LINK, Ndp};
+use crate::common::suite::{at, events, id, network, submit, trace};
+use crate::ndp::Host;
 use crate::testkit::Network;
 
 fn small() -> Config {
@@ -14,7 +16,7 @@ fn small() -> Config {
 
 /// Sends a message into nothing, and gives its packets back as a switch would.
 fn turned_back(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>) {
-    let mut network = network(config, 2, Span::from_us(1));
+    let mut network = network::<Ndp>(config, 2, Span::from_us(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
     network.run_until(at(Span::from_us(10)));
@@ -87,7 +89,7 @@ fn what_comes_back_twice_or_was_never_sent_does_nothing() {
 #[test]
 fn data_take_every_path_by_turns_and_answers_take_theirs() {
     let config = Config { paths: 8, ..Config::paper(LINK) };
-    let mut network = network(&config, 2, Span::from_us(1));
+    let mut network = network::<Ndp>(&config, 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 40 * 1_436, Kind::OneWay);
     assert!(network.run_until(at(Span::from_secs(1))));
     let headers: Vec<Header> = network.packets.iter().map(|(_, packet)| packet.header).collect();
@@ -113,12 +115,8 @@ fn data_take_every_path_by_turns_and_answers_take_theirs() {
 #[test]
 fn without_numbered_paths_switches_pick() {
     let mut host = Host::new(HostId(0), Config::paper(LINK).into());
-    let message = rackweave_core::Submit {
-        id: super::id(1),
-        peer: HostId(1),
-        bytes: 10_000,
-        kind: Kind::OneWay,
-    };
+    let message =
+        rackweave_core::Submit { id: id(1), peer: HostId(1), bytes: 10_000, kind: Kind::OneWay };
     host.submit(Time::ZERO, message).unwrap();
     let packet = host.poll_transmit(Time::ZERO, 0).unwrap();
     assert!(packet.is_sprayed() && packet.header.path == ANY_PATH);

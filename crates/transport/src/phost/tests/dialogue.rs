@@ -1,9 +1,12 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Node as _, Span, Time};
+use rackweave_core::{HostId, Kind, Node as _, Packet, Span, Time};
+use rackweave_wire::Id64;
 use rackweave_wire::phost::Body;
 
-use super::{Config, Host, HostId, LINK, at, events, id, network, submit, trace};
+use super::{Config, LINK, PHost, Subject as _};
+use crate::common::suite::{at, events, id, network, submit, trace};
+use crate::phost::Host;
 use crate::testkit::Network;
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -23,7 +26,7 @@ fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T)
 
 #[test]
 fn a_short_request() {
-    let mut network = network(&Config::paper(LINK), 2, US(1));
+    let mut network = network::<PHost>(&Config::paper(LINK), 2, US(1));
     submit(&mut network, 0, 1, 1, 2_000, Kind::Request);
     network.run_until(at(US(100)));
     assert_eq!(
@@ -52,7 +55,7 @@ fn a_short_request() {
 
 #[test]
 fn tokens_follow_the_free_packets() {
-    let mut network = network(&small(), 2, Span::ZERO);
+    let mut network = network::<PHost>(&small(), 2, Span::ZERO);
     submit(&mut network, 0, 1, 1, 5 * 1_460, Kind::OneWay);
     network.run_until(at(US(100)));
     assert_eq!(
@@ -74,7 +77,7 @@ fn tokens_follow_the_free_packets() {
 
 #[test]
 fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
-    let mut network = network(&small(), 2, Span::ZERO);
+    let mut network = network::<PHost>(&small(), 2, Span::ZERO);
     network.lose = Some(|packet| matches!(packet.header.body, Body::Data { token: 2, .. }));
     submit(&mut network, 0, 1, 1, 5 * 1_460, Kind::OneWay);
     network.run_until(at(US(100)));
@@ -92,7 +95,7 @@ fn a_lost_packet_gets_another_token_when_all_have_had_theirs() {
 #[test]
 fn a_sender_that_uses_no_tokens_is_asked_rarely() {
     let config = small();
-    let mut network = network(&config, 3, Span::ZERO);
+    let mut network = network::<PHost>(&config, 3, Span::ZERO);
     // Host 1 begins a long message and vanishes; host 2 has a longer one.
     submit(&mut network, 1, 0, 1, 100 * 1_460, Kind::OneWay);
     network.run_until(at(Span::from_ns(100)));
@@ -100,7 +103,7 @@ fn a_sender_that_uses_no_tokens_is_asked_rarely() {
     submit(&mut network, 2, 0, 2, 1_000 * 1_460, Kind::OneWay);
     network.run_until(at(US(500)));
     let tokens = |dst: u32| -> Vec<Time> {
-        let is_token = |packet: &super::Packet<super::Header>| {
+        let is_token = |packet: &Packet<super::Header>| {
             matches!(packet.header.body, Body::Token { .. }) && packet.dst == HostId(dst)
         };
         network.packets.iter().filter(|(_, p)| is_token(p)).map(|(at, _)| *at).collect()
@@ -134,21 +137,21 @@ fn tokens_that_are_not_used_at_once_expire() {
     assert_eq!(std::iter::from_fn(|| host.poll_transmit(now, 0)).count(), 2, "the requests");
     for (n, packet, missing) in [(1, 3, 7), (1, 4, 7), (2, 2, 8)] {
         let body = Body::Token { packet, number: packet, missing };
-        let header = super::Header { id: super::Id64::new(id(n).0), one_way: true, body };
-        host.handle_packet(now, 0, &super::packet(1, 0, header));
+        let header = super::Header { id: Id64::new(id(n).0), one_way: true, body };
+        host.handle_packet(now, 0, &Packet::new(HostId(1), HostId(0), 100, header));
     }
     // Fewest missing first, as the tokens say.
-    let first = host.poll_transmit(now, 0).map(|packet| super::line(&packet));
+    let first = host.poll_transmit(now, 0).map(|packet| PHost::line(&packet));
     assert_eq!(first.as_deref(), Some("h0>h1 p5 DATA 1 3 +1460 token 3"));
     let in_time = now + config.token_expiry;
-    let second = host.poll_transmit(in_time, 0).map(|packet| super::line(&packet));
+    let second = host.poll_transmit(in_time, 0).map(|packet| PHost::line(&packet));
     assert_eq!(second.as_deref(), Some("h0>h1 p5 DATA 1 4 +1460 token 4"));
     assert_eq!(host.poll_transmit(in_time + Span(1), 0), None, "message 2's has expired");
 }
 
 #[test]
 fn a_lost_request_is_repeated() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<PHost>(&small(), 2, US(1));
     lost(&mut network, |network| {
         submit(network, 0, 1, 1, 100, Kind::OneWay);
         network.run_until(at(US(10)))
@@ -170,7 +173,7 @@ fn a_lost_request_is_repeated() {
 
 #[test]
 fn a_lost_acknowledgement_is_repeated() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<PHost>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
     network.lose = Some(|packet| matches!(packet.header.body, Body::Ack));
     network.run_until(at(US(500)));
@@ -185,7 +188,7 @@ fn a_lost_acknowledgement_is_repeated() {
 
 #[test]
 fn a_peer_that_never_answers_is_silent() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<PHost>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(200))));
@@ -197,7 +200,7 @@ fn a_peer_that_never_answers_is_silent() {
 
 #[test]
 fn a_receiver_that_restarts_gets_the_message_anew() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<PHost>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));
     network.restart(1, Host::new(HostId(1), small().into()));
@@ -208,7 +211,7 @@ fn a_receiver_that_restarts_gets_the_message_anew() {
 
 #[test]
 fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<PHost>(&small(), 2, US(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(10)));

@@ -1,85 +1,91 @@
-//! Tests of whole hosts.
+//! Tests of whole hosts: those of every receiver-driven transport, and pHost's own.
 
 mod dialogue;
-mod faults;
 mod path;
 mod robust;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use rackweave_core::{Event, HostId, Kind, MessageId, Packet, Rate, Span, Time};
-use rackweave_wire::Id64;
+use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::phost::{Body, Header};
 
-use super::{Config, Host};
-use crate::testkit::Network;
+use super::{Config, PHost};
+use crate::common::suite::{LINK, Subject, control_span, exchange_suite};
 
-const LINK: Rate = Rate::from_gbps(10);
+exchange_suite!(PHost);
 
-fn network(config: &Config, hosts: u32, delay: Span) -> Network<Host> {
-    let config = Arc::new(config.clone());
-    let hosts = (0..hosts).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
-    let mut network = Network::new(hosts, LINK, delay, 1);
-    network.keep_packets = true;
-    network
-}
+impl Subject for PHost {
+    const COMPLETE: &str = "h1>h0 p7 ACK 1";
 
-fn at(span: Span) -> Time {
-    Time::ZERO + span
-}
+    fn variants() -> Vec<Config> {
+        vec![Config::paper(LINK), Config::polo_slides(LINK)]
+    }
 
-/// A message's name.
-fn id(n: u64) -> MessageId {
-    MessageId::request(n)
-}
+    fn back_to_back() -> (Vec<Config>, [Span; 3], Vec<u64>) {
+        let sizes = vec![1, 100, 1_460, 1_461, 9_329, 11_680, 11_681, 50_000, 999_999];
+        (Self::variants(), [Span::ZERO, Span::from_us(2), Span::from_us(20)], sizes)
+    }
 
-/// One packet as a line: from, to, priority, and what its type says. Offsets are in packets.
-fn line(packet: &Packet<Header>) -> String {
-    let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
-    let message = MessageId(packet.header.id.get());
-    let _ = match packet.header.body {
-        Body::Rts { message_length, .. } => write!(text, "RTS {message} of {message_length}"),
-        Body::Token { packet, number, .. } => write!(text, "TOKEN {message} {number} for {packet}"),
-        Body::Data { offset, len, token, .. } => {
-            write!(text, "DATA {message} {} +{len} token {token}", offset / 1_460)
+    /// One packet there and a token back, both with the delay.
+    fn covering(config: Config, delay: Span) -> Config {
+        config.for_round_trip(LINK.span_of(1_538) + control_span() + delay * 2)
+    }
+
+    /// The paper's numbers are for a shorter round trip.
+    fn narrow() -> Config {
+        Config::paper(LINK)
+    }
+
+    /// The request to send.
+    fn head_start() -> Span {
+        control_span()
+    }
+
+    fn data(length: u32, offset: u32, len: u16) -> Body {
+        Body::Data { message_length: length, offset, len, free: 8, token: 0 }
+    }
+
+    fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Body {
+        match rng.below(12) {
+            0 => Body::Rts { message_length: number(rng), free: rng.next_u64() as u16 },
+            1 => Body::Token { packet: number(rng), number: number(rng), missing: number(rng) },
+            2 => Body::Ack,
+            3 => Body::Busy,
+            4 => Body::Unknown,
+            5 => Body::Ask,
+            _ => Body::Data {
+                message_length: number(rng),
+                offset: number(rng),
+                len: if rng.chance(0.8) { 1_460 } else { rng.below(1_461) as u16 },
+                free: rng.next_u64() as u16,
+                token: number(rng),
+            },
         }
-        Body::Ack => write!(text, "ACK {message}"),
-        Body::Busy => write!(text, "BUSY {message}"),
-        Body::Unknown => write!(text, "UNKNOWN {message}"),
-        Body::Ask => write!(text, "ASK {message}"),
-    };
-    text
-}
+    }
 
-/// All packets so far, and forgets them.
-fn trace(network: &mut Network<Host>) -> Vec<String> {
-    network.packets.drain(..).map(|(_, packet)| line(&packet)).collect()
-}
-
-/// All events so far, and forgets them.
-fn events(network: &mut Network<Host>) -> Vec<String> {
-    let text = |(_, host, event): (Time, HostId, Event)| match event {
-        Event::Delivered { peer, id, bytes, kind } => {
-            format!("{host}: {kind:?} {id} of {bytes} bytes from {peer}")
+    fn spoil(mut packet: Packet<Header>, rng: &mut Rng) -> Packet<Header> {
+        if rng.chance(0.3) {
+            packet.trim();
         }
-        Event::Sent { peer, id } => format!("{host}: {id} sent to {peer}"),
-        Event::Failed { peer, id, reason } => format!("{host}: {id} with {peer} failed: {reason}"),
-        Event::Stream(event) => format!("{host}: {event:?}"),
-    };
-    network.events.drain(..).map(text).collect()
-}
+        packet
+    }
 
-/// A one-way DATA packet.
-fn data(message: MessageId, length: u32, offset: u32, len: u16) -> Packet<Header> {
-    let body = Body::Data { message_length: length, offset, len, free: 8, token: 0 };
-    packet(1, 0, Header { id: Id64::new(message.0), one_way: true, body })
-}
-
-fn packet(src: u32, dst: u32, header: Header) -> Packet<Header> {
-    Packet::new(HostId(src), HostId(dst), 100, header)
-}
-
-fn submit(network: &mut Network<Host>, from: u32, to: u32, n: u64, bytes: u64, kind: Kind) {
-    network.submit(from, to, id(n), bytes, kind).expect("taken");
+    fn line(packet: &Packet<Header>) -> String {
+        let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
+        let message = MessageId(packet.header.id.get());
+        let _ = match packet.header.body {
+            Body::Rts { message_length, .. } => write!(text, "RTS {message} of {message_length}"),
+            Body::Token { packet, number, .. } => {
+                write!(text, "TOKEN {message} {number} for {packet}")
+            }
+            Body::Data { offset, len, token, .. } => {
+                write!(text, "DATA {message} {} +{len} token {token}", offset / 1_460)
+            }
+            Body::Ack => write!(text, "ACK {message}"),
+            Body::Busy => write!(text, "BUSY {message}"),
+            Body::Unknown => write!(text, "UNKNOWN {message}"),
+            Body::Ask => write!(text, "ASK {message}"),
+        };
+        text
+    }
 }

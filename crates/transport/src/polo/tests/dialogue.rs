@@ -1,8 +1,10 @@
 //! Dialogues as traces: who says what to whom, in which order.
 
-use rackweave_core::{Kind, Span, Time};
+use rackweave_core::{HostId, Kind, Span, Time};
 
-use super::{Body, Config, Host, HostId, at, events, id, network, submit, trace};
+use super::{Body, Config, Polo};
+use crate::common::suite::{at, events, id, network, submit, trace};
+use crate::polo::Host;
 use crate::testkit::Network;
 
 /// A window of three packets, so that driving packets are soon seen.
@@ -22,7 +24,7 @@ fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T)
 
 #[test]
 fn a_short_request() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(10)));
     assert_eq!(
@@ -49,7 +51,7 @@ fn a_short_request() {
 
 #[test]
 fn a_short_request_between_processes() {
-    let mut network = network(&small().for_hosts(), 2, US(1));
+    let mut network = network::<Polo>(&small().for_hosts(), 2, US(1));
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(30)));
     // The response says that the request has arrived.
@@ -74,7 +76,7 @@ fn a_short_request_between_processes() {
 fn epochs_between_processes_are_long() {
     let config = small().for_hosts();
     let ticks = |config: &Config| {
-        let mut network = network(config, 3, US(1));
+        let mut network = network::<Polo>(config, 3, US(1));
         for from in [1, 2] {
             submit(&mut network, from, 0, u64::from(from), 20_000_000, Kind::OneWay);
         }
@@ -92,7 +94,7 @@ fn epochs_between_processes_are_long() {
 
 #[test]
 fn a_driven_message() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 8 * 1_460, Kind::OneWay);
     network.run_until(at(MS(10)));
     assert_eq!(
@@ -130,7 +132,7 @@ fn a_driven_message() {
 /// Slide 11: packet 4 is lost, and packet 5 tells of it.
 #[test]
 fn recovery_1_finds_a_gap() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     network.lose =
         Some(|packet| matches!(packet.header.body, Body::Data { offset: 5_840, again: false, .. }));
     submit(&mut network, 0, 1, 1, 9 * 1_460, Kind::OneWay);
@@ -174,7 +176,7 @@ fn recovery_1_finds_a_gap() {
 /// Slide 11: all from packet 3 on is lost, so that there is no gap; the clock goes on.
 #[test]
 fn recovery_2_finds_silence() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     network.lose = Some(|packet| {
         matches!(packet.header.body, Body::Data { offset: 4_380.., again: false, .. })
     });
@@ -238,7 +240,7 @@ fn recovery_2_finds_silence() {
 /// Slide 11: the first window is lost, with its adjoint packet.
 #[test]
 fn recovery_3_is_a_timeout() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     lost(&mut network, |network| {
         submit(network, 0, 1, 1, 4 * 1_460, Kind::OneWay);
         network.run_until(at(US(20)));
@@ -275,7 +277,7 @@ fn recovery_3_is_a_timeout() {
 /// Slide 12. The second flow is woken when the first has nothing left to be driven.
 #[test]
 fn a_flow_that_begins_after_a_mark_is_paused() {
-    let mut network = network(&small(), 3, US(1));
+    let mut network = network::<Polo>(&small(), 3, US(1));
     network.mark = Some(|packet| {
         matches!(packet.header.body, Body::Data { offset: 1_460, .. })
             && packet.header.id.get() == 2
@@ -332,7 +334,7 @@ fn a_flow_that_begins_after_a_mark_is_paused() {
 fn a_paused_sender_is_quiet_and_a_lost_waking_is_repeated() {
     let variant =
         Config { wasted_driving_rule: false, wake_in_quiet_epochs: false, ..Config::slides() };
-    let mut network = network(&variant, 3, US(1));
+    let mut network = network::<Polo>(&variant, 3, US(1));
     network.mark = Some(|packet| matches!(packet.header.body, Body::Data { offset: 0, .. }));
     // 500 packets take 0.6 ms.
     submit(&mut network, 1, 0, 1, 500 * 1_460, Kind::OneWay);
@@ -368,7 +370,7 @@ fn a_paused_sender_is_quiet_and_a_lost_waking_is_repeated() {
 
 #[test]
 fn a_peer_that_never_answers_is_silent() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
     assert!(network.run_until(at(MS(1_000))));
@@ -381,7 +383,7 @@ fn a_peer_that_never_answers_is_silent() {
 
 #[test]
 fn a_receiver_that_restarts_asks_for_all_of_it() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 500_000, Kind::OneWay);
     network.run_until(at(US(100)));
     network.restart(1, Host::new(HostId(1), small().into()));
@@ -393,7 +395,7 @@ fn a_receiver_that_restarts_asks_for_all_of_it() {
 
 #[test]
 fn a_sender_that_restarts_leaves_nothing_behind() {
-    let mut network = network(&small(), 3, US(1));
+    let mut network = network::<Polo>(&small(), 3, US(1));
     submit(&mut network, 1, 0, 1, 500_000, Kind::OneWay);
     submit(&mut network, 2, 0, 2, 500_000, Kind::OneWay);
     network.run_until(at(US(100)));
@@ -408,7 +410,7 @@ fn a_sender_that_restarts_leaves_nothing_behind() {
 
 #[test]
 fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     network.respond = None;
     submit(&mut network, 0, 1, 1, 100, Kind::Request);
     network.run_until(at(MS(70)));
@@ -431,7 +433,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
 
 #[test]
 fn what_is_cancelled_is_forgotten() {
-    let mut network = network(&small(), 2, US(1));
+    let mut network = network::<Polo>(&small(), 2, US(1));
     submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
     network.run_until(at(US(20)));
     network.cancel(0, 1, id(1));

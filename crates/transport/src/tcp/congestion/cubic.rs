@@ -2,6 +2,9 @@
 
 use rackweave_core::{Span, Time};
 
+use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
+use crate::tcp::config::Config;
+
 /// Picoseconds of a unit of time, as a shift.
 const UNIT_SHIFT: u32 = 20;
 
@@ -13,9 +16,52 @@ const UNIT_CUBED_SHIFT: u32 = 76;
 /// Longer than any connection stands still: 2^31 units, 37 minutes. Keeps the cube within 128 bits.
 const MAX_UNITS: u64 = 1 << 31;
 
-/// State between two reductions.
+/// CUBIC: NewReno's slow start, and a window that follows a cubic curve of the time since it was reduced.
+#[derive(Clone, Debug)]
+pub(in crate::tcp) struct Cubic {
+    reno: NewReno,
+    curve: Curve,
+}
+
+impl Cubic {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { reno: NewReno::new(config), curve: Curve::default() }
+    }
+}
+
+impl Controller for Cubic {
+    #[inline]
+    fn on_end_acks(&mut self, ack: &AckInfo) {
+        if let Some(bytes) = self.reno.slow_start(ack) {
+            let (window, mss) = (self.reno.window(), self.reno.mss());
+            self.reno.set_window(self.curve.grow(window, ack.now, bytes, ack.rtt, mss));
+        }
+    }
+
+    fn on_congestion_event(&mut self, event: &CongestionEvent) {
+        if event.kind == CongestionKind::RepeatedTimeout {
+            return self.reno.collapse();
+        }
+        let used = self.reno.used(event.in_flight);
+        let threshold = self.curve.shrink(self.reno.window(), used);
+        self.reno.reduce(event.kind, threshold);
+    }
+
+    fn on_idle(&mut self, idle: Span, rto: Span) {
+        if self.reno.decay(idle, rto) {
+            self.curve.restart();
+        }
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        self.reno.window()
+    }
+}
+
+/// The curve between two reductions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cubic {
+struct Curve {
     /// Where the window was when it last shrank: the curve's plateau.
     w_max: u64,
     /// Begin of the epoch; `None` until the window grows again.
@@ -33,14 +79,14 @@ pub(super) struct Cubic {
     credit: u64,
 }
 
-impl Cubic {
+impl Curve {
     /// Begins a new epoch with the next acknowledgement.
-    pub(super) const fn restart(&mut self) {
+    const fn restart(&mut self) {
         self.epoch = None;
     }
 
     /// The window after congestion: beta = 0.7 of what was in use (section 4.6).
-    pub(super) fn shrink(&mut self, window: u64, base: u64) -> u64 {
+    fn shrink(&mut self, window: u64, base: u64) -> u64 {
         // Fast convergence (4.7): a window that did not reach its old plateau makes room.
         self.w_max = if window < self.w_max { window / 20 * 17 } else { window };
         self.prior = window;
@@ -49,7 +95,7 @@ impl Cubic {
     }
 
     /// The window after `bytes` were acknowledged in congestion avoidance.
-    pub(super) fn grow(&mut self, window: u64, now: Time, bytes: u64, rtt: Span, mss: u64) -> u64 {
+    fn grow(&mut self, window: u64, now: Time, bytes: u64, rtt: Span, mss: u64) -> u64 {
         let epoch = *self.epoch.get_or_insert_with(|| {
             // Without a reduction before, the plateau is here and now (section 4.8).
             self.origin = self.w_max.max(window);
@@ -66,11 +112,11 @@ impl Cubic {
             self.w_est += mss;
         }
         let elapsed = now.since(epoch).0;
-        if self.curve(elapsed, mss) < self.w_est {
+        if self.at(elapsed, mss) < self.w_est {
             return window.max(self.w_est);
         }
         // (4.4, 4.5): towards where the curve is one RTT later, at most half as much again.
-        let target = self.curve(elapsed.saturating_add(rtt.0), mss);
+        let target = self.at(elapsed.saturating_add(rtt.0), mss);
         let target = target.clamp(window, window + window / 2);
         self.credit += (target - window) * bytes.min(window);
         let step = self.credit / window;
@@ -79,7 +125,7 @@ impl Cubic {
     }
 
     /// `W_cubic(t) = C (t - K)^3 + W_max`, in bytes.
-    fn curve(&self, elapsed_ps: u64, mss: u64) -> u64 {
+    fn at(&self, elapsed_ps: u64, mss: u64) -> u64 {
         let t = (elapsed_ps >> UNIT_SHIFT).min(MAX_UNITS);
         let distance = u128::from(t.abs_diff(self.k));
         let cubed = distance * distance * distance * UNIT_CUBED * u128::from(mss * 2 / 5);
@@ -121,15 +167,15 @@ mod tests {
 
     #[test]
     fn the_curve_is_the_rfc_s() {
-        let mut cubic = Cubic::default();
-        let window = cubic.shrink(1000 * MSS, 1000 * MSS);
+        let mut curve = Curve::default();
+        let window = curve.shrink(1000 * MSS, 1000 * MSS);
         assert_eq!(window, 700 * MSS);
-        cubic.grow(window, Time::ZERO, 0, Span::from_us(100), MSS);
+        curve.grow(window, Time::ZERO, 0, Span::from_us(100), MSS);
         // K = cbrt(300 / 0.4) = 9.0856 s
         let k_s = 750_f64.cbrt();
-        assert!((cubic.k as f64 * 1.048_576e-6 - k_s).abs() < 1e-4, "{}", cubic.k);
+        assert!((curve.k as f64 * 1.048_576e-6 - k_s).abs() < 1e-4, "{}", curve.k);
         for t_s in [0.0, 1.0, 3.0, 9.0, 9.0856, 12.0, 20.0] {
-            let segments = cubic.curve((t_s * 1e12) as u64, MSS) as f64 / MSS as f64;
+            let segments = curve.at((t_s * 1e12) as u64, MSS) as f64 / MSS as f64;
             let expected = formula(t_s, 1000.0, k_s);
             assert!((segments - expected).abs() < 0.01 + expected * 1e-4, "{t_s}: {segments}");
         }
@@ -138,14 +184,14 @@ mod tests {
     #[test]
     fn with_a_long_rtt_the_window_follows_the_curve() {
         // 100-ms RTT: far from Reno's reach. One acknowledgement of a full window each RTT.
-        let mut cubic = Cubic::default();
-        let mut window = cubic.shrink(1000 * MSS, 1000 * MSS);
+        let mut curve = Curve::default();
+        let mut window = curve.shrink(1000 * MSS, 1000 * MSS);
         let rtt = Span::from_ms(100);
         let mut now = Time::ZERO;
         for _ in 0..100 {
             // In ten portions, as acknowledgements come.
             for _ in 0..10 {
-                window = cubic.grow(window, now, window / 10, rtt, MSS);
+                window = curve.grow(window, now, window / 10, rtt, MSS);
                 now += Span::from_ms(10);
             }
         }
@@ -157,13 +203,13 @@ mod tests {
     #[test]
     fn with_a_short_rtt_it_grows_like_reno_at_the_same_average() {
         // 100 us RTT: the curve is flat, and 9/17 of a segment a window is what Reno would have.
-        let mut cubic = Cubic::default();
-        let mut window = cubic.shrink(100 * MSS, 100 * MSS);
+        let mut curve = Curve::default();
+        let mut window = curve.shrink(100 * MSS, 100 * MSS);
         assert_eq!(window, 70 * MSS);
         let mut now = Time::ZERO;
         for _ in 0..17 {
             for _ in 0..10 {
-                window = cubic.grow(window, now, window / 10, Span::from_us(100), MSS);
+                window = curve.grow(window, now, window / 10, Span::from_us(100), MSS);
                 now += Span::from_us(10);
             }
         }
@@ -172,10 +218,10 @@ mod tests {
 
     #[test]
     fn a_second_loss_below_the_plateau_makes_room() {
-        let mut cubic = Cubic::default();
-        cubic.shrink(1000 * MSS, 1000 * MSS);
-        cubic.shrink(800 * MSS, 800 * MSS);
-        assert_eq!(cubic.w_max, 680 * MSS);
+        let mut curve = Curve::default();
+        curve.shrink(1000 * MSS, 1000 * MSS);
+        curve.shrink(800 * MSS, 800 * MSS);
+        assert_eq!(curve.w_max, 680 * MSS);
     }
 
     #[test]

@@ -1,11 +1,64 @@
 //! DCTCP's estimate of congestion (Alizadeh et al., SIGCOMM 2010; RFC 8257), in Linux's fixed point.
 
+use rackweave_core::Span;
+
+use super::{AckInfo, CongestionEvent, CongestionKind, Controller, NewReno};
+use crate::tcp::config::Config;
+
 /// One, in the fixed point of alpha.
 const ONE: u64 = 1 << 10;
 
+/// NewReno's window, which marks cut by the share of marked bytes.
+#[derive(Clone, Debug)]
+pub(in crate::tcp) struct Dctcp {
+    reno: NewReno,
+    share: MarkedShare,
+}
+
+impl Dctcp {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { reno: NewReno::new(config), share: MarkedShare::new(config.dctcp_gain_shift) }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn alpha(&self) -> u64 {
+        self.share.alpha
+    }
+}
+
+impl Controller for Dctcp {
+    #[inline]
+    fn on_ack(&mut self, ack: &AckInfo) {
+        self.share.delivered(ack.delivered, ack.marked, ack.una, ack.nxt);
+    }
+
+    #[inline]
+    fn on_end_acks(&mut self, ack: &AckInfo) {
+        self.reno.on_end_acks(ack);
+    }
+
+    fn on_congestion_event(&mut self, event: &CongestionEvent) {
+        if event.kind == CongestionKind::Mark {
+            self.reno.reduce(event.kind, self.share.cut(self.reno.window()));
+        } else {
+            // RFC 8257, section 3.5: a loss is reacted to as conventional TCP does.
+            self.reno.on_congestion_event(event);
+        }
+    }
+
+    fn on_idle(&mut self, idle: Span, rto: Span) {
+        self.reno.on_idle(idle, rto);
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        self.reno.window()
+    }
+}
+
 /// The marked share of the bytes, averaged over windows.
 #[derive(Clone, Debug)]
-pub(super) struct Dctcp {
+struct MarkedShare {
     /// In 1/1024; starts at one, so that the first mark halves the window.
     alpha: u64,
     gain_shift: u32,
@@ -16,19 +69,14 @@ pub(super) struct Dctcp {
     window_end: u64,
 }
 
-impl Dctcp {
-    pub(super) fn new(gain_shift: u32) -> Self {
+impl MarkedShare {
+    fn new(gain_shift: u32) -> Self {
         Self { alpha: ONE, gain_shift: gain_shift.min(10), arrived: 0, marked: 0, window_end: 0 }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn alpha(&self) -> u64 {
-        self.alpha
     }
 
     /// Counts; at the end of a window, alpha = (1 - g) alpha + g F, F = marked / arrived.
     #[inline]
-    pub(super) fn delivered(&mut self, bytes: u64, marked: bool, una: u64, nxt: u64) {
+    fn delivered(&mut self, bytes: u64, marked: bool, una: u64, nxt: u64) {
         self.arrived += bytes;
         if marked {
             self.marked += bytes;
@@ -51,7 +99,7 @@ impl Dctcp {
     }
 
     /// The window after a mark: window * (1 - alpha / 2).
-    pub(super) const fn cut(&self, window: u64) -> u64 {
+    const fn cut(&self, window: u64) -> u64 {
         window - (((window as u128) * (self.alpha as u128)) >> 11) as u64
     }
 }
@@ -62,42 +110,42 @@ mod tests {
 
     #[test]
     fn alpha_follows_the_marked_share_as_computed_by_hand() {
-        let mut dctcp = Dctcp::new(4);
-        dctcp.delivered(0, false, 0, 10_000);
-        assert_eq!(dctcp.alpha(), 1024, "the first acknowledgement begins a window");
+        let mut share = MarkedShare::new(4);
+        share.delivered(0, false, 0, 10_000);
+        assert_eq!(share.alpha, 1024, "the first acknowledgement begins a window");
 
         // An unmarked window: 1024 - 64.
-        dctcp.delivered(10_000, false, 10_000, 20_000);
-        assert_eq!(dctcp.alpha(), 960);
+        share.delivered(10_000, false, 10_000, 20_000);
+        assert_eq!(share.alpha, 960);
 
         // A quarter marked: 960 - 60 + 64 * 2500/10000.
-        dctcp.delivered(2_500, true, 12_500, 22_000);
-        assert_eq!(dctcp.alpha(), 960, "not before the window's end");
-        dctcp.delivered(7_500, false, 20_000, 30_000);
-        assert_eq!(dctcp.alpha(), 916);
+        share.delivered(2_500, true, 12_500, 22_000);
+        assert_eq!(share.alpha, 960, "not before the window's end");
+        share.delivered(7_500, false, 20_000, 30_000);
+        assert_eq!(share.alpha, 916);
 
         // Everything marked: 916 - 57 + 64.
-        dctcp.delivered(10_000, true, 30_000, 40_000);
-        assert_eq!(dctcp.alpha(), 923);
+        share.delivered(10_000, true, 30_000, 40_000);
+        assert_eq!(share.alpha, 923);
 
         // cwnd * (1 - 923/2048) = 100000 - 45068.
-        assert_eq!(dctcp.cut(100_000), 54_932);
+        assert_eq!(share.cut(100_000), 54_932);
     }
 
     #[test]
     fn alpha_decays_to_zero_and_never_exceeds_one() {
-        let mut dctcp = Dctcp::new(4);
+        let mut share = MarkedShare::new(4);
         let mut una = 0;
         for _ in 0..200 {
             una += 1000;
-            dctcp.delivered(1000, true, una, una + 1);
+            share.delivered(1000, true, una, una + 1);
         }
-        assert_eq!(dctcp.alpha(), 1024);
+        assert_eq!(share.alpha, 1024);
         for _ in 0..200 {
             una += 1000;
-            dctcp.delivered(1000, false, una, una + 1);
+            share.delivered(1000, false, una, una + 1);
         }
-        assert_eq!(dctcp.alpha(), 0);
-        assert_eq!(dctcp.cut(5000), 5000);
+        assert_eq!(share.alpha, 0);
+        assert_eq!(share.cut(5000), 5000);
     }
 }

@@ -1,204 +1,217 @@
-//! Congestion control: how large the window is. What is lost, and what goes out next, is the
-//! sender's business.
+//! Congestion control: how many bytes may be under way, and how fast they leave.
+//!
+//! A [`Controller`] learns what is sent, acknowledged, lost and marked, and answers with a window and, if it
+//! paces, a rate. The interface is quinn's (`quinn-proto`, `congestion.rs`). What is lost, and which bytes go
+//! next, is the sender's business. [`Congestion`] holds the controllers as an enum: one call for each
+//! acknowledgement is no place for a virtual one.
 
 mod cubic;
 mod dctcp;
+mod new_reno;
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{Rate, Span, Time};
 
 use super::config::{Config, CongestionControl};
 use cubic::Cubic;
 use dctcp::Dctcp;
+use new_reno::NewReno;
 
-/// The window of one connection, and the rule that moves it.
-#[derive(Clone, Debug)]
-pub(super) struct Congestion {
-    /// Bytes that may be under way.
-    window: u64,
-    /// Slow start ends here.
-    threshold: u64,
-    /// Bytes acknowledged since the last step of the additive increase.
-    acked: u64,
-    mss: u64,
-    rule: Rule,
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckInfo {
+    pub(super) now: Time,
+    /// When the newest segment that it newly acknowledges was sent. `None` if all of them were sent more
+    /// than once (Karn), or if the controller does not use delays.
+    pub(super) sent: Option<Time>,
+    /// Bytes that are newly known to have arrived, cumulatively or selectively.
+    pub(super) delivered: u64,
+    /// Bytes that are newly acknowledged cumulatively.
+    pub(super) acked: u64,
+    /// It reports congestion marks (ECE).
+    pub(super) marked: bool,
+    /// Bytes under way before it.
+    pub(super) in_flight: u64,
+    /// What it acknowledges was not sent at the limit of the window: more could have been.
+    pub(super) app_limited: bool,
+    /// The smoothed round-trip time.
+    pub(super) rtt: Span,
+    /// The stream is acknowledged below this position,
+    pub(super) una: u64,
+    /// and sent below this one.
+    pub(super) nxt: u64,
 }
 
-#[derive(Clone, Debug)]
-enum Rule {
-    NewReno,
-    Cubic(Cubic),
-    Dctcp(Dctcp),
+impl AckInfo {
+    /// The round-trip time of the newest segment that it acknowledges: network, peer, and the time by which
+    /// the peer delayed its acknowledgement.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for delay-based controllers; tests have one")
+    )]
+    pub(super) fn delay(&self) -> Option<Span> {
+        self.sent.map(|sent| self.now.since(sent))
+    }
 }
 
-/// Why the window shrinks.
+/// A sign of congestion. The sender raises at most one in a window of data, timeouts excepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CongestionEvent {
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for delay-based controllers; tests have one")
+    )]
+    pub(super) now: Time,
+    pub(super) kind: CongestionKind,
+    /// Bytes under way.
+    pub(super) in_flight: u64,
+}
+
+/// What the sign is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
-    /// Segments were lost, and acknowledgements still come.
+pub(super) enum CongestionKind {
+    /// Segments were lost, and acknowledgements still arrive.
     Loss,
     /// The retransmission timer ran out.
     Timeout,
-    /// The network marked packets.
+    /// It ran out again for the same data.
+    RepeatedTimeout,
+    /// The network marked packets (ECN).
     Mark,
+}
+
+/// A congestion control algorithm.
+pub(super) trait Controller {
+    /// `bytes` were sent, for the first time or again.
+    fn on_sent(&mut self, _now: Time, _bytes: u64) {}
+
+    /// An acknowledgement arrived. Comes before the congestion event that it may give rise to.
+    fn on_ack(&mut self, _ack: &AckInfo) {}
+
+    /// An acknowledgement that moved the left edge is dealt with, and the connection is neither in fast
+    /// recovery nor in the window that a congestion event has reduced: the window may grow.
+    fn on_end_acks(&mut self, _ack: &AckInfo) {}
+
+    /// The network is congested.
+    fn on_congestion_event(&mut self, event: &CongestionEvent);
+
+    /// Nothing was under way for `idle` when the next segment is to be sent.
+    fn on_idle(&mut self, _idle: Span, _rto: Span) {}
+
+    /// Bytes that may be under way. Below a segment, one segment may be, at the pacing rate.
+    fn window(&self) -> u64;
+
+    /// The rate at which segments leave; `None`: as fast as the window and the link allow.
+    fn pacing_rate(&self) -> Option<Rate> {
+        None
+    }
+
+    /// Whether the sender is to keep the times at which segments were sent, for [`AckInfo::sent`].
+    fn uses_delay(&self) -> bool {
+        false
+    }
+}
+
+/// The controller of one connection.
+#[derive(Clone, Debug)]
+pub(super) enum Congestion {
+    NewReno(NewReno),
+    Cubic(Cubic),
+    Dctcp(Dctcp),
+    #[cfg(test)]
+    Delay(super::tests::delay::DelayBased),
+}
+
+/// Calls the controller that there is.
+macro_rules! delegate {
+    ($congestion:expr, $controller:ident => $call:expr) => {
+        match $congestion {
+            Congestion::NewReno($controller) => $call,
+            Congestion::Cubic($controller) => $call,
+            Congestion::Dctcp($controller) => $call,
+            #[cfg(test)]
+            Congestion::Delay($controller) => $call,
+        }
+    };
 }
 
 impl Congestion {
     pub(super) fn new(config: &Config) -> Self {
-        let rule = match config.congestion_control {
-            CongestionControl::NewReno => Rule::NewReno,
-            CongestionControl::Cubic => Rule::Cubic(Cubic::default()),
-            CongestionControl::Dctcp => Rule::Dctcp(Dctcp::new(config.dctcp_gain_shift)),
-        };
-        let mss = config.segment_bytes();
-        Self { window: config.initial_window(), threshold: u64::MAX, acked: 0, mss, rule }
-    }
-
-    /// Bytes that may be under way.
-    #[inline]
-    pub(super) const fn window(&self) -> u64 {
-        self.window
-    }
-
-    pub(super) const fn in_slow_start(&self) -> bool {
-        self.window < self.threshold
+        match config.congestion_control {
+            CongestionControl::NewReno => Self::NewReno(NewReno::new(config)),
+            CongestionControl::Cubic => Self::Cubic(Cubic::new(config)),
+            CongestionControl::Dctcp => Self::Dctcp(Dctcp::new(config)),
+            #[cfg(test)]
+            CongestionControl::Delay { target } => {
+                Self::Delay(super::tests::delay::DelayBased::new(config, target))
+            }
+        }
     }
 
     /// DCTCP's estimate of the marked share, in 1/1024.
     #[cfg(test)]
     pub(super) fn alpha(&self) -> Option<u64> {
-        match &self.rule {
-            Rule::Dctcp(dctcp) => Some(dctcp.alpha()),
+        match self {
+            Self::Dctcp(dctcp) => Some(dctcp.alpha()),
             _ => None,
         }
     }
+}
 
-    /// `bytes` are known to have arrived, marked or not; the stream is acknowledged up to `una` and
-    /// sent up to `nxt`. Comes before the other calls for the same acknowledgement.
+impl Controller for Congestion {
     #[inline]
-    pub(super) fn delivered(&mut self, bytes: u64, marked: bool, una: u64, nxt: u64) {
-        if let Rule::Dctcp(dctcp) = &mut self.rule {
-            dctcp.delivered(bytes, marked, una, nxt);
-        }
+    fn on_sent(&mut self, now: Time, bytes: u64) {
+        delegate!(self, controller => controller.on_sent(now, bytes));
     }
-
-    /// `bytes` were acknowledged while the window was in use and nothing is wrong.
     #[inline]
-    pub(super) fn grow(&mut self, now: Time, mut bytes: u64, rtt: Span) {
-        if self.in_slow_start() {
-            // Every byte acknowledged counts, delayed acknowledgement or not, as in Linux.
-            let step = bytes.min(self.threshold - self.window);
-            self.window += step;
-            bytes -= step;
-            if bytes == 0 {
-                return;
-            }
-        }
-        match &mut self.rule {
-            Rule::Cubic(cubic) => {
-                self.window = cubic.grow(self.window, now, bytes, rtt, self.mss);
-            }
-            Rule::NewReno | Rule::Dctcp(_) => {
-                // Appropriate byte counting (RFC 3465): one segment for each window of bytes.
-                self.acked += bytes;
-                if self.acked >= self.window {
-                    self.acked -= self.window;
-                    self.window += self.mss;
-                }
-            }
-        }
+    fn on_ack(&mut self, ack: &AckInfo) {
+        delegate!(self, controller => controller.on_ack(ack));
     }
-
-    /// Congestion, with `flight` bytes under way: the caller sees to it that one window brings no
-    /// more than one.
-    pub(super) fn shrink(&mut self, signal: Signal, flight: u64) {
-        let floor = 2 * self.mss;
-        // RFC 5681 (4) and RFC 9438 4.6 cut what is under way, so that a window that was
-        // not in use is no reserve.
-        let base = self.window.min(flight.max(self.mss));
-        self.threshold = match &mut self.rule {
-            Rule::NewReno => base / 2,
-            Rule::Cubic(cubic) => cubic.shrink(self.window, base),
-            Rule::Dctcp(dctcp) if signal == Signal::Mark => dctcp.cut(self.window),
-            // A loss is a loss (RFC 8257, 3.5).
-            Rule::Dctcp(_) => base / 2,
-        }
-        .max(floor);
-        self.acked = 0;
-        self.window = if signal == Signal::Timeout { self.mss } else { self.threshold };
+    #[inline]
+    fn on_end_acks(&mut self, ack: &AckInfo) {
+        delegate!(self, controller => controller.on_end_acks(ack));
     }
-
-    /// The timer ran out again for the same data: RFC 5681 (page 8) keeps the threshold.
-    pub(super) const fn collapse(&mut self) {
-        self.acked = 0;
-        self.window = self.mss;
+    fn on_congestion_event(&mut self, event: &CongestionEvent) {
+        delegate!(self, controller => controller.on_congestion_event(event));
     }
+    fn on_idle(&mut self, idle: Span, rto: Span) {
+        delegate!(self, controller => controller.on_idle(idle, rto));
+    }
+    #[inline]
+    fn window(&self) -> u64 {
+        delegate!(self, controller => controller.window())
+    }
+    #[inline]
+    fn pacing_rate(&self) -> Option<Rate> {
+        delegate!(self, controller => controller.pacing_rate())
+    }
+    #[inline]
+    fn uses_delay(&self) -> bool {
+        delegate!(self, controller => controller.uses_delay())
+    }
+}
 
-    /// Nothing was sent for `idle`: the window halves for each timeout (RFC 2861), down to the
-    /// initial one; the threshold remembers three quarters of it.
-    pub(super) fn after_idle(&mut self, idle: Span, rto: Span, initial_window: u64) {
-        let floor = initial_window.min(self.window);
-        let mut left = idle.0;
-        if left > rto.0 && self.window > floor {
-            self.threshold = self.threshold.max(self.window / 4 * 3);
-            if let Rule::Cubic(cubic) = &mut self.rule {
-                cubic.restart();
-            }
-        }
-        while left > rto.0 && self.window > floor {
-            left -= rto.0;
-            self.window = (self.window / 2).max(floor);
+#[cfg(test)]
+impl AckInfo {
+    /// An acknowledgement of `acked` bytes that were sent at the limit of the window.
+    fn of(acked: u64) -> Self {
+        Self {
+            now: Time::ZERO,
+            sent: None,
+            delivered: acked,
+            acked,
+            marked: false,
+            in_flight: 0,
+            app_limited: false,
+            rtt: Span::from_us(10),
+            una: 0,
+            nxt: 0,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MSS: u64 = 1460;
-
-    fn window_of(config: &Config) -> Congestion {
-        Congestion::new(config)
-    }
-
-    #[test]
-    fn reno_doubles_then_adds_one_segment_a_window_then_halves() {
-        let mut reno = window_of(&Config::new_reno());
-        assert_eq!(reno.window(), 10 * MSS);
-        reno.grow(Time::ZERO, 10 * MSS, Span::from_us(10));
-        assert_eq!(reno.window(), 20 * MSS);
-        reno.shrink(Signal::Loss, 20 * MSS);
-        assert_eq!(reno.window(), 10 * MSS);
-        for _ in 0..10 {
-            assert_eq!(reno.window(), 10 * MSS);
-            reno.grow(Time::ZERO, MSS, Span::from_us(10));
-        }
-        assert_eq!(reno.window(), 11 * MSS);
-        reno.shrink(Signal::Timeout, 11 * MSS);
-        assert_eq!(reno.window(), MSS);
-        // Slow start up to half of what was under way, the rest of the bytes count beyond.
-        reno.grow(Time::ZERO, 5 * MSS, Span::from_us(10));
-        assert_eq!(reno.window(), 11 * MSS / 2);
-    }
-
-    #[test]
-    fn a_window_that_was_not_in_use_is_cut_to_half_of_what_was() {
-        let mut reno = window_of(&Config::new_reno());
-        reno.shrink(Signal::Loss, 6 * MSS);
-        assert_eq!(reno.window(), 3 * MSS);
-        reno.shrink(Signal::Loss, MSS);
-        assert_eq!(reno.window(), 2 * MSS, "the floor");
-    }
-
-    #[test]
-    fn idle_time_halves_the_window_down_to_the_initial_one() {
-        let mut reno = window_of(&Config::new_reno());
-        reno.grow(Time::ZERO, 70 * MSS, Span::from_us(10));
-        let rto = Span::from_ms(1);
-        reno.after_idle(rto, rto, 10 * MSS);
-        assert_eq!(reno.window(), 80 * MSS, "not longer than the timeout");
-        reno.after_idle(Span::from_us(2500), rto, 10 * MSS);
-        assert_eq!(reno.window(), 20 * MSS);
-        reno.after_idle(Span::from_secs(1), rto, 10 * MSS);
-        assert_eq!(reno.window(), 10 * MSS);
+impl CongestionEvent {
+    fn of(kind: CongestionKind, in_flight: u64) -> Self {
+        Self { now: Time::ZERO, kind, in_flight }
     }
 }

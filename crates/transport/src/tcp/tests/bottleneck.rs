@@ -25,24 +25,25 @@ struct Queue {
 
 /// `senders` hosts, each with one endless message to the last host, whose link has a queue that
 /// marks above `mark` bytes and drops above `limit`.
-struct Bottleneck {
-    mark: u64,
-    limit: u64,
-    senders: u32,
-    warmup: Span,
-    time: Span,
+#[derive(Clone, Copy)]
+pub(super) struct Bottleneck {
+    pub(super) mark: u64,
+    pub(super) limit: u64,
+    pub(super) senders: u32,
+    pub(super) warmup: Span,
+    pub(super) time: Span,
 }
 
-struct Measured {
-    utilisation: f64,
+pub(super) struct Measured {
+    pub(super) utilisation: f64,
     depths: Vec<u64>,
-    drops: u64,
+    pub(super) drops: u64,
     /// Bytes of each sender that arrived after the warm-up.
-    shares: Vec<u64>,
+    pub(super) shares: Vec<u64>,
 }
 
 impl Bottleneck {
-    fn run(&self, config: &Config) -> Measured {
+    pub(super) fn run(&self, config: &Config) -> Measured {
         let queue = Rc::new(RefCell::new(Queue::default()));
         let shared = Rc::clone(&queue);
         let (mark, limit, sink) = (self.mark, self.limit, self.senders);
@@ -97,12 +98,12 @@ impl Bottleneck {
 }
 
 impl Measured {
-    fn mean_depth(&self) -> f64 {
+    pub(super) fn mean_depth(&self) -> f64 {
         self.depths.iter().sum::<u64>() as f64 / self.depths.len() as f64
     }
 
     /// Jain's index: 1 is fair.
-    fn fairness(&self) -> f64 {
+    pub(super) fn fairness(&self) -> f64 {
         let sum: f64 = self.shares.iter().map(|share| *share as f64).sum();
         let squares: f64 = self.shares.iter().map(|share| (*share as f64).powi(2)).sum();
         sum * sum / (self.shares.len() as f64 * squares)

@@ -4,6 +4,7 @@ use rackweave_core::{Ecn, Event, FailReason, Kind, Node as _, Packet, Rate, Span
 use rackweave_wire::tcp::{Body, Header};
 
 use super::net::{DELAY, Net, carries, faithful};
+use crate::tcp::congestion::Controller as _;
 use crate::tcp::{Config, CongestionControl};
 
 const MSS: u64 = 1000;

@@ -3,6 +3,7 @@
 use rackweave_core::{Kind, MessageId, Placement, Slice, Span, Time};
 
 use crate::tcp::Config;
+use crate::tcp::congestion::Controller as _;
 use crate::tcp::receiver::{Arrived, Receiver};
 use crate::tcp::sender::{Acked, Segment, Sender};
 
@@ -181,7 +182,7 @@ fn a_mapping_that_contradicts_what_is_known_is_thrown_away() {
         let data = arrived(position, position as u32);
         let _ = receiver.handle_data(Time::ZERO, &data, |_| true, &config);
     }
-    assert!(receiver.pop_whole().is_some());
+    assert!(receiver.pop_complete().is_some());
     let back = receiver.handle_data(Time::ZERO, &arrived(5000, 3000), |_| true, &config);
     assert_eq!(back, Placement::Discard);
 }

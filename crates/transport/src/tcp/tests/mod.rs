@@ -2,6 +2,7 @@
 
 mod bottleneck;
 mod chaos;
+pub(super) mod delay;
 mod dialogue;
 mod faults;
 mod halves;

@@ -1,4 +1,4 @@
-//! What controllers and senders tell each other without being asked.
+//! Notifications between controllers and senders, and the expiry of sessions.
 
 use super::*;
 use crate::orca::flow::SlowPolicy;
@@ -26,8 +26,8 @@ fn policies() -> [FlowConfig; 3] {
     slow.map(|slow| FlowConfig { slow, ..FlowConfig::default() })
 }
 
-/// The receivers of a rack without agents get copies of their own at once, whoever else is waited for, and labels again
-/// when an agent is there again.
+/// The receivers of a rack without agents get copies of their own at once, even while other racks are waited for, and are reached by
+/// labels again when an agent is back.
 #[test]
 fn a_rack_whose_last_agent_dies_gets_copies() {
     let lossy = Faults { data_loss: 0.0, ..faults() };
@@ -47,7 +47,7 @@ fn a_rack_whose_last_agent_dies_gets_copies() {
         assert_eq!(copies(&mut net), 4, "{flow:?}");
         net.run_until(net.now + Span::from_ms(5));
         net.crash(AGENT, false);
-        // What is said of it may be lost several times, and waits longer each time.
+        // The notification may be lost several times, and waits longer each time.
         for _ in 0..40 {
             net.run_until(net.now + Span::from_ms(5));
             if copies(&mut net) == 1 {
@@ -112,7 +112,7 @@ fn a_sender_that_is_the_active_agent_of_its_rack() {
     net.open(1, 9, &[2, 5, 8], Spread::Labels, FlowConfig::default(), 36 * LENGTH);
     net.run_until(net.now + Span::from_ms(15));
     assert_eq!(copies(&mut net), 2, "one by its own label {}", net.state());
-    // Another one lives again, and is made active: it sends nothing.
+    // Another agent lives again and becomes active, since its host sends nothing.
     net.crash(3, false);
     net.run_for(T * 5, |net| net.controller().active(0) == Some(HostId(3)));
     net.run_until(net.now + Span::from_ms(40));
@@ -151,7 +151,7 @@ fn the_sessions_of_a_crashed_sender_are_forgotten() {
     assert_eq!(net.controller().counters().expired, 1);
     for station in net.stations.iter().skip(4) {
         let table = station.host.agent().table();
-        assert_eq!(table.ports(Session(9)), 0, "agents are told");
+        assert_eq!(table.ports(Session(9)), 0, "agents have removed it");
     }
     assert_ne!(net.stations[4].host.agent().table().ports(Session(10)), 0);
 }
@@ -190,7 +190,7 @@ fn the_table_is_bounded_and_room_comes_back() {
         assert_eq!(taken, session < 3);
         assert!(next.is_some(), "it looks after them");
     }
-    // 0 is spoken of again, the others are not.
+    // Session 0 is renewed, the others are not.
     let half = Time::ZERO + Span(forget.0 / 2);
     assert!(create(half, 0).0);
     let late = Time::ZERO + forget + Span(forget.0 / 3);

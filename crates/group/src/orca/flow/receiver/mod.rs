@@ -19,7 +19,7 @@ use report::Report;
 /// The first repetition of a control packet that is not answered; the interval doubles up to [`RETRY_MAX`].
 const RETRY: Span = Span::from_ms(5);
 const RETRY_MAX: Span = Span::from_ms(500);
-/// How often a leaving receiver says so at most, if it gets no answer.
+/// How often a leaving receiver sends `Bye` at most, if it gets no answer.
 const MAX_BYES: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,7 +374,7 @@ impl Receiver {
     }
 }
 
-/// Whether an event tells of how the sender serves the receiver: a newer one replaces those that wait.
+/// Whether an event is one of [`Body::Mode`], of which a newer one replaces those that wait.
 const fn is_mode(event: &ReceiverEvent) -> bool {
     matches!(event, ReceiverEvent::Detached | ReceiverEvent::Rejoined)
 }

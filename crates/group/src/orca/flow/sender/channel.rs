@@ -96,7 +96,7 @@ impl Channel {
         (self.last_progress, self.stalled_since, self.probe_backoff) = (now, None, 0);
     }
 
-    /// The retransmission timeout: after this long a report must have told of what was sent. `report_delay` is how long
+    /// The retransmission timeout: after this long a report must have covered what was sent. `report_delay` is how long
     /// reports themselves may wait on their way.
     pub(super) fn rto(&self, report_delay: Span) -> Span {
         let rto = self.congestion.rto() + report_delay;

@@ -7,7 +7,7 @@ use rackweave_wire::orca::{
     Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status,
 };
 
-use super::super::testkit::{App, Link, Net, Wish};
+use super::super::testkit::{Action, App, Link, Net};
 use super::super::{FlowConfig, Receiver, ReceiverEvent, Sender, SenderEvent, SlowPolicy};
 use rackweave_core::HostId;
 
@@ -103,21 +103,21 @@ proptest! {
         let mut total = 0;
         for (after, bytes) in &writes {
             total += bytes;
-            net.at(ms(*after), Wish::Offer(total));
+            net.at(ms(*after), Action::Offer(total));
         }
         let last = writes.iter().map(|write| write.0).max().unwrap_or(0);
-        net.at(ms(last + 1), Wish::Finish);
+        net.at(ms(last + 1), Action::Finish);
         for (link, app, fate) in &ends {
             let end = net.end(0, *link, *app);
             match fate {
-                Fate::JoinsLate(at) => net.at(ms(*at), Wish::Join(end)),
+                Fate::JoinsLate(at) => net.at(ms(*at), Action::Join(end)),
                 _ => net.invite(end),
             }
             match fate {
-                Fate::Crashes(at) => net.at(ms(*at), Wish::Crash(end)),
-                Fate::Leaves(at) => net.at(ms(*at), Wish::Leave(end, Reason::Refused)),
-                Fate::Removed(at) => net.at(ms(*at), Wish::Remove(end)),
-                Fate::Changes(at, rate) => net.at(ms(*at), Wish::SetRate(end, Rate(rate * 1_000_000))),
+                Fate::Crashes(at) => net.at(ms(*at), Action::Crash(end)),
+                Fate::Leaves(at) => net.at(ms(*at), Action::Leave(end, Reason::Refused)),
+                Fate::Removed(at) => net.at(ms(*at), Action::Remove(end)),
+                Fate::Changes(at, rate) => net.at(ms(*at), Action::SetRate(end, Rate(rate * 1_000_000))),
                 Fate::Stays | Fate::JoinsLate(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! What leads to what, step by step.
+//! Dialogues between a sender and receivers, packet by packet.
 
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Gap, Label, Labelled, Place, Reason, Session, Status};
@@ -21,7 +21,7 @@ fn place(port: u8) -> Place {
     Place { rack: 0, port }
 }
 
-/// A sender with these receivers, who have joined at 100 us.
+/// A sender with this number of receivers, which have joined at 100 us.
 fn sender(receivers: u8) -> Sender {
     let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
     for port in 0..receivers {
@@ -44,7 +44,7 @@ fn events(sender: &mut Sender) -> Vec<SenderEvent> {
     core::iter::from_fn(|| sender.poll_event()).collect()
 }
 
-/// One receiver's report: it has `have`, has seen `seen`, and misses these.
+/// A receiver's report: it has `have`, has seen `seen`, and lacks these ranges.
 fn status(port: u8, have: u64, seen: u64, gaps: &[(u64, u64)]) -> Body {
     let mut status = Status {
         rack: 0,
@@ -75,11 +75,11 @@ fn invitation_and_start() {
         |port| Body::Invite { stream: 7, place: place(port), payload: 1000, via_agent: true };
     let all = everything(&mut sender, Time::ZERO);
     assert_eq!(all, [4, 5].map(|n| Outgoing::Control(HostId(n.into()), invite(n))));
-    // The first joins; the start waits for the second, who refuses.
+    // The first joins. The start waits for the second, which refuses.
     let join = Body::Join { stream: 7, place: place(4), at: 0, limit: 1 << 20 };
     sender.handle_control(us(50), HostId(4), &join);
-    let alone = Body::Mode { detached: false };
-    assert_eq!(everything(&mut sender, us(50)), [Outgoing::Control(HostId(4), alone)]);
+    let mode = Body::Mode { detached: false };
+    assert_eq!(everything(&mut sender, us(50)), [Outgoing::Control(HostId(4), mode)]);
     sender.handle_control(us(60), HostId(5), &Body::Bye { reason: Reason::Refused });
     let all = everything(&mut sender, us(60));
     let bye = Body::Bye { reason: Reason::Refused };
@@ -108,7 +108,7 @@ fn invitation_and_start() {
     );
 }
 
-/// Nobody says anything more: the last packet goes again, often at first (an agent may have failed), then rarely.
+/// Without reports the last packet is repeated, often at first, since an agent may have failed, then rarely.
 #[test]
 fn a_stall_is_probed() {
     let mut sender = sender(2);
@@ -134,7 +134,7 @@ fn a_stall_is_probed() {
     assert!((95..=100).contains(&often), "{probes:?}");
     assert!(waits[often..].windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
     assert!(waits.last().is_some_and(|wait| *wait > 50_000), "{waits:?}");
-    // A report of progress ends it: what is missing goes again at once, and the next probe waits as the first one did.
+    // A report of progress ends the stall: what is missing is retransmitted at once, and the next probe waits as the first did.
     let last = *probes.last().expect("several");
     let now = us(last + 200);
     for port in 0..2 {
@@ -146,7 +146,7 @@ fn a_stall_is_probed() {
     assert_eq!(everything(&mut sender, due).len(), 8);
 }
 
-/// What a probe shows to be missing is told at once.
+/// Gaps that a probe reveals are reported at once.
 #[test]
 fn a_probe_is_answered_at_once() {
     let mut receiver = receiver();
@@ -157,7 +157,7 @@ fn a_probe_is_answered_at_once() {
     assert_eq!(reports(&mut receiver, us(5000)), [(1000, vec![(1000, 8000)])]);
 }
 
-/// Who misses a packet, what a packet to everyone costs on the sender's link, and to whom it goes again.
+/// The receivers that lack a packet, the cost of a packet to everyone, and the destinations of the retransmission.
 #[test]
 fn what_a_gap_leads_to() {
     let one = |host| Outgoing::One(HostId(host), piece(2000, 1000, true, false));
@@ -182,7 +182,7 @@ fn what_a_gap_leads_to() {
                 &status(*port, 2000, 10_000, &[(2000, 3000)]),
             );
         }
-        // A short wait, so that others can say so too.
+        // A short wait, so that others can report it too.
         assert_eq!(everything(&mut sender, us(300)), []);
         sender.handle_timeout(us(400));
         assert_eq!(everything(&mut sender, us(400)), expected, "{who:?} {copies}");
@@ -196,7 +196,7 @@ fn what_a_gap_leads_to() {
         }
         sender.handle_timeout(us(1200));
         assert_eq!(everything(&mut sender, us(1200)), []);
-        // Later ones mean that it was lost again.
+        // Later reports mean that it was lost again.
         for port in who {
             sender.handle_control(
                 us(4000),
@@ -262,7 +262,7 @@ fn an_end_that_comes_after_the_last_byte() {
     let end = Outgoing::Control(HostId(0), Body::End { length: 1000 });
     assert_eq!(everything(&mut sender, us(5000)), [end]);
     sender.handle_control(us(5100), HostId(0), &status(0, 1000, 1000, &[]));
-    // Told until it says that it has completed, more and more rarely.
+    // Repeated until the receiver completes, at growing intervals.
     let (mut now, mut told) = (us(5100), Vec::new());
     while told.len() < 8 {
         now = sender.poll_timeout().expect("goes on").max(now);
@@ -353,7 +353,7 @@ fn when_a_receiver_reports() {
     assert_eq!(receiver.poll_timeout(), Some(us(2200)));
     receiver.handle_timeout(us(2200));
     assert_eq!(reports(&mut receiver, us(2200)), [(2000, vec![])]);
-    // A gap is told when three packets came after it,
+    // A gap is reported when three packets arrived after it,
     for number in 3..5 {
         assert!(receiver.handle_data(us(3000), &data(number * 1000, 1000, false)).is_some());
         assert_eq!(reports(&mut receiver, us(3000)), []);
@@ -366,7 +366,7 @@ fn when_a_receiver_reports() {
     receiver.handle_timeout(us(3510));
     let both = vec![(2000, 1000), (6000, 1000)];
     assert_eq!(reports(&mut receiver, us(3510)), [(2000, both.clone())]);
-    // Then again and again, more and more rarely.
+    // It is repeated at growing intervals.
     let mut times = Vec::new();
     for _ in 0..6 {
         let now = receiver.poll_timeout().expect("gaps are left");
@@ -439,7 +439,7 @@ fn a_resumed_receiver_and_one_too_late() {
     sender.handle_control(us(100), HostId(1), &join(1, 3000));
     let bye = Body::Bye { reason: Reason::TooLate };
     assert_eq!(everything(&mut sender, us(100)), [Outgoing::Control(HostId(1), bye)]);
-    // One that lacks only what the others lack too is caught up alone, and then attached.
+    // A receiver that lacks only what the others lack too catches up by unicast, and is then attached.
     sender.handle_control(us(100), HostId(2), &join(2, 16_000));
     let out = everything(&mut sender, us(100));
     assert_eq!(out[0], Outgoing::Control(HostId(2), Body::Mode { detached: true }));
@@ -461,7 +461,7 @@ fn one_that_is_attached_behind_the_others_is_repaired() {
     assert_eq!(everything(&mut sender, us(100)).len(), 10);
     let join = Body::Join { stream: 7, place: place(1), at: 0, limit: 1 << 20 };
     sender.handle_control(us(200), HostId(1), &join);
-    assert_eq!(everything(&mut sender, us(200)).len(), 11, "all of it, to it alone");
+    assert_eq!(everything(&mut sender, us(200)).len(), 11, "all of it, by unicast");
     sender.handle_control(us(300), HostId(0), &status(0, 10_000, 10_000, &[]));
     let gap = status(1, 2000, 10_000, &[(2000, 3000)]);
     let tick = us(6000);
@@ -487,9 +487,9 @@ fn an_empty_stream_ends_too() {
     receiver.complete(us(300));
     let complete = Body::Complete { place: place(3) };
     assert_eq!(receiver.poll(us(300)), Some((HostId(9), complete)));
-    // One that comes now is told at once.
+    // A receiver that joins now is informed at once.
     let join = Body::Join { stream: 7, place: place(5), at: 0, limit: 1 << 20 };
     sender.handle_control(us(400), HostId(5), &join);
-    let alone = Outgoing::Control(HostId(5), Body::Mode { detached: false });
-    assert_eq!(everything(&mut sender, us(400)), [alone, end(5)]);
+    let mode = Outgoing::Control(HostId(5), Body::Mode { detached: false });
+    assert_eq!(everything(&mut sender, us(400)), [mode, end(5)]);
 }

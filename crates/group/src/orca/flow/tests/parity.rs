@@ -10,8 +10,8 @@ use super::super::{
     FlowConfig, Outgoing, Piece, Placement, Receiver, ReceiverEvent, Recovery, Sender, SenderEvent,
 };
 
-/// 32 MiB to so many receivers at 1 Gbps, each of which loses so many of a million packets: the time as a multiple of what
-/// the link needs, and what went again, in percent.
+/// Sends 32 MiB to `receivers` at 1 Gbps, each of which loses the given number of a million packets. Returns the time as a multiple of
+/// what the link needs, and the share of repairs in percent.
 fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f64, Net) {
     let (bytes, mbps) = (32 << 20, 1000);
     let config = FlowConfig { fec_block, ..FlowConfig::default() };
@@ -67,7 +67,7 @@ fn without_loss_nothing_changes() {
     assert_eq!(on.2.sources[0].machine.summary(), off.2.sources[0].machine.summary());
 }
 
-/// What one receiver misses goes to it alone, as cells.
+/// What only one receiver lacks is retransmitted to it by unicast, without parity.
 #[test]
 fn one_bad_receiver_of_many_costs_the_others_nothing() {
     let [off, on] = [0, 64].map(|block| cast(block, 16, |end| if end == 3 { 50_000 } else { 0 }));
@@ -135,7 +135,7 @@ const fn parity(block: u64, index: u8) -> Piece {
     piece(block * 4 * P, Some(parity))
 }
 
-/// What four receivers miss, what a packet to everyone costs, and what goes again.
+/// What four receivers lack, what a packet to everyone costs, and what is sent.
 #[test]
 fn what_is_missed_leads_to_the_cheapest() {
     let all = |piece| Outgoing::Everyone(piece);
@@ -143,14 +143,14 @@ fn what_is_missed_leads_to_the_cheapest() {
     let cell = |number| piece(number * P, None);
     type Missed<'a> = [&'a [u64]; 4];
     let table: [(Missed<'_>, u32, Vec<Outgoing>); 8] = [
-        // One alone: its cells.
+        // A single receiver gets its cells.
         ([&[1, 2], &[], &[], &[]], 1, vec![one(0, cell(1)), one(0, cell(2))]),
         // The same cell: itself.
         ([&[1], &[1], &[1], &[]], 1, vec![all(cell(1))]),
         // Different ones: one parity for all of them.
         ([&[0], &[1], &[2], &[]], 1, vec![all(parity(0, 0))]),
         ([&[0, 1], &[2, 3], &[], &[]], 1, vec![all(parity(0, 0)), all(parity(0, 1))]),
-        // Who needs more than the others gets the rest alone.
+        // A receiver that needs more than the others gets the rest by unicast.
         (
             [&[0, 1, 2], &[2], &[3], &[]],
             1,
@@ -187,8 +187,8 @@ fn what_is_missed_leads_to_the_cheapest() {
     }
 }
 
-/// A block is decided on when all of it is sent and all have told; what is missed later and filled by what is under way
-/// already costs nothing; what is lost again gets new parities, and in the end cells.
+/// The repair of a block is decided when all of it is sent and all have reported. What is found missing later and is covered by repairs in
+/// flight costs nothing. What is lost again gets new parities, and in the end cells.
 #[test]
 fn a_block_from_its_first_loss_to_its_last() {
     let mut sender = sender(3, 8, 1);
@@ -197,7 +197,7 @@ fn a_block_from_its_first_loss_to_its_last() {
     // Its other cells are to come: it is not whole.
     sender.offer(us(300), 16 * P);
     assert_eq!(out(&mut sender, us(300)).len(), 6);
-    assert_eq!(out(&mut sender, us(400)), [], "not all have told");
+    assert_eq!(out(&mut sender, us(400)), [], "not all have reported");
     let seen = |sender: &mut Sender, now, port: u8, have: u64, gaps: &[(u64, u64)]| {
         let mut status = Status {
             who: 1 << port,
@@ -218,14 +218,14 @@ fn a_block_from_its_first_loss_to_its_last() {
     };
     seen(&mut sender, us(600), 0, 8, &[(8, 9)]);
     seen(&mut sender, us(600), 1, 9, &[(9, 10)]);
-    assert_eq!(out(&mut sender, us(600)), [], "the third has not told");
+    assert_eq!(out(&mut sender, us(600)), [], "the third has not reported");
     seen(&mut sender, us(650), 2, 16, &[]);
     assert_eq!(out(&mut sender, us(650)), [block(0)]);
     // All of the block's bytes are needed for its parity.
     assert_eq!(sender.released(), 8 * P);
     // One that lacks another cell has the same parity for it.
     seen(&mut sender, us(700), 2, 15, &[(15, 16)]);
-    // One that lacks two needs one more, which has it alone.
+    // A receiver that lacks two needs another one, which it gets by unicast.
     seen(&mut sender, us(700), 1, 9, &[(9, 11)]);
     let now = us(1800);
     let sent = out(&mut sender, now);

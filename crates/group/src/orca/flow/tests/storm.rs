@@ -3,7 +3,7 @@
 
 use rackweave_core::{Rate, Span, Time};
 
-use super::super::testkit::{App, Link, Net, Wish};
+use super::super::testkit::{Action, App, Link, Net};
 use super::super::{FlowConfig, SlowPolicy};
 
 fn ms(n: u64) -> Time {
@@ -22,7 +22,7 @@ fn ends_soon(net: &mut Net) {
     assert!(repaired < 8 * summary.sent, "{repaired} repaired of {}", summary.sent);
 }
 
-/// The sender's burst overflows short queues of slow links; receivers track few gaps, and nobody is left behind.
+/// The sender's burst overflows short queues of slow links. Receivers track few gaps, and no receiver is detached.
 #[test]
 fn bursts_into_short_queues() {
     let config = FlowConfig {
@@ -34,10 +34,10 @@ fn bursts_into_short_queues() {
     };
     let mut net = Net::new(11_854_642_749_415_275_119, 100, config);
     net.source(None);
-    net.at(ms(36), Wish::Offer(34_811));
-    net.at(ms(51), Wish::Offer(319_734));
-    net.at(ms(95), Wish::Offer(842_716));
-    net.at(ms(96), Wish::Finish);
+    net.at(ms(36), Action::Offer(34_811));
+    net.at(ms(51), Action::Offer(319_734));
+    net.at(ms(95), Action::Offer(842_716));
+    net.at(ms(96), Action::Finish);
     for (buffer, delay, room) in [(20_182, 37, 184_200), (35_672, 1478, 187_800)] {
         let link = Link { buffer, delay: Span::from_us(delay), ..Link::new(10) };
         let end = net.end(0, link, App { room, ..App::default() });
@@ -59,8 +59,8 @@ fn few_gaps() {
     };
     let mut net = Net::new(14_123_147_416_762_741_616, 100, config);
     net.source(None);
-    net.at(ms(0), Wish::Offer(142_446));
-    net.at(ms(1), Wish::Finish);
+    net.at(ms(0), Action::Offer(142_446));
+    net.at(ms(1), Action::Finish);
     let link = Link {
         buffer: 20_000,
         delay: Span::from_us(1),

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Rate, Span, Time};
 
-use super::super::testkit::{App, HEADERS, Link, Net, Wish};
+use super::super::testkit::{Action, App, HEADERS, Link, Net};
 use super::super::{FlowConfig, SenderEvent};
 
 /// What the packets of a stream take on a link.
@@ -125,26 +125,26 @@ fn a_slow_receiver_does_not_hold_the_others_up() {
     assert!(slow < 1.5, "{slow}");
 }
 
-/// One that is alone, and everyone else has finished: it gets its own link's rate.
+/// A detached receiver gets the rate of its own link once all others have finished.
 #[test]
-fn the_last_one_alone_gets_its_links_rate() {
+fn the_last_detached_receiver_gets_its_links_rate() {
     let (bytes, mbps) = (64 << 20, 1000);
     let mut net = network(mbps, 3, Link::new(mbps));
     net.ends[2].link.rate = Rate(50_000_000);
-    net.at(Time::ZERO + Span::from_ms(600), Wish::SetRate(2, Rate(mbps * 1_000_000)));
+    net.at(Time::ZERO + Span::from_ms(600), Action::SetRate(2, Rate(mbps * 1_000_000)));
     send(&mut net, bytes);
     let others = net.ends[0].ended.expect("ended");
-    let alone = net.ends[2].ended.expect("ended").since(others);
+    let rest = net.ends[2].ended.expect("ended").since(others);
     let most = link_time(bytes, mbps).as_us_f64() * 1.1;
-    assert!(alone.as_us_f64() < most, "{alone} after the others");
+    assert!(rest.as_us_f64() < most, "{rest} after the others");
 }
 
-/// A receiver whose host does nothing for a while is left behind, and taken back when it is heard again.
+/// A receiver whose host is busy for a while is detached, and rejoins when it answers again.
 #[test]
 fn a_sleeper_is_taken_back() {
     for mbps in [200, 1000] {
         let mut net = network(mbps, 4, Link::new(mbps));
-        net.at(Time::ZERO + Span::from_ms(100), Wish::Sleep(2, Span::from_ms(100)));
+        net.at(Time::ZERO + Span::from_ms(100), Action::Sleep(2, Span::from_ms(100)));
         send(&mut net, 64 << 20);
         let ratio = ratio(&net, 64 << 20, mbps);
         let slept = net.sources[0]
@@ -153,7 +153,7 @@ fn a_sleeper_is_taken_back() {
             .any(|event| matches!(event.1, SenderEvent::Detached { .. }));
         assert!(slept, "it was left behind");
         let again = net.sources[0].machine.summary().catch_up;
-        assert!(again < 1 << 20, "{again} bytes to it alone");
+        assert!(again < 1 << 20, "{again} bytes by unicast");
         let most = 1.02 + 0.1 / link_time(64 << 20, mbps).as_secs_f64();
         assert!(ratio < most, "{ratio} of {most}");
     }
@@ -209,7 +209,7 @@ fn an_idle_session_says_little() {
     for end in 0..4 {
         net.invite(end);
     }
-    net.at(Time::ZERO + Span::from_ms(10), Wish::Offer(100_000));
+    net.at(Time::ZERO + Span::from_ms(10), Action::Offer(100_000));
     net.run(Time::ZERO + Span::from_secs(2));
     let (controls, statuses) = (net.sources[0].controls, net.sources[0].statuses);
     let bytes = net.sources[0].sent_bytes;
@@ -218,7 +218,7 @@ fn an_idle_session_says_little() {
     println!("{more} in a minute");
     assert!(more > 0 && more < 5 * 60 * 4, "{more} packets in a minute");
     assert!(net.sources[0].sent_bytes - bytes < 100_000);
-    assert_eq!(net.sources[0].machine.summary().attached, 4, "nobody is given up");
+    assert_eq!(net.sources[0].machine.summary().attached, 4, "no receiver is given up");
     assert_eq!(net.sources[0].machine.released(), 100_000);
 }
 
@@ -226,8 +226,8 @@ fn an_idle_session_says_little() {
 fn a_link_that_slows_down_is_followed() {
     let mut net = network(1000, 4, Link { buffer: 256 << 10, ..Link::new(1000) });
     for end in 0..4 {
-        net.at(Time::ZERO + Span::from_ms(300), Wish::SetRate(end, Rate(250_000_000)));
-        net.at(Time::ZERO + Span::from_ms(900), Wish::SetRate(end, Rate(1_000_000_000)));
+        net.at(Time::ZERO + Span::from_ms(300), Action::SetRate(end, Rate(250_000_000)));
+        net.at(Time::ZERO + Span::from_ms(900), Action::SetRate(end, Rate(1_000_000_000)));
     }
     let bytes = 96 << 20;
     send(&mut net, bytes);
@@ -247,12 +247,12 @@ fn those_alone_share_what_the_others_leave() {
     let mut net = network(1000, 2, Link::new(1000));
     let late: Vec<usize> = (0..3).map(|_| net.end(0, Link::new(1000), App::default())).collect();
     for end in &late {
-        net.at(Time::ZERO + Span::from_ms(200), Wish::Join(*end));
+        net.at(Time::ZERO + Span::from_ms(200), Action::Join(*end));
     }
     let bytes = 64 << 20;
     net.invite(0);
     net.invite(1);
-    // One that was invited and does not answer: so long nothing is released, and the start waits for 100 ms.
+    // An invited receiver does not answer: until it is given up nothing is released, and the start waits for 100 ms.
     let silent = net.end(0, Link { lost: 1_000_000, ..Link::new(1000) }, App::default());
     net.invite(silent);
     net.sources[0].machine.offer(net.now, bytes);
@@ -281,7 +281,7 @@ fn a_thousand_receivers() {
     let bytes = 2 << 20;
     send(&mut net, bytes);
     let last = net.ends.iter().map(|end| end.ended.expect("ended")).max().expect("receivers");
-    // Inviting so many takes its time on the sender's link too.
+    // The invitations take their time on the sender's link too.
     println!("{last}, {} reports, {:?}", net.sources[0].statuses, net.sources[0].machine.summary());
     assert!(last < Time::ZERO + link_time(bytes, 1000) * 2 + Span::from_ms(10), "{last}");
     let seconds = last.as_us_f64() / 1e6;

@@ -17,7 +17,7 @@ use rackweave_wire::orca::{PORT, Session};
 
 use super::content::{Arrivals, Gate};
 use super::{Member, Place};
-use crate::cast::{OrcaScheme, SpreadBy, flow_config};
+use crate::cast::{OrcaScheme, flow_config};
 use crate::testbed::protocol::CastEnd;
 
 /// Where a host's engine is, in its namespace.
@@ -38,7 +38,7 @@ fn engine(
     if let SocketAddr::V4(at) = place.at {
         config.interface = *at.ip();
     }
-    config.in_group = accept.is_some() && scheme.spread == SpreadBy::Multicast;
+    config.in_group = accept.is_some() && scheme.spread == Spread::Multicast;
     config.admission = Admission::default();
     config.fabric = Some(FabricPlace {
         me: place.this,
@@ -87,12 +87,9 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(place: &Place<'_>, scheme: &OrcaScheme) -> Result<Self, String> {
-        let spread = match scheme.spread {
-            SpreadBy::Relay => Spread::Relay,
-            SpreadBy::Multicast => Spread::Multicast,
-            SpreadBy::Unicast => Spread::Unicast,
-            SpreadBy::Labels => return Err("the testbed has no labels".into()),
-        };
+        if scheme.spread == Spread::Labels {
+            return Err("the testbed has no labels".into());
+        }
         let cast = place.cast;
         let (source, gate) = place.content.source();
         let ends = cast.files.iter().scan(0_u64, |end, bytes| {
@@ -102,7 +99,7 @@ impl Sender {
         Ok(Self {
             engine: engine(place, scheme, None)?,
             session: None,
-            spread,
+            spread: scheme.spread,
             flow: flow_config(scheme),
             gate,
             source: Some(source),
@@ -186,7 +183,7 @@ impl Member for Sender {
             return Ok(());
         }
         self.acknowledgements(time);
-        while let Some(bytes) = self.rounds.begin(time, true) {
+        while let Some(bytes) = self.rounds.start_next(time, true) {
             self.gate.open(bytes);
             // The engine has not seen it yet.
             self.next = Some(Time::ZERO);

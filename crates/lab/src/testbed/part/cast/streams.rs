@@ -85,7 +85,7 @@ impl Member for Sender {
 
     fn turn(&mut self, now: Option<Time>) -> Result<(), String> {
         let Some(now) = now else { return Ok(()) };
-        if self.news.is_none() && self.rounds.begin(now, true).is_some() {
+        if self.news.is_none() && self.rounds.start_next(now, true).is_some() {
             self.news = Some(self.begin()?);
         }
         while let Some((client, at, right)) =

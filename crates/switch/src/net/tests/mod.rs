@@ -1,8 +1,13 @@
 //! Programs, copies, and that nothing is lost or released twice.
 
+mod edge;
+mod payload;
+
 use std::collections::BTreeSet;
 
-use rackweave_core::{Ecn, Header, HostId, Packet, Port, Rate, Rng, Slice, Verdict};
+use rackweave_core::{
+    Ecn, Egress, Header, HostId, Packet, Port, PortSet, Rate, Rng, Slice, Verdict,
+};
 
 use super::*;
 use crate::config::{
@@ -55,7 +60,7 @@ impl Slots {
     }
 }
 
-impl Bodies<Tag> for Slots {
+impl PayloadStore<Tag> for Slots {
     fn release(&mut self, packet: &Packet<Tag>) {
         let taken = std::mem::replace(&mut self.taken[packet.header.slot as usize], false);
         assert!(taken, "released twice: {packet:?}");
@@ -68,11 +73,32 @@ impl Bodies<Tag> for Slots {
     fn damage(&mut self, _packet: &mut Packet<Tag>, _rng: &mut Rng) -> bool {
         self.damages
     }
+
+    fn read(&self, _packet: &Packet<Tag>) -> &[u8] {
+        &[]
+    }
+
+    fn write(&mut self, _packet: &Packet<Tag>) -> &mut [u8] {
+        &mut []
+    }
+
+    fn combine(
+        &mut self,
+        _into: &Packet<Tag>,
+        _from: &Packet<Tag>,
+        _combine: impl FnOnce(&mut [u8], &[u8]),
+    ) -> bool {
+        false
+    }
+
+    fn make(&mut self, _header: Tag, _len: usize) -> Option<Tag> {
+        None
+    }
 }
 
 /// Does what the packet's number says.
 #[derive(Clone, Debug, Default)]
-struct Obeys {
+struct Scripted {
     /// Ports that packets came in by.
     seen: Vec<u16>,
     /// Sends a packet out of port 0 then, and every millisecond after it, so many times.
@@ -90,19 +116,25 @@ const TO_NONE: u32 = 5;
 const TO_NO_PORT: u32 = 6;
 const REPLICATE_NO_PORT: u32 = 7;
 
-impl SwitchProgram for Obeys {
+impl SwitchProgram for Scripted {
     type Header = Tag;
 
-    fn handle_packet(&mut self, _now: Time, port: Port, packet: &mut Packet<Tag>) -> Verdict {
+    fn handle_packet<S: PayloadStore<Tag>>(
+        &mut self,
+        _now: Time,
+        port: Port,
+        packet: &mut Packet<Tag>,
+        _payloads: &mut S,
+    ) -> Verdict {
         self.seen.push(port.0);
         match packet.header.number {
-            TO_ALL => Verdict::Replicate(!(1 << port.0)),
+            TO_ALL => Verdict::Replicate(PortSet::first(64).without(port)),
             CONSUME => Verdict::Consume,
-            DROP => Verdict::Drop(DropReason::NoAgent),
+            DROP => Verdict::Drop(DropReason::Program),
             BACK => Verdict::Forward(port),
-            TO_NONE => Verdict::Replicate(0),
+            TO_NONE => Verdict::Replicate(PortSet::EMPTY),
             TO_NO_PORT => Verdict::Forward(Port(63)),
-            REPLICATE_NO_PORT => Verdict::Replicate(1 << 63),
+            REPLICATE_NO_PORT => Verdict::Replicate(PortSet::of(Port(63))),
             _ => Verdict::Route,
         }
     }
@@ -115,10 +147,14 @@ impl SwitchProgram for Obeys {
         }
     }
 
-    fn poll_transmit(&mut self, _now: Time) -> Option<(Port, Packet<Tag>)> {
+    fn poll_transmit<S: PayloadStore<Tag>>(
+        &mut self,
+        _now: Time,
+        _payloads: &mut S,
+    ) -> Option<(Egress, Packet<Tag>)> {
         self.ready = self.ready.checked_sub(1)?;
         let header = Tag { number: self.left, slot: 0 };
-        Some((Port(0), Packet::new(HostId(9), HostId(0), 100, header)))
+        Some((Egress::Port(Port(0)), Packet::new(HostId(9), HostId(0), 100, header)))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -157,27 +193,20 @@ const LEAF_SPINE: Topology = Topology::LeafSpine {
     core_link: LINK,
 };
 
-fn net_of(config: &FabricConfig, faults: Vec<Fault>, slots: Slots, program: &Obeys) -> TestNet {
-    let config = NetConfig {
-        fabric: Fabric::new(config).unwrap(),
-        faults,
-        seed: 1,
-        run: 0,
-        nic_queue_bytes: u64::MAX,
-        sample_every: Span::ZERO,
-        wakes: 2,
-    };
+fn net_of(config: &FabricConfig, faults: Vec<Fault>, slots: Slots, program: &Scripted) -> TestNet {
+    let fabric = Arc::new(Fabric::new(config).unwrap());
+    let config = NetConfig { faults, wakes: 2, count_frames: true, ..NetConfig::new(fabric, 1, 0) };
     Net::new(config, slots, |_| program.clone())
 }
 
-type TestNet = Net<Obeys, Slots>;
+type TestNet = Net<Scripted, Slots>;
 
 fn net(config: &FabricConfig) -> TestNet {
-    net_of(config, Vec::new(), Slots::new(usize::MAX), &Obeys::default())
+    net_of(config, Vec::new(), Slots::new(usize::MAX), &Scripted::default())
 }
 
 fn put(net: &mut TestNet, at: Time, src: u32, dst: u32, number: u32) {
-    let Some(slot) = net.bodies().slot() else { return };
+    let Some(slot) = net.payloads().slot() else { return };
     let packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
     net.arrive(at, HostId(src), packet.with_ecn(Ecn::Capable));
 }
@@ -187,7 +216,7 @@ fn departures(net: &mut TestNet, until: Time) -> Vec<(u64, u32)> {
     net.run(until);
     let mut all = Vec::new();
     while let Some(departure) = net.departure() {
-        net.bodies().release(&departure.packet);
+        net.payloads().release(&departure.packet);
         all.push((departure.due.0, departure.host.0));
     }
     all
@@ -205,8 +234,8 @@ fn a_copy_goes_out_of_each_port_and_all_arrive_at_once() {
     assert_eq!((out.len(), hosts), (4, BTreeSet::from([0, 1, 3, 4])));
     let counters = net.counters();
     assert_eq!((counters.copied, counters.packet_hops, counters.dropped()), (3, 5, 0));
-    assert_eq!((net.packets(), net.bodies().live(), net.next_due()), (0, 0, None));
-    let links = net.link_stats();
+    assert_eq!((net.packets(), net.payloads().live(), net.next_due()), (0, 0, None));
+    let links = net.link_stats(&mut ());
     let of = |name: &str| links.iter().find(|link| link.name == name).unwrap().frames;
     assert_eq!((of("h2->switch0"), of("switch0->h2"), of("switch0->h4")), (1, 0, 1));
 }
@@ -222,9 +251,9 @@ fn verdicts_are_obeyed_and_counted() {
     assert_eq!(hosts, [1, 2], "one came back, one was routed");
     let counters = net.counters();
     assert_eq!((counters.consumed, counters.copied), (2, 0));
-    assert_eq!(counters.drops[DropReason::NoAgent as usize], 1);
+    assert_eq!(counters.drops[DropReason::Program as usize], 1);
     assert_eq!(counters.drops[DropReason::NoRoute as usize], 2);
-    assert_eq!((net.packets(), net.bodies().live()), (0, 0));
+    assert_eq!((net.packets(), net.payloads().live()), (0, 0));
     assert_eq!(net.program(0).seen, [1; 7]);
 }
 
@@ -250,11 +279,11 @@ fn programs_know_the_port_by_which_a_packet_came() {
 
 #[test]
 fn programs_make_packets_and_have_timers() {
-    let program = Obeys { next: Some(Time(5)), left: 3, ..Obeys::default() };
+    let program = Scripted { next: Some(Time(5)), left: 3, ..Scripted::default() };
     let mut net = net_of(&single(2), Vec::new(), Slots::new(1), &program);
     let mut due = Vec::new();
-    while let Some(happening) = net.step(LATER) {
-        if let Happening::Arrived { host, packet } = happening {
+    while let Some(happening) = net.step(&mut (), LATER) {
+        if let NetEvent::Arrived { host, packet } = happening {
             assert_eq!(host, HostId(0));
             due.push((net.now().0, net.take(packet).header.number));
         }
@@ -262,16 +291,16 @@ fn programs_make_packets_and_have_timers() {
     let first = 5 + 138 * 8000 + 1_000_000;
     let ms = Span::from_ms(1).0;
     assert_eq!(due, [(first, 2), (first + ms, 1), (first + 2 * ms, 0)]);
-    assert_eq!((net.counters().made, net.now()), (3, LATER));
+    assert_eq!((net.counters().made, net.next_due()), (3, None));
 }
 
 #[test]
 fn copies_without_room_are_counted() {
-    let mut net = net_of(&single(9), Vec::new(), Slots::new(4), &Obeys::default());
+    let mut net = net_of(&single(9), Vec::new(), Slots::new(4), &Scripted::default());
     put(&mut net, Time::ZERO, 0, 1, TO_ALL);
     assert_eq!(departures(&mut net, LATER).len(), 4, "three copies, and the packet itself");
     assert_eq!(net.counters().drops[DropReason::NoBuffer as usize], 4);
-    assert_eq!(net.bodies().live(), 0);
+    assert_eq!(net.payloads().live(), 0);
 }
 
 #[test]
@@ -281,7 +310,7 @@ fn wake_ups_come_at_their_time_and_never_in_the_past() {
     net.wake_at(Time(50), 0);
     net.wake_at(Time(90), 1);
     let mut woken = Vec::new();
-    while let Some(happening) = net.step(LATER) {
+    while let Some(happening) = net.step(&mut (), LATER) {
         woken.push((net.now().0, happening));
         if net.now() == Time(70) {
             net.wake_at(Time(10), 0);
@@ -291,23 +320,10 @@ fn wake_ups_come_at_their_time_and_never_in_the_past() {
             break;
         }
     }
-    let wake = Happening::Wake;
+    let wake = NetEvent::Wake;
     assert_eq!(woken[0], (50, wake(0)));
     assert_eq!(woken[1], (70, wake(1)));
     assert_eq!(woken[2], (70, wake(0)));
-}
-
-#[test]
-fn a_host_that_sends_is_told_when_its_link_is_free() {
-    let mut net = net(&single(2));
-    let slot = net.bodies().slot().unwrap();
-    assert!(net.can_send(HostId(0)));
-    let packet = Packet::new(HostId(0), HostId(1), 1500, Tag { number: ROUTE, slot });
-    net.send(HostId(0), packet);
-    assert!(!net.can_send(HostId(0)) && net.can_send(HostId(1)));
-    assert_eq!(net.step(LATER), Some(Happening::Free(HostId(0))));
-    assert_eq!((net.now().0, net.can_send(HostId(0))), (1538 * 8000, true));
-    assert_eq!(departures(&mut net, LATER).len(), 1);
 }
 
 /// All faults at once, all kinds of queues, all verdicts: in the end nothing is inside, and every packet has become
@@ -344,7 +360,7 @@ fn no_slot_is_lost_under_faults() {
         }
         let mut slots = Slots::new(300);
         slots.damages = case == 0;
-        let mut net = net_of(&config, faults, slots, &Obeys::default());
+        let mut net = net_of(&config, faults, slots, &Scripted::default());
         let mut rng = Rng::stream(5, 0, case as u64, "traffic");
         let mut arrived = 0;
         for step in 0..3000_u64 {
@@ -353,7 +369,7 @@ fn no_slot_is_lost_under_faults() {
             let (src, dst) = (rng.below(12) as u32, rng.below(2) as u32);
             // Copies to all would go round for ever through the spines.
             let number = [ROUTE, ROUTE, CONSUME, DROP, TO_NONE][rng.below(5) as usize];
-            let Some(slot) = net.bodies().slot() else { continue };
+            let Some(slot) = net.payloads().slot() else { continue };
             let mut packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
             if trim.is_some() {
                 packet = packet.trimmable();
@@ -365,12 +381,12 @@ fn no_slot_is_lost_under_faults() {
             }
         }
         arrived += departures(&mut net, LATER).len() as u64;
-        assert_eq!((net.packets(), net.bodies().live()), (0, 0), "case {case}");
+        assert_eq!((net.packets(), net.payloads().live()), (0, 0), "case {case}");
         let counters = *net.counters();
         let (copies, drops) = (counters.duplicated + counters.copied, counters.drops);
         // A copy for which there was no room was never a packet.
         let dropped = counters.dropped() - drops[DropReason::NoBuffer as usize];
-        assert_eq!(counters.received + copies, arrived + dropped + counters.consumed);
+        assert_eq!(counters.sent + copies, arrived + dropped + counters.consumed);
         assert!(drops[DropReason::LinkDown as usize] > 0 && counters.reordered > 50);
         assert!(drops[DropReason::FaultLoss as usize] > 50 && arrived > 300, "{counters:?}");
         assert_eq!(counters.corrupted > 0, case == 0, "{counters:?}");
@@ -394,7 +410,7 @@ fn no_copy_is_lost_under_faults() {
         place: FaultPlace::HostLink(HostId(7)),
         kind: FaultKind::Down,
     });
-    let mut net = net_of(&config, faults, Slots::new(60), &Obeys::default());
+    let mut net = net_of(&config, faults, Slots::new(60), &Scripted::default());
     let mut arrived = 0;
     for n in 0..2000_u64 {
         let at = Time(n * 12_000_000);
@@ -403,7 +419,7 @@ fn no_copy_is_lost_under_faults() {
     }
     arrived += departures(&mut net, LATER).len() as u64;
     let counters = *net.counters();
-    assert_eq!((net.packets(), net.bodies().live()), (0, 0));
+    assert_eq!((net.packets(), net.payloads().live()), (0, 0));
     for reason in [DropReason::QueueFull, DropReason::FaultLoss, DropReason::LinkDown] {
         assert!(counters.drops[reason as usize] > 0, "{reason:?} {counters:?}");
     }

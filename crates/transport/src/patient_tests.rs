@@ -26,16 +26,6 @@ fn transports() -> Vec<(&'static str, TransportConfig)> {
     ]
 }
 
-fn check(config: &TransportConfig) {
-    match config {
-        TransportConfig::Homa(config) => config.check().unwrap(),
-        TransportConfig::Ndp(config) => config.check().unwrap(),
-        TransportConfig::PHost(config) => config.check().unwrap(),
-        TransportConfig::Polo(config) => config.check().unwrap(),
-        TransportConfig::Tcp(_) | TransportConfig::Datagram(_) => {}
-    }
-}
-
 fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_ms(ms)
 }
@@ -67,7 +57,7 @@ fn outcome(net: &Network<Machine>) -> Option<Result<(), FailReason>> {
 fn who_is_silent_for_less_is_not_given_up() {
     for (name, config) in transports() {
         let config = config.patient(PATIENCE);
-        check(&config);
+        config.check().unwrap();
         for (bytes, after_us) in [(100, 0), (1_000_000, 0), (1_000_000, 200), (1_000_000, 1000)] {
             let mut net = cut_off(&config, bytes, after_us);
             net.run_until(at(20) + Span::from_us(after_us) + ALMOST);
@@ -103,6 +93,6 @@ fn nothing_else_changes_and_it_is_never_less() {
         assert_eq!(patient.patient(PATIENCE), patient, "{name}");
         assert_eq!(patient.framing(), config.framing(), "{name}");
         assert_eq!(patient.over_udp(), config.over_udp().patient(PATIENCE), "{name}");
-        check(&config.patient(Span::from_secs(3600)));
+        config.patient(Span::from_secs(3600)).check().unwrap();
     }
 }

@@ -1,14 +1,19 @@
-//! Clusters against theory: line rate, one copy on the sender's link, all receivers at once; faults; the same bytes again.
+//! Nodes of group systems against theory: line rate, one copy on the sender's link, all receivers at once; faults; the same bytes again.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use rackweave_core::{DropReason, Header, Packet, Port, Rate, Slice, Verdict};
+use rackweave_core::{
+    DropReason, Header, Node, Packet, PayloadStore, Port, PortSet, Rate, Slice, Span,
+    SwitchProgram, Verdict,
+};
+use rackweave_switch::ForwardOnly;
 
 use super::*;
 use crate::config::{
     BufferConfig, FabricConfig, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
 };
+use crate::model::{GroupNode, GroupsOnly};
 
 /// A header as large as that of a group system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +37,15 @@ struct Copies;
 impl SwitchProgram for Copies {
     type Header = Numbered;
 
-    fn handle_packet(&mut self, _: Time, port: Port, packet: &mut Packet<Numbered>) -> Verdict {
+    fn handle_packet<S: PayloadStore<Numbered>>(
+        &mut self,
+        _: Time,
+        port: Port,
+        packet: &mut Packet<Numbered>,
+        _: &mut S,
+    ) -> Verdict {
         match packet.dst {
-            ALL => Verdict::Replicate(!(1 << port.0)),
+            ALL => Verdict::Replicate(PortSet::first(64).without(port)),
             _ => Verdict::Route,
         }
     }
@@ -131,7 +142,7 @@ impl Node for Peer {
     }
 }
 
-impl ClusterNode for Peer {
+impl GroupNode for Peer {
     fn is_done(&self) -> bool {
         self.left == 0 && self.todo.is_empty() && self.got.len() >= self.wants
     }
@@ -173,24 +184,47 @@ fn single(hosts: u32) -> Fabric {
     fabric(Topology::SingleSwitch { hosts, host_link: LINK })
 }
 
+type Cluster<P = Copies> = World<'static, GroupsOnly<Peer, P>>;
+
+fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
+    fabric: Fabric,
+    nodes: Vec<Attached<Peer>>,
+    faults: &[Fault],
+    program: P,
+) -> Setup<'static, GroupsOnly<Peer, P>> {
+    let measure = MeasureConfig {
+        warmup: Span::ZERO,
+        messages: u64::MAX,
+        time_limit: Span::from_secs(1),
+        ports_from: None,
+        sample_every: Span::ZERO,
+        verify: false,
+        capture: Vec::new(),
+        capture_limit: 0,
+    };
+    Setup {
+        seed: 3,
+        run: 0,
+        fabric: Arc::new(fabric),
+        streams: Vec::new(),
+        transports: Box::new(|_| Vec::new()),
+        nodes,
+        programs: Box::new(move |_| program.clone()),
+        faults: Box::leak(faults.into()),
+        measure: Box::leak(Box::new(measure)),
+    }
+}
+
 /// Peers at the hosts that they say they are.
 fn try_cluster(
     fabric: Fabric,
     nodes: Vec<Attached<Peer>>,
     faults: &[Fault],
-) -> Result<Cluster<Peer, Copies>, ClusterError> {
-    Cluster::new(ClusterSetup {
-        seed: 3,
-        run: 0,
-        fabric,
-        nodes,
-        programs: Box::new(|_| Copies),
-        faults,
-        time_limit: Span::from_secs(1),
-    })
+) -> Result<Cluster, BuildError> {
+    World::new(setup(fabric, nodes, faults, Copies))
 }
 
-fn cluster(fabric: Fabric, peers: Vec<Peer>, faults: &[Fault]) -> Cluster<Peer, Copies> {
+fn cluster(fabric: Fabric, peers: Vec<Peer>, faults: &[Fault]) -> Cluster {
     let nodes = peers.into_iter().map(|peer| Attached::at(peer.me, peer)).collect();
     try_cluster(fabric, nodes, faults).unwrap()
 }
@@ -210,7 +244,7 @@ fn multicast_at_line_rate_with_one_copy_on_the_senders_link() {
     let mut peers = vec![Peer::sends(0, ALL, PACKETS)];
     peers.extend((1..=RECEIVERS).map(|host| Peer::takes(host, PACKETS as usize)));
     let mut cluster = cluster(single(RECEIVERS + 1), peers, &[]);
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     // Store and forward once: the last packet is there after all have left, one more transmission, two delays.
     let end = (PACKETS + 1) * FULL + 2 * HOP_DELAY;
     assert_eq!(cluster.now(), Time(end));
@@ -226,16 +260,16 @@ fn multicast_at_line_rate_with_one_copy_on_the_senders_link() {
         assert_eq!((down.frames, down.max_queue_bytes), (PACKETS, 0));
         assert_eq!(links[host as usize].frames, 0);
     }
-    let counters = cluster.counters();
-    assert_eq!(counters.net.packet_hops, PACKETS * u64::from(RECEIVERS + 1));
-    assert_eq!(counters.delivered, PACKETS * u64::from(RECEIVERS));
+    let counters = *cluster.counters();
+    assert_eq!(counters.packet_hops, PACKETS * u64::from(RECEIVERS + 1));
+    assert_eq!(cluster.delivered_to_nodes(), PACKETS * u64::from(RECEIVERS));
 }
 
 #[test]
 fn nodes_are_asked_exactly_when_their_link_is_free() {
     let peers = vec![Peer::sends(0, HostId(1), 3), Peer::takes(1, 3)];
     let mut cluster = cluster(single(2), peers, &[]);
-    cluster.run(&Control::default());
+    cluster.run_to_end(&Control::default());
     // At first, and whenever a packet is out.
     let asked: Vec<u64> = cluster.node(0).asked.iter().map(|(at, _)| at.0).collect();
     assert_eq!(asked[..4], [0, FULL, 2 * FULL, 3 * FULL]);
@@ -248,7 +282,7 @@ fn timers_are_obeyed_and_a_link_is_never_shared() {
     let mut slow = Peer::sends(0, HostId(1), 10);
     slow.gap = Span(3 * FULL);
     let mut cluster = cluster(single(2), vec![slow, Peer::takes(1, 10)], &[]);
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     let times: Vec<u64> = cluster.node(1).got.iter().map(|(at, ..)| at.0).collect();
     let expected: Vec<u64> = (0..10).map(|n| (3 * n + 2) * FULL + 2 * HOP_DELAY).collect();
     assert_eq!(times, expected);
@@ -263,7 +297,7 @@ fn a_node_with_two_ports_sends_by_both_at_once() {
         Attached { node: Peer::takes(2, 20), hosts: vec![HostId(2), HostId(3)] },
     ];
     let mut cluster = try_cluster(single(4), nodes, &[]).unwrap();
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     let links = cluster.link_stats();
     assert_eq!((links[0].frames, links[1].frames), (10, 10));
     assert!(cluster.node(1).got.iter().all(|(_, port, _)| *port == 0));
@@ -284,25 +318,29 @@ fn work_can_be_given_between() {
     cluster.node_mut(0).left = 2;
     cluster.node_mut(1).wants = 2;
     assert!(!cluster.run_until(at(101)));
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     assert_eq!(cluster.node(1).got[0].0, Time(at(100).0 + 2 * FULL + 2 * HOP_DELAY));
     cluster.run_until(at(200));
-    assert_eq!(cluster.counters().swallowed, 2, "host 2 has no node");
+    assert_eq!(
+        cluster.counters().drops[DropReason::WrongProtocol as usize],
+        2,
+        "host 2 has no node"
+    );
 }
 
 #[test]
 fn how_a_run_ends() {
     let mut stalled = cluster(single(2), vec![Peer::takes(0, 1)], &[]);
-    assert_eq!(stalled.run(&Control::default()), End::Stalled);
+    assert_eq!(stalled.run_to_end(&Control::default()), End::Stalled);
     let mut endless = Peer::sends(0, HostId(1), u64::MAX);
     endless.gap = Span::from_ms(1);
     let mut late = cluster(single(2), vec![endless.clone()], &[]);
-    assert_eq!(late.run(&Control::default()), End::TimeLimit);
+    assert_eq!(late.run_to_end(&Control::default()), End::TimeLimit);
     assert_eq!((late.now(), late.node(0).sent), (Time(Span::from_secs(1).0), 1001));
     let mut cancelled = cluster(single(2), vec![endless], &[]);
     let control = Control::default();
     control.cancel.store(true, Ordering::Relaxed);
-    assert_eq!(cancelled.run(&control), End::Cancelled);
+    assert_eq!(cancelled.run_to_end(&control), End::Cancelled);
 }
 
 #[test]
@@ -322,7 +360,11 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     assert!(!cluster.is_up(1) && !cluster.is_up(2) && cluster.is_up(0));
     let while_paused = cluster.node(2).asked.last().map(|(at, _)| *at).unwrap();
     assert!(while_paused <= at(100), "asked at {while_paused}");
-    assert_eq!(cluster.run(&Control::default()), End::AllDone, "who never comes back is done");
+    assert_eq!(
+        cluster.run_to_end(&Control::default()),
+        End::AllDone,
+        "who never comes back is done"
+    );
     assert_eq!(cluster.node(1).crashes, [(at(100), true), (at(200), false)]);
     assert_eq!(cluster.node(3).crashes, [(at(100), true)]);
     // What ends at the same picosecond may come after the end.
@@ -331,7 +373,7 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     assert_eq!((of(1), of(2), of(3)), (30, 40, 10));
     let resumed = cluster.node(2).got.iter().filter(|(time, ..)| *time == at(200)).count();
     assert_eq!(resumed, 10, "they waited");
-    assert_eq!(cluster.counters().net.drops[DropReason::HostDown as usize], 10 + 30);
+    assert_eq!(cluster.counters().drops[DropReason::HostDown as usize], 10 + 30);
 }
 
 #[test]
@@ -339,9 +381,9 @@ fn a_paused_hosts_ring_is_bounded() {
     let faults = [host_fault(1, 0, at(5000), FaultKind::Pause)];
     let peers = vec![Peer::sends(0, HostId(1), 2000), Peer::takes(1, 1024)];
     let mut cluster = cluster(single(2), peers, &faults);
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     assert_eq!((cluster.node(1).got.len(), cluster.now()), (1024, at(5000)));
-    assert_eq!(cluster.counters().net.drops[DropReason::HostPaused as usize], 2000 - 1024);
+    assert_eq!(cluster.counters().drops[DropReason::HostPaused as usize], 2000 - 1024);
 }
 
 #[test]
@@ -354,9 +396,9 @@ fn a_link_that_is_down_is_not_sent_to_until_it_is_back() {
     };
     let mut cluster =
         cluster(single(2), vec![Peer::sends(0, HostId(1), 1000), Peer::takes(1, 990)], &[down]);
-    assert_eq!(cluster.run(&Control::default()), End::AllDone);
+    assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     cluster.run_until(at(5000));
-    let lost = cluster.counters().net.drops[DropReason::LinkDown as usize];
+    let lost = cluster.counters().drops[DropReason::LinkDown as usize];
     assert!((1..=3).contains(&lost), "what was on the link: {lost}");
     assert!(cluster.node(0).asked.iter().all(|(time, _)| *time <= at(100) || *time >= at(300)));
     assert_eq!(cluster.node(1).got.len() as u64, 1000 - lost);
@@ -379,7 +421,7 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
     let mut cluster =
         cluster(single(2), vec![Peer::sends(0, HostId(1), 5000), Peer::takes(1, 5)], &faults);
     cluster.run_until(Time(Span::from_ms(100).0));
-    let net = cluster.counters().net;
+    let net = *cluster.counters();
     let got = cluster.node(1).got.len() as u64;
     assert_eq!(got + net.dropped(), 5000 + net.duplicated);
     for reason in [DropReason::Corrupted, DropReason::FaultLoss] {
@@ -412,17 +454,9 @@ fn trace(seed: u64) -> String {
         peer.answers = me % 2 == 0;
         Attached::at(HostId(me), peer)
     });
-    let mut cluster: Cluster<Peer> = Cluster::new(ClusterSetup {
-        seed,
-        run: 0,
-        fabric: fabric(topology),
-        nodes: peers.collect(),
-        programs: Box::new(|_| Plain::new()),
-        faults: &faults,
-        time_limit: Span::from_ms(5),
-    })
-    .unwrap();
-    let end = cluster.run(&Control::default());
+    let setup = setup(fabric(topology), peers.collect(), &faults, ForwardOnly::new());
+    let mut cluster = World::new(Setup { seed, ..setup }).unwrap();
+    let end = cluster.run_to_end(&Control::default());
     let nodes: Vec<_> = cluster.nodes().map(|peer| (&peer.got, &peer.asked)).collect();
     format!("{end:?} {nodes:?} {:?}", cluster.counters())
 }
@@ -435,7 +469,7 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn nodes_in_impossible_places_are_errors() {
     let nodes = |hosts: Vec<HostId>| vec![Attached { node: Peer::new(0), hosts }];
     let error = |hosts, faults: &[Fault]| {
         try_cluster(single(2), nodes(hosts), faults).err().map(|error| error.to_string())
@@ -443,7 +477,7 @@ fn mistakes_are_told() {
     let told = error(vec![HostId(2)], &[]).unwrap();
     assert_eq!(told, "node 0 is attached to h2, but the fabric has 2 hosts");
     let told = error(vec![HostId(1), HostId(1)], &[]).unwrap();
-    assert_eq!(told, "h1 has two nodes, or twice the same one");
+    assert_eq!(told, "h1 has two nodes, or the same one twice");
     assert!(error(Vec::new(), &[]).unwrap().contains("has 0 ports"));
     let fault = host_fault(7, 1, at(2), FaultKind::Crash);
     assert!(error(vec![HostId(0)], &[fault]).unwrap().contains("does not exist"));

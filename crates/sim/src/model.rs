@@ -1,0 +1,327 @@
+//! What a run is made of, as types: the transports of its hosts, the nodes of a group system, and the programs of its
+//! switches, which share one network and so one type of header.
+
+use core::convert::Infallible;
+use core::fmt::Debug;
+use core::marker::PhantomData;
+
+use rackweave_core::{
+    Event, Framing, Header, HostId, MessageId, Node, Packet, Placement, Refused, Slice, Submit,
+    SwitchProgram, Time, Transport,
+};
+use rackweave_switch::ForwardOnly;
+
+/// The types of a run.
+pub trait Model {
+    /// The header of all packets on the network.
+    type Header: Header;
+    /// The message transports of the hosts.
+    type Transport: Transport<Header = Self::Header> + Debug;
+    /// The nodes of group systems.
+    type Group: GroupNode<Header = Self::Header> + Debug;
+    /// The programs of the switches.
+    type Program: SwitchProgram<Header = Self::Header>;
+}
+
+/// A [`Node`] of a group system together with its application, which takes its events and places its payload.
+pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
+    /// Whether its application has done all that it was to do: a run ends once all of them have.
+    #[must_use]
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    /// Its host has crashed (`down`), or is back with an empty memory. In between nothing else is called.
+    fn crash(&mut self, _now: Time, _down: bool) {}
+}
+
+/// Runs with message transports only.
+#[derive(Debug)]
+pub struct TransportsOnly<T>(PhantomData<T>, Infallible);
+
+impl<T: Transport + Debug> Model for TransportsOnly<T> {
+    type Header = T::Header;
+    type Transport = T;
+    type Group = NoGroup<T::Header>;
+    type Program = ForwardOnly<T::Header>;
+}
+
+/// Runs with nodes of a group system and programs for it only.
+#[derive(Debug)]
+pub struct GroupsOnly<G, P>(PhantomData<(G, P)>, Infallible);
+
+impl<G: GroupNode + Debug, P: SwitchProgram<Header = G::Header>> Model for GroupsOnly<G, P> {
+    type Header = G::Header;
+    type Transport = NoTransport<G::Header>;
+    type Group = G;
+    type Program = P;
+}
+
+/// Runs with transports, nodes of a group system and programs for it.
+#[derive(Debug)]
+pub struct Both<T, G, P>(PhantomData<(T, G, P)>, Infallible);
+
+impl<T, G, P> Model for Both<T, G, P>
+where
+    T: Transport + Debug,
+    G: GroupNode<Header = T::Header> + Debug,
+    P: SwitchProgram<Header = T::Header>,
+{
+    type Header = T::Header;
+    type Transport = T;
+    type Group = G;
+    type Program = P;
+}
+
+/// The header of a network that packets of transports and of group systems share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixed<T, G> {
+    /// A transport's packet.
+    Transport(T),
+    /// A group system's packet.
+    Group(G),
+}
+
+impl<T: Header, G: Header> Header for Mixed<T, G> {
+    #[inline]
+    fn payload(&self) -> Option<Slice> {
+        match self {
+            Self::Transport(header) => header.payload(),
+            Self::Group(header) => header.payload(),
+        }
+    }
+
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        match self {
+            Self::Transport(header) => header.path(),
+            Self::Group(header) => header.path(),
+        }
+    }
+}
+
+/// A transport on a network whose packets it shares with a group system's.
+#[derive(Debug)]
+pub struct MixedTransport<T, G>(T, PhantomData<G>);
+
+impl<T, G> MixedTransport<T, G> {
+    /// Puts a transport on the mixed network.
+    #[must_use]
+    pub const fn new(transport: T) -> Self {
+        Self(transport, PhantomData)
+    }
+}
+
+impl<T: Transport, G: Header> Node for MixedTransport<T, G> {
+    type Header = Mixed<T::Header, G>;
+    type Event = Event;
+    type Placement = Placement;
+
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Self::Header>) -> Placement {
+        match packet.header {
+            Mixed::Transport(header) => self.0.handle_packet(now, port, &packet.map(|_| header)),
+            Mixed::Group(_) => Placement::Discard,
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Self::Header>> {
+        Some(self.0.poll_transmit(now, port)?.map(Mixed::Transport))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.poll_timeout()
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.0.poll_event()
+    }
+}
+
+impl<T: Transport, G: Header> Transport for MixedTransport<T, G> {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        self.0.submit(now, message)
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        self.0.cancel(now, peer, id);
+    }
+
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        self.0.is_arriving(peer, id)
+    }
+
+    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
+        self.0.is_leaving(peer, id)
+    }
+
+    fn framing(&self) -> Framing {
+        self.0.framing()
+    }
+
+    fn open(&mut self, now: Time, stream: rackweave_core::Open) -> Result<(), Refused> {
+        self.0.open(now, stream)
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        self.0.write(now, peer, id, bytes, end)
+    }
+
+    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        self.0.consume(now, peer, id, bytes);
+    }
+
+    fn peer_restarted(&mut self, now: Time, peer: HostId) {
+        self.0.peer_restarted(now, peer);
+    }
+
+    fn round_trips(&self) -> Vec<rackweave_core::RoundTrip> {
+        self.0.round_trips()
+    }
+}
+
+/// A group system's node on a network whose packets it shares with transports.
+#[derive(Debug)]
+pub struct MixedGroup<T, G>(G, PhantomData<T>);
+
+impl<T, G> MixedGroup<T, G> {
+    /// Puts a node on the mixed network.
+    #[must_use]
+    pub const fn new(node: G) -> Self {
+        Self(node, PhantomData)
+    }
+
+    /// The node.
+    #[must_use]
+    pub const fn node(&self) -> &G {
+        &self.0
+    }
+}
+
+impl<T: Header, G: GroupNode> Node for MixedGroup<T, G> {
+    type Header = Mixed<T, G::Header>;
+    type Event = Infallible;
+    type Placement = ();
+
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Self::Header>) {
+        if let Mixed::Group(header) = packet.header {
+            self.0.handle_packet(now, port, &packet.map(|_| header));
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Self::Header>> {
+        Some(self.0.poll_transmit(now, port)?.map(Mixed::Group))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.poll_timeout()
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        self.0.poll_event()
+    }
+}
+
+impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    fn crash(&mut self, now: Time, down: bool) {
+        self.0.crash(now, down);
+    }
+}
+
+/// The group node of runs that have none: it has no values.
+#[derive(Debug)]
+pub struct NoGroup<H>(Infallible, PhantomData<H>);
+
+impl<H: Header> Node for NoGroup<H> {
+    type Header = H;
+    type Event = Infallible;
+    type Placement = ();
+
+    fn handle_packet(&mut self, _now: Time, _port: u8, _packet: &Packet<H>) {
+        match self.0 {}
+    }
+
+    fn handle_timeout(&mut self, _now: Time) {
+        match self.0 {}
+    }
+
+    fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<H>> {
+        match self.0 {}
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match self.0 {}
+    }
+
+    fn poll_event(&mut self) -> Option<Infallible> {
+        match self.0 {}
+    }
+}
+
+impl<H: Header> GroupNode for NoGroup<H> {}
+
+/// The transport of runs that have none: it has no values.
+#[derive(Debug)]
+pub struct NoTransport<H>(Infallible, PhantomData<H>);
+
+impl<H: Header> Node for NoTransport<H> {
+    type Header = H;
+    type Event = Event;
+    type Placement = Placement;
+
+    fn handle_packet(&mut self, _now: Time, _port: u8, _packet: &Packet<H>) -> Placement {
+        match self.0 {}
+    }
+
+    fn handle_timeout(&mut self, _now: Time) {
+        match self.0 {}
+    }
+
+    fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<H>> {
+        match self.0 {}
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match self.0 {}
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        match self.0 {}
+    }
+}
+
+impl<H: Header> Transport for NoTransport<H> {
+    fn submit(&mut self, _now: Time, _message: Submit) -> Result<(), Refused> {
+        match self.0 {}
+    }
+
+    fn cancel(&mut self, _now: Time, _peer: HostId, _id: MessageId) {
+        match self.0 {}
+    }
+
+    fn is_arriving(&self, _peer: HostId, _id: MessageId) -> bool {
+        match self.0 {}
+    }
+
+    fn framing(&self) -> Framing {
+        match self.0 {}
+    }
+}

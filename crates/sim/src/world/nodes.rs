@@ -1,0 +1,258 @@
+//! Nodes of group systems in a run.
+
+use rackweave_core::{HostId, Packet, Time};
+
+use super::World;
+use crate::build::BuildError;
+use crate::model::{GroupNode, Model};
+
+/// Most ports of a node: they are numbered by a byte.
+const MAX_PORTS: usize = 256;
+
+/// A node and the hosts of the fabric that it is.
+#[derive(Clone, Debug)]
+pub struct Attached<N> {
+    /// The node.
+    pub node: N,
+    /// Its port `i` is this host of the fabric. Most nodes have one port; a sender with two uplinks has two.
+    pub hosts: Vec<HostId>,
+}
+
+impl<N> Attached<N> {
+    /// A node with one port.
+    #[must_use]
+    pub fn at(host: HostId, node: N) -> Self {
+        Self { node, hosts: vec![host] }
+    }
+}
+
+/// Checks where nodes are attached.
+pub(super) fn check<N>(nodes: &[Attached<N>], hosts: u32) -> Result<(), BuildError> {
+    let mut taken = vec![false; hosts as usize];
+    for (node, attached) in nodes.iter().enumerate() {
+        let ports = attached.hosts.len();
+        if !(1..=MAX_PORTS).contains(&ports) {
+            return Err(BuildError::Ports { node, ports });
+        }
+        for &host in &attached.hosts {
+            let Some(taken) = taken.get_mut(host.0 as usize) else {
+                return Err(BuildError::NoSuchHost { node, host, hosts });
+            };
+            if std::mem::replace(taken, true) {
+                return Err(BuildError::HostTaken { host });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All nodes.
+pub(super) struct Nodes<G> {
+    all: Vec<Entry<G>>,
+    /// Nodes that are not done.
+    pub(super) unfinished: usize,
+    /// Nodes that were changed from outside.
+    touched: Vec<u32>,
+    /// The last node has become done since this was reset.
+    pub(super) may_be_done: bool,
+}
+
+struct Entry<G> {
+    node: G,
+    hosts: Vec<HostId>,
+    /// When its timer was due last, if nothing has happened since.
+    timed: Option<Time>,
+    done: bool,
+    down: bool,
+    touched: bool,
+    delivered: u64,
+}
+
+impl<G: GroupNode> Nodes<G> {
+    pub(super) fn new(nodes: Vec<Attached<G>>) -> Self {
+        let entry = |Attached { node, hosts }| Entry {
+            node,
+            hosts,
+            timed: None,
+            done: false,
+            down: false,
+            touched: true,
+            delivered: 0,
+        };
+        let all: Vec<_> = nodes.into_iter().map(entry).collect();
+        let touched = (0..all.len() as u32).collect();
+        Self { unfinished: all.len(), all, touched, may_be_done: false }
+    }
+
+    #[inline]
+    pub(super) fn poll_transmit(
+        &mut self,
+        node: u32,
+        at: Time,
+        port: u8,
+    ) -> Option<Packet<G::Header>> {
+        let entry = &mut self.all[node as usize];
+        if entry.timed.is_some_and(|timed| timed < at) {
+            entry.timed = None;
+        }
+        let packet = entry.node.poll_transmit(at, port);
+        self.note(node);
+        packet
+    }
+
+    /// When its timer is due. A node that wants to be called again at the time at which it was called last waits until
+    /// something else happens: time must go on.
+    #[inline]
+    pub(super) fn poll_timeout(&self, node: u32) -> Time {
+        let entry = &self.all[node as usize];
+        match (entry.node.poll_timeout(), entry.timed) {
+            (Some(at), Some(timed)) if at <= timed => Time::MAX,
+            (at, _) => at.unwrap_or(Time::MAX),
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, node: u32, now: Time) {
+        let entry = &mut self.all[node as usize];
+        if entry.node.poll_timeout().is_some_and(|at| at <= now) {
+            entry.timed = Some(now);
+            entry.node.handle_timeout(now);
+            self.note(node);
+        }
+    }
+
+    #[inline]
+    fn handle_packet(&mut self, node: u32, now: Time, port: u8, packet: &Packet<G::Header>) {
+        let entry = &mut self.all[node as usize];
+        entry.timed = entry.timed.filter(|timed| *timed >= now);
+        entry.delivered += 1;
+        entry.node.handle_packet(now, port, packet);
+        self.note(node);
+    }
+
+    pub(super) fn crash(&mut self, node: u32, now: Time, down: bool) {
+        let entry = &mut self.all[node as usize];
+        if entry.down != down {
+            entry.down = down;
+            entry.timed = None;
+            entry.node.crash(now, down);
+            self.note(node);
+        }
+    }
+
+    /// Notes whether a node is done.
+    #[inline]
+    fn note(&mut self, node: u32) {
+        let entry = &mut self.all[node as usize];
+        let done = entry.down || entry.node.is_done();
+        if done != entry.done {
+            entry.done = done;
+            if done {
+                self.unfinished -= 1;
+                self.may_be_done |= self.unfinished == 0;
+            } else {
+                self.unfinished += 1;
+            }
+        }
+    }
+
+    pub(super) fn hosts(&self, node: u32) -> &[HostId] {
+        &self.all[node as usize].hosts
+    }
+}
+
+impl<M: Model> World<'_, M> {
+    /// The node at a host takes a packet, if there is one and the packet is for it.
+    #[inline]
+    pub(super) fn node_handles(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {
+        let now = self.net.now();
+        let state = &self.hosts.all[host.0 as usize];
+        let Some((node, port)) = state.node else { return false };
+        if usize::from(packet.instance()) != state.transports.len() {
+            return false;
+        }
+        self.hosts.nodes.handle_packet(node, now, port, packet);
+        true
+    }
+
+    /// A node, by its number in [`super::Setup::nodes`].
+    ///
+    /// # Panics
+    /// If there is no such node.
+    #[must_use]
+    pub fn node(&self, node: usize) -> &M::Group {
+        &self.hosts.nodes.all[node].node
+    }
+
+    /// A node, to be given work. It is asked for packets and timers again before time goes on.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn node_mut(&mut self, node: usize) -> &mut M::Group {
+        let host = self.hosts.nodes.all[node].hosts[0];
+        self.flush(host);
+        let nodes = &mut self.hosts.nodes;
+        let entry = &mut nodes.all[node];
+        if !entry.touched {
+            entry.touched = true;
+            nodes.touched.push(node as u32);
+        }
+        &mut entry.node
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &M::Group> {
+        self.hosts.nodes.all.iter().map(|entry| &entry.node)
+    }
+
+    /// Whether a node's host works: it has neither crashed nor paused.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    #[must_use]
+    pub fn is_up(&self, node: usize) -> bool {
+        let host = self.hosts.nodes.all[node].hosts[0];
+        self.hosts.all[host.0 as usize].is_up()
+    }
+
+    /// Packets that nodes have taken.
+    #[must_use]
+    pub fn delivered_to_nodes(&self) -> u64 {
+        self.hosts.nodes.all.iter().map(|entry| entry.delivered).sum()
+    }
+
+    /// Wakes nodes that were changed from outside.
+    pub(super) fn wake_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.hosts.nodes.touched);
+        touched.sort_unstable();
+        for &node in &touched {
+            let entry = &mut self.hosts.nodes.all[node as usize];
+            entry.touched = false;
+            let host = entry.hosts[0];
+            self.changed(host);
+            self.hosts.nodes.note(node);
+        }
+        touched.clear();
+        self.hosts.nodes.touched = touched;
+    }
+
+    /// When something is due next; `None`: nothing ever will be.
+    pub fn next_due(&mut self) -> Option<Time> {
+        self.wake_touched();
+        self.net.next_due()
+    }
+
+    /// The current time.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.net.now()
+    }
+
+    /// The program of a switch.
+    ///
+    /// # Panics
+    /// If there is no such switch.
+    #[must_use]
+    pub fn program(&self, switch: u32) -> &M::Program {
+        self.net.program(switch)
+    }
+}

@@ -1,0 +1,200 @@
+//! The NICs of hosts: they ask for the next packet as of the time when their link became free, and keep one timer.
+
+use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time};
+
+use super::{Net, NetEvent};
+
+/// The owner of the hosts. The network asks it, as late as it may, for what the hosts' NICs would have sent.
+pub trait Edge<H: Header> {
+    /// True if hosts may also send by [`Net::arrive`] at any time: then something can happen although no event is pending.
+    const EXTERNAL: bool = false;
+
+    /// The packet that the host puts on its link, which is free at `at`. `None`: it has nothing to send until it learns
+    /// something ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
+    fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
+
+    /// When the host wants [`NetEvent::Timer`], if nothing happens before; [`Time::MAX`]: never.
+    fn poll_timeout(&self, host: HostId) -> Time;
+}
+
+/// For owners whose hosts are elsewhere and send by [`Net::arrive`].
+impl<H: Header> Edge<H> for () {
+    const EXTERNAL: bool = true;
+
+    fn poll_transmit(&mut self, _host: HostId, _at: Time) -> Option<Packet<H>> {
+        None
+    }
+
+    fn poll_timeout(&self, _host: HostId) -> Time {
+        Time::MAX
+    }
+}
+
+/// What the network keeps of each host.
+#[derive(Clone, Debug)]
+struct Nic {
+    /// The host had nothing to send when it was asked last, and has learnt nothing since.
+    idle: bool,
+    /// When it learnt the last thing: nothing is sent before.
+    woken: Time,
+    /// The earliest pending timer that counts.
+    armed: Time,
+}
+
+/// All NICs.
+#[derive(Debug)]
+pub(super) struct Nics {
+    nics: Vec<Nic>,
+    /// For each host the multi-homed node whose port it is; empty if there are none.
+    node_of: Vec<Option<u32>>,
+    nodes: Vec<Vec<HostId>>,
+}
+
+impl Nics {
+    pub(super) fn new(hosts: u32, multi_homed: &[Vec<HostId>]) -> Self {
+        let nic = Nic { idle: true, woken: Time::ZERO, armed: Time::MAX };
+        let nodes: Vec<_> = multi_homed.iter().filter(|ports| ports.len() > 1).cloned().collect();
+        let mut node_of = vec![None; if nodes.is_empty() { 0 } else { hosts as usize }];
+        for (number, ports) in nodes.iter().enumerate() {
+            for host in ports {
+                node_of[host.0 as usize] = Some(number as u32);
+            }
+        }
+        Self { nics: vec![nic; hosts as usize], node_of, nodes }
+    }
+
+    #[inline]
+    fn node_of(&self, host: HostId) -> Option<u32> {
+        self.node_of.get(host.0 as usize).copied().flatten()
+    }
+}
+
+impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
+    /// Must be called before a host learns something: its NIC sends what it would have sent until now.
+    #[inline]
+    pub fn flush<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
+        if let Some(node) = self.nics.node_of(host) {
+            return self.pull_node(edge, node, Time(self.now.0.saturating_sub(1)));
+        }
+        let number = host.0 as usize;
+        if !self.nics.nics[number].idle && self.links[number].busy_until < self.now {
+            self.pull(edge, host, Time(self.now.0 - 1));
+        }
+    }
+
+    /// Must be called after a host has learnt something: its NIC asks for packets again, and its timer is set.
+    #[inline]
+    pub fn wake<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
+        if let Some(node) = self.nics.node_of(host) {
+            self.wake_ports(node, self.now);
+            return self.pull_node(edge, node, self.now);
+        }
+        let nic = &mut self.nics.nics[host.0 as usize];
+        if nic.idle {
+            nic.idle = false;
+            nic.woken = self.now;
+        }
+        self.pull(edge, host, self.now);
+    }
+
+    /// As [`Net::wake`], for a host that was stopped: its timer is set again.
+    pub fn resume<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
+        let nic = &mut self.nics.nics[host.0 as usize];
+        nic.armed = Time::MAX;
+        nic.idle = true;
+        self.wake(edge, host);
+    }
+
+    /// The link of a host has delivered a packet: what its NIC has sent since.
+    #[inline]
+    pub(super) fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
+        match self.nics.node_of(host) {
+            Some(node) => self.pull_node(edge, node, self.now),
+            None => self.pull(edge, host, self.now),
+        }
+    }
+
+    /// Sends what a NIC has time for until `until`, each packet when the one before is out.
+    #[inline]
+    fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
+        let number = host.0 as usize;
+        while !self.nics.nics[number].idle && !self.links[number].down {
+            let start = self.links[number].busy_until.max(self.nics.nics[number].woken);
+            if start > until {
+                break;
+            }
+            match edge.poll_transmit(host, start) {
+                Some(packet) => {
+                    self.counters.sent += 1;
+                    let packet = self.pool.insert(packet);
+                    self.transmit(host.0, packet, start);
+                }
+                None => self.nics.nics[number].idle = true,
+            }
+        }
+        self.arm(edge, host);
+    }
+
+    /// The same for all ports of a multi-homed node, in the order of time: it is never asked for one port as of a time
+    /// before that for which it was asked for another.
+    fn pull_node<E: Edge<P::Header>>(&mut self, edge: &mut E, node: u32, until: Time) {
+        let node = node as usize;
+        loop {
+            let start = |host: &HostId| {
+                let number = host.0 as usize;
+                let (nic, link) = (&self.nics.nics[number], &self.links[number]);
+                (!nic.idle && !link.down).then(|| (link.busy_until.max(nic.woken), *host))
+            };
+            let next = self.nics.nodes[node].iter().filter_map(start).min();
+            let Some((start, host)) = next.filter(|(start, _)| *start <= until) else { break };
+            match edge.poll_transmit(host, start) {
+                Some(packet) => {
+                    self.counters.sent += 1;
+                    let packet = self.pool.insert(packet);
+                    self.transmit(host.0, packet, start);
+                    // What one port sends may give another something to send.
+                    self.wake_ports(node as u32, start);
+                }
+                None => self.nics.nics[host.0 as usize].idle = true,
+            }
+        }
+        for port in 0..self.nics.nodes[node].len() {
+            self.arm(edge, self.nics.nodes[node][port]);
+        }
+    }
+
+    fn wake_ports(&mut self, node: u32, at: Time) {
+        let Nics { nics, nodes, .. } = &mut self.nics;
+        for host in &nodes[node as usize] {
+            let nic = &mut nics[host.0 as usize];
+            if nic.idle {
+                nic.idle = false;
+                nic.woken = at;
+            }
+        }
+    }
+
+    /// Makes sure that a host's timer comes in time. An earlier one that is pending is enough: after it, the host is
+    /// asked again.
+    #[inline]
+    fn arm<E: Edge<P::Header>>(&mut self, edge: &E, host: HostId) {
+        let at = edge.poll_timeout(host);
+        let nic = &mut self.nics.nics[host.0 as usize];
+        if at < nic.armed {
+            // A host may want to act at once, but never in the past.
+            let at = at.max(self.now);
+            nic.armed = at;
+            self.events.push_timer(at, self.components.timers + host.0);
+        }
+    }
+
+    /// A host's timer is due, if it still counts.
+    pub(super) fn on_timer(&mut self, host: u32) -> NetEvent {
+        let nic = &mut self.nics.nics[host as usize];
+        if nic.armed != self.now {
+            return NetEvent::Internal;
+        }
+        nic.armed = Time::MAX;
+        NetEvent::Timer(HostId(host))
+    }
+}

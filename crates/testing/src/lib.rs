@@ -1,0 +1,203 @@
+//! What some tests need and not every machine has: rights, programs, protocols. Only tests use it.
+//!
+//! ```
+//! # fn namespaces_come_and_go() {
+//! rackweave_testing::needs!(NetAdmin);
+//! // From here on the test may make namespaces.
+//! # }
+//! ```
+//!
+//! A test whose need is not met is skipped, never silently: it prints the reason, and appends its name and the need to a
+//! file that `.ci/run` reports (`RACKWEAVE_SKIPPED`, else `skipped-tests` in the target directory). Where the environment
+//! variable `RACKWEAVE_REQUIRE` lists the need, or is `all`, it fails instead.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// What a test can need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Making network namespaces and interfaces in them, by `ip` and `tc`.
+    NetAdmin,
+    /// Mounting file systems in a mount namespace.
+    SysAdmin,
+    /// Running a program as another user.
+    SetUid,
+    /// The compiler of programs for the kernel.
+    Clang,
+    /// IPv6 on loopback.
+    Ipv6,
+    /// IP multicast on loopback.
+    Multicast,
+}
+
+impl Need {
+    const ALL: [Self; 6] =
+        [Self::NetAdmin, Self::SysAdmin, Self::SetUid, Self::Clang, Self::Ipv6, Self::Multicast];
+
+    /// Its name in `RACKWEAVE_REQUIRE`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NetAdmin => "net-admin",
+            Self::SysAdmin => "sys-admin",
+            Self::SetUid => "set-uid",
+            Self::Clang => "clang",
+            Self::Ipv6 => "ipv6",
+            Self::Multicast => "multicast",
+        }
+    }
+
+    const fn description(self) -> &'static str {
+        match self {
+            Self::NetAdmin => "CAP_NET_ADMIN and CAP_SYS_ADMIN, and the programs ip and tc",
+            Self::SysAdmin => "CAP_SYS_ADMIN and the program unshare",
+            Self::SetUid => "CAP_SETUID",
+            Self::Clang => "the program clang",
+            Self::Ipv6 => "IPv6",
+            Self::Multicast => "multicast on loopback",
+        }
+    }
+
+    /// Whether this machine has it, found out by trying, once a process.
+    fn is_met(self) -> bool {
+        static MET: [OnceLock<bool>; Need::ALL.len()] = [const { OnceLock::new() }; 6];
+        *MET[self as usize].get_or_init(|| match self {
+            Self::NetAdmin => {
+                let name = format!("rw-needs-{}", std::process::id());
+                let ip = |verb| succeeds(&["ip", "netns", verb, &name]);
+                succeeds(&["tc", "-V"]) && ip("add") && ip("del")
+            }
+            Self::SysAdmin => succeeds(&["unshare", "-m", "sh", "-c", "mount -t tmpfs none /tmp"]),
+            Self::SetUid => has_capability(7),
+            Self::Clang => succeeds(&["clang", "--version"]),
+            Self::Ipv6 => std::net::UdpSocket::bind("[::1]:0").is_ok(),
+            Self::Multicast => {
+                let joins = |socket: std::net::UdpSocket| {
+                    let group = std::net::Ipv4Addr::new(239, 255, 0, 1);
+                    socket.join_multicast_v4(&group, &std::net::Ipv4Addr::LOCALHOST)
+                };
+                std::net::UdpSocket::bind("0.0.0.0:0").and_then(joins).is_ok()
+            }
+        })
+    }
+}
+
+/// Returns from the test, with a value if one is given, where a [`Need`] is not met: see the crate's documentation.
+#[macro_export]
+macro_rules! needs {
+    ($need:ident) => {
+        $crate::needs!($need, ())
+    };
+    ($need:ident, $value:expr) => {
+        if !$crate::met_or_skipped($crate::Need::$need) {
+            return $value;
+        }
+    };
+}
+
+/// Whether a need is met; if not, the test counts as skipped.
+///
+/// # Panics
+/// If it is required and not met.
+#[must_use]
+pub fn met_or_skipped(need: Need) -> bool {
+    let met = need.is_met();
+    if !met {
+        skip(need, std::env::var("RACKWEAVE_REQUIRE").ok().as_deref());
+    }
+    met
+}
+
+fn skip(need: Need, required: Option<&str>) {
+    let thread = std::thread::current();
+    let test = format!("{}::{}", binary(), thread.name().unwrap_or("?"));
+    let needs = need.description();
+    assert!(!is_required(need, required), "{test} needs {needs}, which RACKWEAVE_REQUIRE demands");
+    println!("skipped: needs {needs}");
+    let Some(path) = record() else { return };
+    let line = format!("{test} ({})\n", need.name());
+    let written = OpenOptions::new().create(true).append(true).open(&path);
+    let written = written.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+}
+
+fn is_required(need: Need, required: Option<&str>) -> bool {
+    let mut names = required.unwrap_or_default().split(',').filter(|name| !name.is_empty());
+    names.any(|name| {
+        let known = name == "all" || Need::ALL.iter().any(|need| need.name() == name);
+        assert!(known, "RACKWEAVE_REQUIRE names `{name}`, which no test needs");
+        name == "all" || name == need.name()
+    })
+}
+
+/// The file of skipped tests.
+fn record() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("RACKWEAVE_SKIPPED") {
+        return Some(path.into());
+    }
+    // target/PROFILE/deps/TEST
+    let executable = std::env::current_exe().ok()?;
+    Some(executable.ancestors().nth(3)?.join("skipped-tests"))
+}
+
+/// The name of the test's executable without its hash.
+fn binary() -> String {
+    let executable = std::env::current_exe().unwrap_or_default();
+    let name = executable.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    name.rsplit_once('-').map_or(name.clone(), |(name, _)| name.to_owned())
+}
+
+fn succeeds(command: &[&str]) -> bool {
+    let mut child = Command::new(command[0]);
+    child.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    child.status().is_ok_and(|status| status.success())
+}
+
+/// Whether this process has a capability, by its number in linux/capability.h.
+fn has_capability(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective.is_some_and(|bits| bits >> number & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_requirement_is_all_or_a_list_of_names() {
+        for need in Need::ALL {
+            assert!(!is_required(need, None) && !is_required(need, Some("")));
+            assert!(is_required(need, Some("all")));
+            assert!(is_required(need, Some(need.name())));
+        }
+        assert!(is_required(Need::Clang, Some("net-admin,clang")));
+        assert!(!is_required(Need::Ipv6, Some("net-admin,clang")));
+    }
+
+    #[test]
+    #[should_panic(expected = "names `clnag`")]
+    fn a_misspelt_requirement_is_an_error() {
+        let _ = is_required(Need::Clang, Some("clnag"));
+    }
+
+    #[test]
+    #[should_panic(expected = "needs the program clang, which RACKWEAVE_REQUIRE demands")]
+    fn what_is_required_and_missing_fails() {
+        skip(Need::Clang, Some("clang"));
+    }
+
+    #[test]
+    fn a_need_is_where_its_place_in_the_list_is() {
+        for (place, need) in Need::ALL.into_iter().enumerate() {
+            assert_eq!(need as usize, place);
+        }
+        assert_eq!(binary(), "rackweave_testing");
+        assert!(succeeds(&["true"]) && !succeeds(&["false"]) && !succeeds(&["no-such-program"]));
+    }
+}

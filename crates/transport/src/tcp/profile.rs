@@ -1,0 +1,60 @@
+//! TCP's answers to what is asked of the parameters of every transport.
+
+use core::convert::Infallible;
+
+use rackweave_core::frame::MTU;
+use rackweave_core::{Framing, Span};
+use rackweave_wire::tcp as wire;
+
+use super::{Config, CongestionControl, Host};
+use crate::profile::{Profile, UDP_FRONT};
+
+impl Profile for Config {
+    type Host = Host;
+    type Error = Infallible;
+
+    const NAMES: &'static [&'static str] = &["tcp", "dctcp"];
+
+    fn name(&self) -> &'static str {
+        match self.congestion_control {
+            CongestionControl::Dctcp => "dctcp",
+            _ => "tcp",
+        }
+    }
+
+    fn check(&self) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn framing(&self) -> Framing {
+        self.framing()
+    }
+
+    fn has_streams(&self) -> bool {
+        true
+    }
+
+    fn over_udp(mut self) -> Self {
+        // The first segments carry data and the options of a SYN.
+        let options = wire::MAPPING_BYTES + wire::SYN_OPTION_BYTES;
+        self.header_bytes = UDP_FRONT + wire::HEADER_BYTES + options;
+        self.mss = MTU - self.header_bytes;
+        self
+    }
+
+    /// More timeouts in a row and more keep-alives, at the same pace.
+    fn patient(mut self, at_least: Span) -> Self {
+        let mut rto = self.min_rto.max(Span(1));
+        let mut waited = Span::ZERO;
+        let mut timeouts = 0;
+        while waited < at_least && timeouts < u32::from(u16::MAX) {
+            waited = Span(waited.0.saturating_add(rto.0));
+            rto = Span(rto.0.saturating_mul(2)).min(self.max_rto.max(self.min_rto));
+            timeouts += 1;
+        }
+        self.max_retries = self.max_retries.max(timeouts);
+        let probes = at_least.0.div_ceil(self.keepalive_interval.0.max(1));
+        self.keepalive_probes = self.keepalive_probes.max(probes.min(u64::from(u32::MAX)) as u32);
+        self
+    }
+}

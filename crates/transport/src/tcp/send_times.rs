@@ -1,0 +1,84 @@
+//! When the segments under way were sent, for congestion controllers that use delays.
+
+use std::collections::VecDeque;
+
+use rackweave_core::Time;
+
+/// In place of a time: it was sent more than once (Karn), or its delay was measured.
+const NONE: Time = Time::MAX;
+
+/// The times of the segments under way: each segment's end, and when it was sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SendTimes(VecDeque<(u64, Time)>);
+
+impl SendTimes {
+    /// A segment that ends here was sent for the first time.
+    pub(super) fn sent(&mut self, end: u64, now: Time) {
+        self.0.push_back((end, now));
+    }
+
+    /// The bytes from `start` to `end` were sent again: their acknowledgement may be for either copy.
+    pub(super) fn sent_again(&mut self, start: u64, end: u64) {
+        self.take_range(start, end);
+    }
+
+    /// Everything below `una` is acknowledged: the latest time among its segments that has not been taken.
+    pub(super) fn acked(&mut self, una: u64) -> Option<Time> {
+        let mut latest = None;
+        while let Some(&(end, at)) = self.0.front()
+            && end <= una
+        {
+            latest = latest.max(Some(at).filter(|at| *at != NONE));
+            self.0.pop_front();
+        }
+        latest
+    }
+
+    /// A range was selectively acknowledged: as [`SendTimes::acked`], of the segments within it.
+    pub(super) fn sacked(&mut self, start: u64, end: u64) -> Option<Time> {
+        self.take_range(start, end)
+    }
+
+    /// Takes the times of the segments that end in the range, and returns the latest.
+    fn take_range(&mut self, start: u64, end: u64) -> Option<Time> {
+        let first = self.0.partition_point(|segment| segment.0 <= start);
+        let mut latest = None;
+        for (_, at) in self.0.range_mut(first..).take_while(|segment| segment.0 <= end) {
+            latest = latest.max(Some(core::mem::replace(at, NONE)).filter(|at| *at != NONE));
+        }
+        latest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> SendTimes {
+        let mut times = SendTimes::default();
+        for (end, at) in [(10, 1), (20, 2), (30, 3)] {
+            times.sent(end, Time(at));
+        }
+        times
+    }
+
+    #[test]
+    fn each_time_is_taken_once_and_the_latest_counts() {
+        let mut times = three();
+        assert_eq!(times.acked(9), None);
+        assert_eq!(times.sacked(10, 30), Some(Time(3)));
+        assert_eq!(times.sacked(10, 30), None);
+        assert_eq!(times.acked(30), Some(Time(1)));
+        assert!(times.0.is_empty());
+    }
+
+    #[test]
+    fn segments_sent_twice_have_no_time() {
+        let mut times = three();
+        times.sent_again(10, 20);
+        assert_eq!(times.acked(20), Some(Time(1)));
+        let mut times = three();
+        times.sent_again(0, 30);
+        assert_eq!(times.acked(30), None);
+    }
+}
