@@ -92,7 +92,7 @@ fn tcp_and_a_chain_carry_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("x");
     std::fs::write(&source, content(1_500_000)).unwrap();
-    // The receiver does not print the port that the kernel chose: /proc shows it.
+    // Over TCP the receiver cannot report a port chosen by the system, so the test chooses a free one.
     let free = || {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()
