@@ -169,7 +169,7 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
     let to = format!("{},{}", full.address, other.address);
     let output = send(&[&source], &to, &[]).output().unwrap();
     assert_eq!(code(&output), Some(1), "{output:?}");
-    assert!(said(&output).contains(&format!("{}: the receiver can't take", full.address)));
+    assert!(said(&output).contains(&format!("{}: the receiver refused the files", full.address)));
     let document = json(&output);
     assert_eq!(document["receivers"][0]["state"], "refused");
     assert_eq!(document["receivers"][1]["state"], "complete");
