@@ -23,7 +23,7 @@ struct Server(Child);
 impl Server {
     fn start(transport: &str, address: SocketAddr) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process"])
+            .args(["--exact", "kill::server_process"])
             .env(ROLE, format!("{transport} {address}"))
             .stdout(Stdio::null())
             .spawn();
