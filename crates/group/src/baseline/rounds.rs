@@ -15,8 +15,8 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Files of these lengths for this many clients. With `wait` a file waits for the acknowledgements of the one before, as in the
-    /// evaluation (section III.A.1); without, files follow each other as fast as they are written.
+    /// Files of these lengths for this many clients. With `wait` a file waits for the acknowledgements of the one before, as
+    /// in the evaluation (section III.A.1); without, files follow each other as fast as they are written.
     #[must_use]
     pub fn new(files: Vec<u64>, clients: usize, wait: bool) -> Self {
         Self { files, wait, acked: vec![Some(0); clients], started: Vec::new(), ended: Vec::new() }

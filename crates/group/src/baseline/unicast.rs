@@ -1,8 +1,8 @@
-//! Application-layer multicast over UDP: a socket for each client, so that every byte is sent once per client (evaluation, section
-//! III.B).
+//! Application-layer multicast over UDP: a socket for each client, so that every byte is sent once per client (evaluation,
+//! section III.B).
 //!
-//! Datagrams are as long as UDP allows, and IP fragments them. As in the evaluation, no loss is repaired: a file that lacks a byte is
-//! never acknowledged.
+//! Datagrams are as long as UDP allows, and IP fragments them. As in the evaluation, no loss is repaired: a file that lacks a
+//! byte is never acknowledged.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

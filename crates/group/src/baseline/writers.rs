@@ -32,8 +32,8 @@ pub struct Write {
     pub bytes: u64,
 }
 
-/// Processes that write a file to sockets. Each process has sockets of its own, and writes every buffer to each of them before the
-/// next one (evaluation, section III.B). A full socket blocks its process.
+/// Processes that write a file to sockets. Each process has sockets of its own, and writes every buffer to each of them
+/// before the next one (evaluation, section III.B). A full socket blocks its process.
 #[derive(Clone, Debug)]
 pub struct Writers {
     cost: Cost,

@@ -1,8 +1,9 @@
 //! The agent: the module of a host that puts rack labels on data for its rack, and aggregates the reports of its receivers.
 //!
 //! Every agent of a rack holds the labels of all sessions of the rack, so that any of them can become the active one without a
-//! transfer of state (evaluation, section IV.B, and the authors' `MdcReceiver` and `SYNC_STATE` packets; `docs/sources.md#orca-agent`).
-//! Its other state, the senders of sessions and reports not yet forwarded, is soft: the next packets rebuild it.
+//! transfer of state (evaluation, section IV.B, and the authors' `MdcReceiver` and `SYNC_STATE` packets;
+//! `docs/sources.md#orca-agent`). Its other state, the senders of sessions and reports not yet forwarded, is soft: the next
+//! packets rebuild it.
 
 use std::collections::BTreeMap;
 

@@ -1,18 +1,19 @@
 //! Labels: their fields in a fabric, the widths of these, and the places of hosts.
 //!
-//! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a second time before
-//! "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
+//! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a second
+//! time before "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
 //!
 //! ```text
 //! pilot label:  ToR up (port) | aggregate up (port) | core down (pods) | aggregate down (racks of a pod)
 //! rack label:   ToR down (hosts of the rack)
 //! ```
 //!
-//! The sender sets the pilot label, which the active agent of a receiving rack replaces by the rack label (evaluation, section IV.B).
-//! The packet's kind tells which one it has. "Up" fields are port numbers, one of equal paths; "down" fields have a bit for each
-//! port. The paper's testbed has a bitmap of 8 bits for each hop; here widths follow from the topology, as in the PEEL authors'
-//! model of Orca. The field for aggregates applies to all pods, so that a rack without receivers may get a copy, which its agent
-//! drops. A leaf-spine fabric is one pod without core switches. Where no switch forwards by pilot labels, they still name racks.
+//! The sender sets the pilot label, which the active agent of a receiving rack replaces by the rack label (evaluation,
+//! section IV.B). The packet's kind tells which one it has. "Up" fields are port numbers, one of equal paths; "down" fields
+//! have a bit for each port. The paper's testbed has a bitmap of 8 bits for each hop; here widths follow from the topology,
+//! as in the PEEL authors' model of Orca. The field for aggregates applies to all pods, so that a rack without receivers may
+//! get a copy, which its agent drops. A leaf-spine fabric is one pod without core switches. Where no switch forwards by pilot
+//! labels, they still name racks.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Port};
@@ -376,8 +377,8 @@ impl Layout {
         }
     }
 
-    /// Divides a pilot label of the first of these hosts, which are the ports of one sender: the label for each port names only the
-    /// racks to which no other port is nearer, and is `Label(0)` without any.
+    /// Divides a pilot label of the first of these hosts, which are the ports of one sender: the label for each port names
+    /// only the racks to which no other port is nearer, and is `Label(0)` without any.
     #[must_use]
     pub fn split(&self, ports: &[HostId], pilot: Label, salt: u32) -> Vec<Label> {
         let Some(first) = ports.first() else { return Vec::new() };

@@ -85,8 +85,8 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Begins with the missing cells, a bit for each, and with parities of equal length by their index. As many parities are used as cells
-    /// are missing; `None` if there are fewer.
+    /// Begins with the missing cells, a bit for each, and with parities of equal length by their index. As many parities are
+    /// used as cells are missing; `None` if there are fewer.
     pub fn new<'a>(
         missing: u64,
         parities: impl IntoIterator<Item = (u8, &'a [u8])>,

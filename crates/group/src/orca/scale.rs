@@ -1,5 +1,5 @@
-//! The size of Orca's state: by default a million sessions on 27,648 hosts, as in the paper's simulation (NSDI '22, abstract), in the
-//! real tables.
+//! The size of Orca's state: by default a million sessions on 27,648 hosts, as in the paper's simulation (NSDI '22,
+//! abstract), in the real tables.
 
 use std::sync::Arc;
 

@@ -184,8 +184,8 @@ pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<Decoded, Malformed> {
     Ok(Decoded { header: front.header, check: front.check, payload: front.end..bytes.len() })
 }
 
-/// Decodes what a switch needs: the header, and for a control packet whether the check is right, for which the switch may need the
-/// key.
+/// Decodes what a switch needs: the header, and for a control packet whether the check is right, for which the switch may
+/// need the key.
 ///
 /// # Errors
 /// [`Malformed`] if the header cannot be decoded.

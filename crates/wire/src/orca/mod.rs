@@ -1,8 +1,8 @@
 //! Orca's packets: data with labels, and the control packets of hosts, agents, switches and the controller.
 //!
-//! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of agents and
-//! switches, whose types the authors' code defines (`docs/sources.md#orca-packets`). Offsets, status reports and joining are
-//! ours, since the paper has no recovery.
+//! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of
+//! agents and switches, whose types the authors' code defines (`docs/sources.md#orca-packets`). Offsets, status reports and
+//! joining are ours, since the paper has no recovery.
 //!
 //! ```text
 //!  0: 0xC0 | kind
@@ -19,9 +19,9 @@
 //! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!
-//! Kind and label change on the way, so that the check of data does not cover them, nor the label's length. They determine where a
-//! packet goes, not what it is. An agent that forwards data copies the check and need not read the payload. The key excludes
-//! hosts without it, but not replayed packets of the same session, whose number is therefore random.
+//! Kind and label change on the way, so that the check of data does not cover them, nor the label's length. They determine
+//! where a packet goes, not what it is. An agent that forwards data copies the check and need not read the payload. The key
+//! excludes hosts without it, but not replayed packets of the same session, whose number is therefore random.
 
 mod body;
 mod codec;
@@ -44,8 +44,8 @@ pub const KIND: u8 = 2;
 /// The IP multicast group of labelled packets. All agents are in it; switches forward by the label.
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 
-/// The number of a multicast session, which its sender chooses at random. The authors' code has the 48-bit destination MAC address
-/// in its place (`docs/sources.md#orca-packets`).
+/// The number of a multicast session, which its sender chooses at random. The authors' code has the 48-bit destination MAC
+/// address in its place (`docs/sources.md#orca-packets`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u32);
 

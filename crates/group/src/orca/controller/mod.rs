@@ -1,7 +1,7 @@
 //! The controller: it knows all sessions, and the live and active agents of each rack.
 //!
-//! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active agents, `SYNC_STATE`;
-//! `docs/sources.md#orca-control-plane`). The requests of senders, their repetition and numbering are ours.
+//! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active agents,
+//! `SYNC_STATE`; `docs/sources.md#orca-control-plane`). The requests of senders, their repetition and numbering are ours.
 //!
 //! Requests of senders, each repeated until it is answered:
 //! - [`Body::Create`]: create a session. Answer: [`Body::Labels`] with the number of the last change that the controller knows,
@@ -13,19 +13,20 @@
 //!   controller: then the sender creates it again with all members, which rebuilds the state). A denied change does not count,
 //!   and its number is used again.
 //! - [`Body::Destroy`]: delete a session. Answer: `Denied` ([`Reason::Left`]).
-//! - [`Body::Renew`]: the session still exists. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns of a
-//!   restart of the controller although nothing changes. A session that its sender has not mentioned for
+//! - [`Body::Renew`]: the session still exists. Answer: `Labels`, or `Denied` ([`Reason::Unknown`]), by which a sender learns
+//!   of a restart of the controller although nothing changes. A session that its sender has not mentioned for
 //!   [`ControllerConfig::forget`] is deleted, at its agents too.
 //!
 //! Notifications to senders: [`Body::Served`], when the last agent of a rack has died and when one lives again, repeated until it
 //! is confirmed ([`Body::SyncDone`]). In between the senders reach the rack's receivers by unicast copies.
 //!
-//! Agents ping. One that is silent for the timeout T is dead, and if it was the active one, another live agent of its rack is made
-//! active at once by `SetActive`. As `ToR`s do not answer, it is sent a few times in a row, and periodically for `ToR`s that have
-//! restarted. An agent that comes back or has restarted, so that its pings count from 1 again, gets all labels of its rack before
-//! it may become active.
+//! Agents ping. One that is silent for the timeout T is dead, and if it was the active one, another live agent of its rack is
+//! made active at once by `SetActive`. As `ToR`s do not answer, it is sent a few times in a row, and periodically for `ToR`s
+//! that have restarted. An agent that comes back or has restarted, so that its pings count from 1 again, gets all labels of
+//! its rack before it may become active.
 //!
-//! Versions and epochs increase, and are not below what the clock gives, so that a restarted controller continues with newer ones.
+//! Versions and epochs increase, and are not below what the clock gives, so that a restarted controller continues with newer
+//! ones.
 
 mod agents;
 mod senders;

@@ -1,9 +1,10 @@
 //! Delay-based congestion control of a channel.
 //!
-//! It is ours (the Orca paper has none), after TCP Vegas (Brakmo and Peterson, SIGCOMM '94), Copa (Arun and Balakrishnan, NSDI '18) and
-//! Swift (Kumar et al., SIGCOMM '20). The standing queue of a path is the least round trip of a period less the least ever:
-//! scheduling of hosts lengthens some samples, a queue lengthens all. Every flow aims at the same number of queued bytes, so that
-//! flows with a common bottleneck converge to equal rates. Loss counts only above a share that random loss does not reach.
+//! It is ours (the Orca paper has none), after TCP Vegas (Brakmo and Peterson, SIGCOMM '94), Copa (Arun and Balakrishnan,
+//! NSDI '18) and Swift (Kumar et al., SIGCOMM '20). The standing queue of a path is the least round trip of a period less the
+//! least ever: scheduling of hosts lengthens some samples, a queue lengthens all. Every flow aims at the same number of
+//! queued bytes, so that flows with a common bottleneck converge to equal rates. Loss counts only above a share that random
+//! loss does not reach.
 
 use rackweave_core::{Span, Time};
 

@@ -13,11 +13,11 @@
 //! receiver that holds the others up is *detached*: it catches up by unicast, and then rejoins the group.
 //!
 //! # Parity
-//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets, called cells. What receivers lack of a block is collected
-//! until the block has been sent and all have reported on it. Then, where that costs less than retransmitting the cells,
-//! parities over the block go to everyone, since one parity fills different gaps at different receivers. That is NORM's
-//! repair (RFC 5740, section 5.4). How many are sent is ours: one more as long as more receivers need it than a packet to everyone
-//! costs, and the rest to the receivers that need still more. Nothing is sent before it is missed.
+//! The stream is cut into blocks of [`FlowConfig::fec_block`] full packets, called cells. What receivers lack of a block is
+//! collected until the block has been sent and all have reported on it. Then, where that costs less than retransmitting the
+//! cells, parities over the block go to everyone, since one parity fills different gaps at different receivers. That is
+//! NORM's repair (RFC 5740, section 5.4). How many are sent is ours: one more as long as more receivers need it than a packet
+//! to everyone costs, and the rest to the receivers that need still more. Nothing is sent before it is missed.
 //!
 //! A receiver keeps parities of blocks that it lacks a part of. Once they suffice, it has the driver compute the missing cells
 //! ([`ReceiverEvent::Recover`], [`crate::orca::parity`]). The driver therefore holds the bytes of a block for longer than the

@@ -1,8 +1,8 @@
 //! Aggregation of status reports: what an agent forwards for its rack.
 //!
-//! It is ours. NORM suppresses feedback by timers instead (RFC 5740, section 5.3), which needs no agents. A summary never claims that a
-//! receiver has a byte which that receiver did not report: `have` and `limit` are minima, gaps are united. It may claim less than
-//! is known; later reports add the rest.
+//! It is ours. NORM suppresses feedback by timers instead (RFC 5740, section 5.3), which needs no agents. A summary never
+//! claims that a receiver has a byte which that receiver did not report: `have` and `limit` are minima, gaps are united. It
+//! may claim less than is known; later reports add the rest.
 
 use rackweave_wire::orca::{GAPS, Gap, Status};
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A host with two ports sends data for the group by both and takes answers from either (evaluation, section IV.C: the Replicate
-//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot label
-//! names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
+//! and Merger modules of the sender). Where the racks behind the ports are joined ([`Host::with_places`]), each port's pilot
+//! label names only the racks next to it. That is ours: in the evaluation's testbed the racks are not joined.
 //!
 //! # What the driver does
 //! It drives a [`Node`] and holds the bytes. [`Handled::store`] says which bytes of a packet to keep, and

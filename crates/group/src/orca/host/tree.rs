@@ -1,9 +1,10 @@
 //! The tree of relays, for networks without label switches. The sender sends one copy to each rack, whose receivers forward it.
 //!
-//! It is ours, since Orca needs label switches. A rack's receivers in the order of their ports form a tree with [`FANOUT`] children
-//! each. A relay's label is the ports of its children, and it gets it by `Sync`, as agents get labels from the controller.
-//! Children have higher ports than their relay and no relay sends to lower ones, so that outdated labels may duplicate packets
-//! but never make them circulate. Receivers that no relay with a confirmed label reaches get a copy from the sender.
+//! It is ours, since Orca needs label switches. A rack's receivers in the order of their ports form a tree with [`FANOUT`]
+//! children each. A relay's label is the ports of its children, and it gets it by `Sync`, as agents get labels from the
+//! controller. Children have higher ports than their relay and no relay sends to lower ones, so that outdated labels may
+//! duplicate packets but never make them circulate. Receivers that no relay with a confirmed label reaches get a copy from
+//! the sender.
 
 use std::collections::BTreeMap;
 

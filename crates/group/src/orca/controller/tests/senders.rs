@@ -26,8 +26,8 @@ fn policies() -> [FlowConfig; 3] {
     slow.map(|slow| FlowConfig { slow, ..FlowConfig::default() })
 }
 
-/// The receivers of a rack without agents get copies of their own at once, even while other racks are waited for, and are reached by
-/// labels again when an agent is back.
+/// The receivers of a rack without agents get copies of their own at once, even while other racks are waited for, and are
+/// reached by labels again when an agent is back.
 #[test]
 fn a_rack_whose_last_agent_dies_gets_copies() {
     let lossy = Faults { data_loss: 0.0, ..faults() };

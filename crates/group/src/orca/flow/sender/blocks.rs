@@ -1,8 +1,8 @@
 //! Which cells of each block receivers lack, until it is decided whether the block is repaired by retransmitting cells
 //! (`retransmit`) or by parity.
 //!
-//! Parity on request is NORM's idea (RFC 5740, section 5.4): one parity packet fills different gaps at different receivers. When to
-//! send it and how much of it is ours: as much as costs less on the sender's link than the cells themselves.
+//! Parity on request is NORM's idea (RFC 5740, section 5.4): one parity packet fills different gaps at different receivers.
+//! When to send it and how much of it is ours: as much as costs less on the sender's link than the cells themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -10,8 +10,8 @@ use super::super::{
     FlowConfig, Outgoing, Piece, Placement, Receiver, ReceiverEvent, Recovery, Sender, SenderEvent,
 };
 
-/// Sends 32 MiB to `receivers` at 1 Gbps, each of which loses the given number of a million packets. Returns the time as a multiple of
-/// what the link needs, and the share of repairs in percent.
+/// Sends 32 MiB to `receivers` at 1 Gbps, each of which loses the given number of a million packets. Returns the time as a
+/// multiple of what the link needs, and the share of repairs in percent.
 fn cast(fec_block: u8, receivers: usize, lost: impl Fn(usize) -> u64) -> (f64, f64, Net) {
     let (bytes, mbps) = (32 << 20, 1000);
     let config = FlowConfig { fec_block, ..FlowConfig::default() };
@@ -187,8 +187,8 @@ fn what_is_missed_leads_to_the_cheapest() {
     }
 }
 
-/// The repair of a block is decided when all of it is sent and all have reported. What is found missing later and is covered by repairs in
-/// flight costs nothing. What is lost again gets new parities, and in the end cells.
+/// The repair of a block is decided when all of it is sent and all have reported. What is found missing later and is covered
+/// by repairs in flight costs nothing. What is lost again gets new parities, and in the end cells.
 #[test]
 fn a_block_from_its_first_loss_to_its_last() {
     let mut sender = sender(3, 8, 1);
