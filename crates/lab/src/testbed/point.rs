@@ -102,7 +102,7 @@ pub(super) fn run(
             .map_err(|error| TestbedError::Worker(error.to_string()))?
             .total(),
         // A cast is no message: hosts report when they are idle, and at their end what became of the files.
-        None => Some(0),
+        None => None,
     };
     let entry = journal.begin()?;
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
