@@ -5,4 +5,6 @@
 #[path = "../../crates/wire/tests/checks/mod.rs"]
 mod checks;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::header::<rackweave_wire::tcp::Header>(bytes));
+use rackweave_wire::tcp::Header;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::header::<Header>(bytes));

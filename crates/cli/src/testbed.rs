@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use miette::IntoDiagnostic;
 use rackweave_lab::output::OutputDir;
-use rackweave_lab::testbed::{PartCommand, Testbed, part_main};
+use rackweave_lab::testbed::{Testbed, WorkerCommand, worker_main};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;
@@ -33,14 +33,14 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
 }
 
 /// The command that starts a worker: this program, as [`worker`].
-pub(crate) fn worker_command() -> miette::Result<PartCommand> {
+pub(crate) fn worker_command() -> miette::Result<WorkerCommand> {
     let program = std::env::current_exe().into_diagnostic()?;
-    Ok(PartCommand { program, arguments: vec!["testbed-part".into()] })
+    Ok(WorkerCommand { program, arguments: vec!["testbed-part".into()] })
 }
 
 /// A host of a run. Only the testbed itself starts it.
 pub(crate) fn worker(_: &WorkerArgs) -> u8 {
-    part_main()
+    worker_main()
 }
 
 /// The command that repeats the run, though with other numbers: it is no simulation.

@@ -1,4 +1,4 @@
-//! The same service and the same clients, each way.
+//! The same service and clients over TCP, over HTTP/2 on a stream, and directly.
 
 #[path = "../examples/services/mod.rs"]
 mod services;
@@ -24,7 +24,7 @@ fn key(key: &str) -> Key {
     Key { key: key.to_owned() }
 }
 
-/// Runs a test each way, with time enough for a busy machine.
+/// Runs a test over each of them, with enough time for a busy machine.
 fn each_way<F: Future<Output = ()>>(test: impl Fn(Served) -> F) {
     for way in ALL {
         eprintln!("{way:?}");
@@ -257,7 +257,7 @@ fn a_restarted_server_is_served_again() {
         eventually("the handler begins", || calls[0].load(Ordering::SeqCst) == 2).await;
         served.kill().await;
         served.restart().await;
-        // What was under way says that it was lost, and what comes later is served.
+        // Outstanding calls fail, and later ones are served.
         let mut tries = 0;
         while let Err(status) = echo.once(slow(0)).await {
             assert!(matches!(status.code(), Code::Unavailable | Code::Unknown), "{status:?}");

@@ -1,8 +1,8 @@
 //! What a scenario means and costs, without running it.
 
 use rackweave_core::Span;
+use rackweave_sim::Fabric;
 use rackweave_sim::config::{FabricConfig, StreamConfig, Topology};
-use rackweave_sim::{Fabric, mean_gap};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 use serde::Serialize;
@@ -263,7 +263,7 @@ impl Plan {
         let (mut per_second, mut messages) = (None, None);
         match &workload.pattern {
             Pattern::OpenLoop { .. } => {
-                let gap = mean_gap(fabric, stream).ok().flatten();
+                let gap = stream.mean_gap(fabric.host_rate()).ok().flatten();
                 per_second = gap.map(|gap| senders as f64 / gap.as_secs_f64());
             }
             Pattern::ClosedLoop { .. } => {}

@@ -75,6 +75,12 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.memory())
     }
 
+    /// See [`Endpoint::arriving`] and [`TcpEndpoint::arriving`].
+    #[must_use]
+    pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
+        delegate!(self, endpoint => endpoint.arriving())
+    }
+
     /// See [`Endpoint::add_peer`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         delegate!(self, endpoint => endpoint.add_peer(address))

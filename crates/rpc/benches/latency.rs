@@ -1,4 +1,4 @@
-//! A 100-byte call and its 100-byte answer on loopback, beside the same over a plain tokio TCP connection, in turns in
+//! A 100-byte call and its 100-byte response on loopback, alternating with the same over a plain tokio TCP connection, in
 //! one run: with both ends in one process on a multi-thread runtime, and in two processes.
 //!
 //! `cargo bench -p rackweave-rpc --bench latency`

@@ -1,11 +1,11 @@
-//! Streams: a client sends a gigabyte (or as many bytes as the first argument says), the server answers with how much it was.
+//! Streams: a client sends a gigabyte (or as many bytes as the first argument says), the server replies with the number of bytes.
 //!
 //! `cargo run --release -p rackweave-rpc --example stream`
 
 use rackweave_rpc::{Bytes, Incoming, Node, NodeConfig, Rate, Stream, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Counts what comes, and says so when it has ended.
+/// Counts a stream's bytes, and sends the number back at its end.
 async fn count(mut stream: Stream) -> Result<(), Box<dyn std::error::Error>> {
     let mut total = 0;
     while let Some(chunk) = stream.read_chunk().await? {

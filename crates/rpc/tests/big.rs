@@ -1,5 +1,5 @@
-//! Much, each way of sending, through a switch that loses, damages, repeats and delays packets, compared by BLAKE3,
-//! in bounded memory. A few megabytes, or as many bytes as `RACKWEAVE_BIG_BYTES` says; ten gigabytes take minutes:
+//! A large transfer by each way of sending, through a switch that loses, damages, repeats and delays packets, compared by
+//! BLAKE3, in bounded memory. By default megabytes; `RACKWEAVE_BIG_BYTES` sets the size, and ten gigabytes take minutes:
 //!
 //! `RACKWEAVE_BIG_BYTES=10000000000 cargo test --release -p rackweave-rpc --test big -- --nocapture`
 

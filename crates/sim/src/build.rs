@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_core::{HostId, Span, Time};
 use rackweave_switch::ForwardOnly;
 use rackweave_transport::{Machine, TransportConfig};
-use rackweave_workload::{
-    Generator, Grants, LoadCounts, Pattern, StreamMode, WorkloadError, open_loop_gap,
-};
+use rackweave_workload::{Generator, StreamMode, WorkloadError};
 
 use crate::config::{
     BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
@@ -108,48 +106,6 @@ pub enum BuildError {
 
 fn stream_name(stream: usize) -> String {
     if stream == 0 { "the workload".into() } else { format!("background {stream}") }
-}
-
-/// The mean gap between the messages that a host starts in an open loop; `None` for other patterns.
-///
-/// # Errors
-/// If the load is impossible.
-pub fn mean_gap(fabric: &Fabric, stream: &StreamConfig) -> Result<Option<Span>, WorkloadError> {
-    let Pattern::OpenLoop { sizes, load, counts } = &stream.workload.pattern else {
-        return Ok(None);
-    };
-    let framing = stream.transport.framing();
-    // Receiver-driven transports send a grant for each packet beyond the unscheduled ones; with
-    // uniform destinations each host sends as many as it causes.
-    let grants = match &stream.transport {
-        TransportConfig::Homa(config) => Some(Grants {
-            unscheduled_bytes: u64::from(config.unscheduled_bytes),
-            bytes_per_grant: u64::from(config.max_payload),
-            wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
-        }),
-        // The load of the others counts data (not NDP's pulls and acknowledgements, pHost's tokens, nor
-        // Polo's driving packets).
-        _ => None,
-    };
-    let exchange = stream.workload.exchange;
-    let extra = |size: u64| {
-        let control = |size| grants.map_or(0, |grants| grants.wire_bytes(size));
-        let response = exchange.response_bytes(size);
-        let response = response.map_or(0, |size| framing.message_wire_bytes(size) + control(size));
-        (control(size) + response) as f64
-    };
-    match counts {
-        LoadCounts::Wire => {
-            open_loop_gap(sizes, *load, *counts, fabric.host_rate(), framing, extra).map(Some)
-        }
-        // Without headers, but with the response: it loads the links just as much.
-        LoadCounts::Payload => {
-            let gap = open_loop_gap(sizes, *load, *counts, fabric.host_rate(), framing, extra)?;
-            let with_response =
-                sizes.mean_of(|size| (size + exchange.response_bytes(size).unwrap_or(0)) as f64);
-            Ok(Some(Span((gap.0 as f64 * with_response / sizes.mean()) as u64)))
-        }
-    }
 }
 
 /// The different transports of a run, and which one each stream uses.
@@ -254,7 +210,7 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
         {
             return Err(BuildError::NoSuchExchange { stream: number });
         }
-        let generator = mean_gap(&fabric, stream).and_then(|gap| {
+        let generator = stream.mean_gap(fabric.host_rate()).and_then(|gap| {
             let hosts = fabric.hosts();
             Generator::new(&stream.workload, hosts, gap, config.seed, config.run, number as u64)
         });

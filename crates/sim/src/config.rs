@@ -1,8 +1,8 @@
 //! What a run is made of: plain numbers, resolved from a scenario by the caller.
 
-use rackweave_core::{HostId, Span};
+use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_transport::TransportConfig;
-use rackweave_workload::WorkloadConfig;
+use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
 pub use rackweave_switch::config::{
     BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
@@ -33,6 +33,29 @@ pub struct StreamConfig {
     pub transport: TransportConfig,
     /// The messages.
     pub workload: WorkloadConfig,
+}
+
+impl StreamConfig {
+    /// The mean gap between the messages that a host starts in an open loop, on hosts' links of this rate; `None`
+    /// for other patterns.
+    ///
+    /// # Errors
+    /// If the load is impossible.
+    pub fn mean_gap(&self, link: Rate) -> Result<Option<Span>, WorkloadError> {
+        // Receiver-driven transports send a grant for each packet beyond the unscheduled ones; with
+        // uniform destinations each host sends as many as it causes.
+        let grants = match &self.transport {
+            TransportConfig::Homa(config) => Some(Grants {
+                unscheduled_bytes: u64::from(config.unscheduled_bytes),
+                bytes_per_grant: u64::from(config.max_payload),
+                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
+            }),
+            // The load of the others counts data (not NDP's pulls and acknowledgements, pHost's tokens, nor
+            // Polo's driving packets).
+            _ => None,
+        };
+        mean_gap(&self.workload, link, self.transport.framing(), grants)
+    }
 }
 
 /// What is measured, and when a run ends.

@@ -3,6 +3,7 @@
 use rackweave_core::{HostId, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
+pub use rackweave_workload::app::{MessageRecord, Outcome};
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,38 +17,6 @@ pub enum End {
     Stalled,
     /// The caller asked.
     Cancelled,
-}
-
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub enum Outcome {
-    /// It arrived whole (for a request: its response did).
-    Completed(Time),
-    /// It failed, with a reason.
-    Failed(rackweave_core::FailReason),
-    /// It was under way when the run ended.
-    Unfinished,
-}
-
-/// One measured message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct MessageRecord {
-    /// Which stream it belongs to (index in the run's streams).
-    pub stream: u16,
-    /// Who sent it.
-    pub src: HostId,
-    /// To whom.
-    pub dst: HostId,
-    /// Its length (of a request: of the request).
-    pub bytes: u64,
-    /// When it was submitted.
-    pub start: Time,
-    /// The time it would take on the unloaded path (of a request: there and back).
-    pub ideal: Span,
-    /// How it ended.
-    pub outcome: Outcome,
 }
 
 /// What a transport measured of the way from one host to another and back.

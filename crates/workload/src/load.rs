@@ -3,7 +3,7 @@
 use rackweave_core::{Framing, Rate, Span};
 
 use crate::error::WorkloadError;
-use crate::pattern::LoadCounts;
+use crate::pattern::{LoadCounts, Pattern, WorkloadConfig};
 use crate::sizes::SizeDist;
 
 /// The mean gap between the messages of one host that puts `load` on its link.
@@ -36,6 +36,39 @@ pub fn open_loop_gap(
     let gap = bytes * 8e12 / (load * link.0 as f64);
     let gap = Span((gap + 0.5) as u64);
     if gap == Span::ZERO { Err(WorkloadError::NoGap) } else { Ok(gap) }
+}
+
+/// The mean gap between the messages that a host starts by a workload; `None`: it is no open loop.
+///
+/// Responses load a host's link as its own messages do. `grants` are what a receiver-driven transport sends besides
+/// data.
+///
+/// # Errors
+/// See [`open_loop_gap`].
+pub fn mean_gap(
+    workload: &WorkloadConfig,
+    link: Rate,
+    framing: Framing,
+    grants: Option<Grants>,
+) -> Result<Option<Span>, WorkloadError> {
+    let Pattern::OpenLoop { sizes, load, counts } = &workload.pattern else { return Ok(None) };
+    let exchange = workload.exchange;
+    let extra = |size: u64| {
+        let control = |size| grants.map_or(0, |grants| grants.wire_bytes(size));
+        let response = exchange.response_bytes(size);
+        let response = response.map_or(0, |size| framing.message_wire_bytes(size) + control(size));
+        (control(size) + response) as f64
+    };
+    let gap = open_loop_gap(sizes, *load, *counts, link, framing, extra)?;
+    match counts {
+        LoadCounts::Wire => Ok(Some(gap)),
+        // Without headers, but with the response: it loads the links just as much.
+        LoadCounts::Payload => {
+            let with_response =
+                sizes.mean_of(|size| (size + exchange.response_bytes(size).unwrap_or(0)) as f64);
+            Ok(Some(Span((gap.0 as f64 * with_response / sizes.mean()) as u64)))
+        }
+    }
 }
 
 pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {

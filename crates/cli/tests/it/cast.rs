@@ -92,7 +92,7 @@ fn tcp_and_a_chain_carry_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("x");
     std::fs::write(&source, content(1_500_000)).unwrap();
-    // The kernel's TCP has no way to tell a port that it has chosen: it is asked for.
+    // Over TCP the receiver cannot report a port chosen by the system, so the test chooses a free one.
     let free = || {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()
@@ -165,7 +165,7 @@ fn wrong_usage_and_silence_are_told_apart() {
     assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
 }
 
-/// A name that nobody else's test has.
+/// A name that no other test uses.
 fn unique(folder: &Path) -> String {
     format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
 }
@@ -224,7 +224,7 @@ fn names_that_are_no_text_harm_nobody() {
     std::fs::write(&source, b"x").unwrap();
     for flag in ["--json", "--overwrite"] {
         let place = folder.path().join(flag);
-        // With --json it does not tell its address.
+        // With --json it does not print its address.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap().to_string();
         drop(socket);

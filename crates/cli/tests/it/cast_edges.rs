@@ -1,4 +1,4 @@
-//! `rackweave cast` where things end early, are in the way, or are not what they seem.
+//! `rackweave cast` with early ends, obstacles in the file system, and changing files.
 
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes, Permissions};
@@ -56,7 +56,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a receiver has said until its end, and how it has ended.
+/// A receiver's output until its end, and its exit status.
 fn ended(mut receiver: Receiver) -> (String, Option<i32>) {
     let mut said = String::new();
     receiver.stderr.read_to_string(&mut said).unwrap();
@@ -72,7 +72,7 @@ fn after(script: &str, folder: &Path, args: &[&str]) -> Receiver {
     Receiver::spawn(command)
 }
 
-/// Sends a signal, once the process wants to hear of it.
+/// Sends a signal once the process has installed its handler.
 fn signal(child: &Child, name: &str) {
     let number = if name == "INT" { 2 } else { 15 };
     until("a handler", || {
@@ -90,7 +90,7 @@ type Thing = (Option<Vec<u8>>, u32, i64, i64);
 /// What happens to a file while it waits for its turn.
 type Change = fn(&Path);
 
-/// What is in the way in a folder; the second path is a file that must not be harmed.
+/// An obstacle in a directory; the second path is a file that must stay intact.
 type Obstacle = fn(&Path, &Path);
 
 /// Everything below a folder.
@@ -138,7 +138,7 @@ fn thousands_of_small_files_of_all_kinds_reach_two_receivers() {
     assert_eq!(code(&output), Some(0), "{output:?}");
     let wanted = tree(&source);
     for (receiver, place) in receivers.into_iter().zip(&places) {
-        // What it says of each file is more than a pipe holds.
+        // Its lines about the files exceed a pipe's buffer.
         let mut receiver = receiver;
         std::io::copy(receiver.child.stdout.as_mut().unwrap(), &mut std::io::sink()).unwrap();
         assert_eq!(ended(receiver).1, Some(0));
@@ -475,7 +475,7 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
         assert_eq!(std::fs::read(&precious).unwrap(), content(77), "{what}");
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
-    // Where nobody can write.
+    // A directory that is not writable.
     let receiver = Receiver::into(Path::new("/proc/self/nothing"), &["--once"]);
     let output = send(&[&precious], &receiver.address, &[]).output().unwrap();
     let (told, exit) = ended(receiver);

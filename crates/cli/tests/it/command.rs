@@ -115,7 +115,7 @@ fn a_run_prints_a_table_and_writes_its_files() {
     );
     let messages = std::fs::read_to_string(folder.join("messages.csv")).unwrap();
     assert_eq!(messages.lines().count(), 1 + 6 * 300);
-    // Without it, the file of the first run must not stay beside the second's results.
+    // Without it, the first run's file must not remain among the second's results.
     assert_eq!(code(&place.run(&["run", "small.toml", "--quiet"])), 0);
     assert!(!folder.join("messages.csv").exists());
 }

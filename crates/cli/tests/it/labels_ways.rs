@@ -1,5 +1,5 @@
-//! `rackweave cast` by labels in other ways: through the doors of agents, with a key, and with ToRs in the kernel. Without
-//! rights nothing is tested.
+//! `rackweave cast` by labels: through agents' control sockets, with a key, and with ToRs in the kernel. Skipped without
+//! privileges.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const LENGTH: usize = 30_000_000;
 
-/// The process is there when it has said this.
+/// The process is ready when it has printed this.
 fn agent(world: &World, host: u32, more: &str) -> Part {
     let args =
         format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
@@ -32,7 +32,7 @@ fn assert_has(world: &World, host: u32) {
 
 /// Where a host's port is its agent's, `send` and `receive` go by its socket; with labels, since it knows the fabric.
 #[test]
-fn send_and_receive_go_through_the_doors_of_agents() {
+fn send_and_receive_go_through_agents() {
     let Some(world) = World::make("door") else { return };
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
     let _switch = world.switch();
@@ -41,7 +41,7 @@ fn send_and_receive_go_through_the_doors_of_agents() {
         [SENDER, 4].map(|host| agent(&world, host, " --spool-limit 4MB")).into();
     control.event(|event| event["event"] == "promoted" && event["agent"] == "10.0.0.4:6722");
 
-    // The port is taken, and there is no agent at the default socket of this machine: it is said.
+    // The port is taken, and no agent answers at this machine's default socket, which is reported.
     let refused = world.cast(4, "receive --once --dir r4 --socket nowhere");
     let said: Vec<String> = { refused }.stderr.iter().collect();
     assert!(said.iter().any(|line| line.contains("no agent answers at nowhere")), "{said:?}");
@@ -59,7 +59,7 @@ fn send_and_receive_go_through_the_doors_of_agents() {
         world.receiver(5),
         world.receiver(2),
     ];
-    // It has knocked when the agent refuses nobody as busy: the sender asks again for so long.
+    // Once it waits, the agent no longer refuses streams as busy; until then the sender retries.
     let shown = |what: &str| {
         let args = format!("cast sessions --socket {what} --json");
         let mut command = world.command(&world.network.switch(), &args);
@@ -111,7 +111,7 @@ fn send_and_receive_go_through_the_doors_of_agents() {
     }
 }
 
-/// The last agent of a rack is killed: whoever receives there is sent copies, and every byte arrives.
+/// The last agent of a rack is killed: its receivers get copies, and every byte arrives.
 fn a_rack_loses_its_agents(world: &World, key: &str) {
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
     let control = world.cast(CONTROLLER, &format!("control --json{key}")).says("controlling at");

@@ -9,7 +9,7 @@ use super::select::PointKey;
 use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
-use crate::testbed::PartCommand;
+use crate::testbed::WorkerCommand;
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Request {
     /// Smaller sizes and fewer repetitions.
     pub quick: bool,
     /// How the processes of a testbed are begun; `None`: what needs one can't be decided.
-    pub parts: Option<PartCommand>,
+    pub parts: Option<WorkerCommand>,
 }
 
 /// A scenario that is run once, for one claim or several.

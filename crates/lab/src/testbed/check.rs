@@ -4,14 +4,14 @@ use rackweave_core::{HostId, frame};
 use rackweave_group::baseline::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_linux::netns::{self, NetnsError};
+use rackweave_sim::Fabric;
 use rackweave_sim::config::Topology;
-use rackweave_sim::{Fabric, mean_gap};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
 
 use super::TestbedError;
-use super::doors::{Doors, kernel_has};
-use super::part::longest;
+use super::endpoints::{EndpointSpecs, kernel_has};
+use super::worker::longest;
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::{PointSpec, Scenario, TcpBy};
 
@@ -44,7 +44,7 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
     if let Some(cast) = &point.cast {
         files(point, cast, overlay)?;
     }
-    doors(point, overlay)?;
+    endpoints(point, overlay)?;
     let hosts = u64::from(fabric.hosts());
     if let Some(most) = point.testbed.max_hosts.filter(|most| hosts > *most) {
         return Err(refused(
@@ -148,9 +148,9 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
     }
 }
 
-fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
-    let doors = Doors::of(point, overlay);
-    if overlay && doors.doors.len() > 1 {
+fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
+    let endpoints = EndpointSpecs::of(point, overlay);
+    if overlay && endpoints.endpoints.len() > 1 {
         return Err(refused(
             "in the overlay all streams must use the same transport, and answer requests alike: a host has one \
              port of the switch",
@@ -164,8 +164,8 @@ fn doors(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
             return Err(refused(message, "without --overlay (as root) TCP is the kernel's"));
         }
     }
-    for door in &doors.doors {
-        if let Some(congestion) = door.kernel.filter(|name| !kernel_has(name)) {
+    for endpoint in &endpoints.endpoints {
+        if let Some(congestion) = endpoint.kernel.filter(|name| !kernel_has(name)) {
             return Err(refused(
                 format!("this kernel has no congestion control `{congestion}`"),
                 "`testbed.tcp = \"machine\"` takes Rackweave's TCP, the same as in the simulator",
@@ -193,7 +193,8 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
         let of =
             |range: &Option<std::ops::Range<u32>>| range.as_ref().map_or(all, |range| range.len());
         let (senders, receivers) = (of(&workload.senders), of(&workload.receivers));
-        let gap = mean_gap(fabric, stream)
+        let gap = stream
+            .mean_gap(fabric.host_rate())
             .map_err(|error| refused(error.to_string(), "see [workload] in the scenario"))?;
         let both_ways = if workload.exchange.response_bytes(1).is_some() { 2.0 } else { 1.0 };
         let data = match (gap, workload.pattern.sizes()) {

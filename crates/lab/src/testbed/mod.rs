@@ -2,31 +2,31 @@
 //! simulator's, at real rates.
 //!
 //! - [`Testbed`] runs the points of a sweep one after the other. For each it starts the switch and a process a host
-//!   (this program with other arguments, see [`part_main`]), watches them, and makes of what they say what
+//!   (this program with other arguments, see [`worker_main`]), watches them, and makes of what they say what
 //!   the simulator says: a [`RunResult`](rackweave_sim::RunResult).
 //! - In the *overlay* each host is a UDP socket of this machine, joined to the switch by datagrams: no right is
 //!   needed. Otherwise each is a network namespace, joined by a pair of virtual interfaces.
 //! - Nobody tells a host what to send: all have the scenario, and generators seeded alike.
 //! - What a run makes is named after it and written down before it is made, so that the next run can remove what
-//!   a killed one has left (`leftovers`).
+//!   a killed one has left (`cleanup`).
 
 mod check;
-mod doors;
-mod gather;
-mod leftovers;
-mod part;
+mod cleanup;
+mod collect;
+mod endpoints;
 mod point;
 mod process;
 mod protocol;
 mod space;
+mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rackweave_core::Time;
 
-pub use self::part::main as part_main;
-pub use self::process::PartCommand;
+pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
+pub use self::worker::main as worker_main;
 use crate::cast::CastSummary;
 use crate::error::ScenarioError;
 use crate::results::{PointFailure, PointResult, Results};
@@ -53,9 +53,9 @@ pub enum TestbedError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// A process ended, or could not do its part.
+    /// A process ended, or could not do its work.
     #[error("{0}")]
-    Part(String),
+    Worker(String),
     /// The machine was too slow even to begin.
     #[error("{0} was not ready in time: this machine has too much else to do")]
     Late(String),
@@ -65,7 +65,7 @@ pub enum TestbedError {
     Network(#[from] NetworkError),
     /// The folder in which running testbeds are written down.
     #[error("cannot write down what this run makes, in `{}`: {source}", .path.display())]
-    Ledger {
+    CleanupJournal {
         /// The file.
         path: std::path::PathBuf,
         /// What the system says.
@@ -86,7 +86,7 @@ pub struct Testbed {
     sets: Vec<String>,
     scenario: Scenario,
     overlay: bool,
-    command: PartCommand,
+    command: WorkerCommand,
     cancelled: AtomicBool,
     watch: Watch,
 }
@@ -112,7 +112,7 @@ impl Testbed {
         sets: &[String],
         seed: Option<u64>,
         overlay: bool,
-        command: PartCommand,
+        command: WorkerCommand,
     ) -> Result<Self, ScenarioError> {
         let text = ScenarioText::load(name)?;
         let scenario = text.read(World::Testbed, sets, seed)?;
@@ -133,7 +133,7 @@ impl Testbed {
         text: &ScenarioText,
         sets: &[String],
         scenario: Scenario,
-        command: PartCommand,
+        command: WorkerCommand,
     ) -> Self {
         Self {
             text: text.clone(),
@@ -213,10 +213,10 @@ impl Testbed {
     pub fn run(&self) -> Result<Results, TestbedError> {
         let began = std::time::Instant::now();
         self.check()?;
-        let ledger = leftovers::Ledger::open()?;
+        let journal = cleanup::CleanupJournal::open()?;
         let mut ends = Vec::with_capacity(self.scenario.points.len());
         for index in 0..self.scenario.points.len() {
-            ends.push(self.run_point(index, &ledger));
+            ends.push(self.run_point(index, &journal));
             self.watch.points_done.fetch_add(1, Ordering::Relaxed);
             let finished = self.watch.finished.swap(0, Ordering::Relaxed);
             self.watch.finished_before.fetch_add(finished, Ordering::Relaxed);
@@ -226,12 +226,12 @@ impl Testbed {
         Ok(collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes()))
     }
 
-    fn run_point(&self, index: usize, ledger: &leftovers::Ledger) -> PointEnd {
+    fn run_point(&self, index: usize, journal: &cleanup::CleanupJournal) -> PointEnd {
         if self.is_cancelled() {
             return PointEnd::Cancelled;
         }
         let spec = &self.scenario.points[index];
-        match point::run(self, spec, ledger) {
+        match point::run(self, spec, journal) {
             Ok(None) => PointEnd::Cancelled,
             Ok(Some(ran)) => {
                 let mut result = PointResult::new(index, spec, ran.result, ran.cpu_s);

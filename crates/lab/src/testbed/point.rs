@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
+use rackweave_sim::Fabric;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use rackweave_sim::result::{
     Counters, End, LinkStats, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
 };
-use rackweave_sim::{Fabric, mean_gap};
 use rackweave_workload::Generator;
 use rustix::process::Signal;
 
-use super::doors::Doors;
-use super::gather::Gathering;
-use super::leftovers::{Ledger, RunEntry};
-use super::process::{News, PATIENCE, Part, Parts};
-use super::protocol::{Bind, CastEnd, HostEnd, Order, Role, Said, Setup, SwitchEnd};
-use super::{Testbed, TestbedError, part, space};
+use super::cleanup::{CleanupJournal, RunEntry};
+use super::collect::ReportCollector;
+use super::endpoints::EndpointSpecs;
+use super::process::{PATIENCE, Update, Worker, Workers};
+use super::protocol::{Bind, CastEnd, Command, HostEnd, Role, Setup, SwitchEnd, WorkerMessage};
+use super::{Testbed, TestbedError, space, worker};
 use crate::cast::{CastConfig, CastResult, FileTimes, ReceiverTimes};
 use crate::scenario::PointSpec;
 
-/// From the moment when all parts have read the scenario to the start of load: they take their addresses, and
+/// From the moment when all workers have read the scenario to the start of load: they take their addresses, and
 /// get to know each other.
 const HEAD_START: Span = Span::from_ms(500);
 /// And this much more for each host.
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 /// How often the coordinator looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long a host that crashes may take to say what had become of its messages.
 const LAST_WORDS: Span = Span::from_secs(2);
 /// The smallest packet on a link: what answers data in a base round trip.
@@ -55,7 +55,7 @@ pub(super) struct Ran {
 
 /// What the coordinator does to a host's process.
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum HostFault {
     Pause,
     Resume,
     Kill,
@@ -65,23 +65,23 @@ enum Blow {
 struct PointRun<'a> {
     bed: &'a Testbed,
     point: &'a PointSpec,
-    // Dropped in this order: processes, namespaces, and what is written down of them.
-    parts: Parts,
+    // Dropped in this command: processes, namespaces, and what is written down of them.
+    workers: Workers,
     space: Option<space::Space>,
     entry: RunEntry,
     fabric: Fabric,
-    doors: Doors,
-    lives: BTreeMap<Role, u32>,
-    sender: Sender<News>,
-    news: Receiver<News>,
-    gathering: Gathering<'a>,
+    endpoints: EndpointSpecs,
+    incarnations: BTreeMap<Role, u32>,
+    sender: Sender<Update>,
+    update: Receiver<Update>,
+    collector: ReportCollector<'a>,
     clock: Clock,
     start: Span,
     /// By host: its port of the switch, and its own addresses.
     ports: Vec<Option<SocketAddr>>,
     addresses: BTreeMap<u32, Vec<SocketAddr>>,
     /// What is still to be done to hosts, last first.
-    blows: Vec<(Time, u32, Blow)>,
+    host_faults: Vec<(Time, u32, HostFault)>,
     crashed_at: BTreeMap<u32, u64>,
     host_ends: BTreeMap<u32, HostEnd>,
 }
@@ -90,41 +90,42 @@ struct PointRun<'a> {
 pub(super) fn run(
     bed: &Testbed,
     point: &PointSpec,
-    ledger: &Ledger,
+    journal: &CleanupJournal,
 ) -> Result<Option<Ran>, TestbedError> {
-    let fabric =
-        Fabric::new(&point.config.fabric).map_err(|error| TestbedError::Part(error.to_string()))?;
+    let fabric = Fabric::new(&point.config.fabric)
+        .map_err(|error| TestbedError::Worker(error.to_string()))?;
     let config = &point.config;
     let total = match config.streams.first() {
-        Some(stream) => mean_gap(&fabric, stream)
+        Some(stream) => stream
+            .mean_gap(fabric.host_rate())
             .and_then(|gap| {
                 Generator::new(&stream.workload, fabric.hosts(), gap, config.seed, config.run, 0)
             })
-            .map_err(|error| TestbedError::Part(error.to_string()))?
+            .map_err(|error| TestbedError::Worker(error.to_string()))?
             .total(),
         // Files to many are no messages: hosts tell when they are idle, and at their end what became of them.
         None => Some(0),
     };
-    let entry = ledger.begin()?;
+    let entry = journal.begin()?;
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
-    let (sender, news) = channel();
+    let (sender, update) = channel();
     let run = PointRun {
         bed,
         point,
         entry,
         space,
-        doors: Doors::of(point, bed.overlay),
-        parts: Parts::new(),
-        lives: BTreeMap::new(),
+        endpoints: EndpointSpecs::of(point, bed.overlay),
+        workers: Workers::new(),
+        incarnations: BTreeMap::new(),
         sender,
-        news,
-        gathering: Gathering::new(point, total),
+        update,
+        collector: ReportCollector::new(point, total),
         clock: Clock::start(),
         start: Span::ZERO,
         ports: vec![None; fabric.hosts() as usize],
         fabric,
         addresses: BTreeMap::new(),
-        blows: blows(point),
+        host_faults: host_faults(point),
         crashed_at: BTreeMap::new(),
         host_ends: BTreeMap::new(),
     };
@@ -132,20 +133,20 @@ pub(super) fn run(
 }
 
 /// Pauses and crashes, last first.
-fn blows(point: &PointSpec) -> Vec<(Time, u32, Blow)> {
-    let mut blows = Vec::new();
+fn host_faults(point: &PointSpec) -> Vec<(Time, u32, HostFault)> {
+    let mut host_faults = Vec::new();
     for fault in &point.config.faults {
         let FaultPlace::Host(HostId(host)) = fault.place else { continue };
         let (first, last) = match fault.kind {
-            FaultKind::Pause => (Blow::Pause, Blow::Resume),
-            FaultKind::Crash => (Blow::Kill, Blow::Revive),
+            FaultKind::Pause => (HostFault::Pause, HostFault::Resume),
+            FaultKind::Crash => (HostFault::Kill, HostFault::Revive),
             _ => continue,
         };
-        blows.push((fault.from, host, first));
-        blows.push((fault.until, host, last));
+        host_faults.push((fault.from, host, first));
+        host_faults.push((fault.until, host, last));
     }
-    blows.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
-    blows
+    host_faults.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+    host_faults
 }
 
 impl PointRun<'_> {
@@ -157,17 +158,17 @@ impl PointRun<'_> {
         let limit = self.point.config.measure.time_limit;
         watch.limit_ps.store(limit.0, Ordering::Relaxed);
         let (end, ended_at) = loop {
-            self.listen(LOOK_EVERY)?;
+            self.listen(POLL_EVERY)?;
             let now = self.now();
-            self.strike(now)?;
-            let (wanted, finished) = self.gathering.progress();
+            self.apply_faults(now)?;
+            let (wanted, finished) = self.collector.progress();
             watch.wanted.store(wanted, Ordering::Relaxed);
             watch.finished.store(finished, Ordering::Relaxed);
             watch.now_ps.store(now.0, Ordering::Relaxed);
             if self.bed.is_cancelled() {
                 return Ok(None);
             }
-            if self.gathering.is_done() {
+            if self.collector.is_done() {
                 break (End::AllDone, now);
             }
             if now.0 >= limit.0 {
@@ -187,8 +188,9 @@ impl PointRun<'_> {
         0..self.fabric.hosts()
     }
 
-    fn start_part(&mut self, role: Role) -> Result<(), TestbedError> {
-        let life = self.lives.entry(role).and_modify(|life| *life += 1).or_insert(0);
+    fn start_worker(&mut self, role: Role) -> Result<(), TestbedError> {
+        let incarnation =
+            self.incarnations.entry(role).and_modify(|incarnation| *incarnation += 1).or_insert(0);
         let mut sets = self.bed.sets.clone();
         sets.extend(self.point.arguments.iter().cloned());
         let setup = Setup {
@@ -203,37 +205,37 @@ impl PointRun<'_> {
             overlay: self.bed.overlay,
             namespace: self.space.as_ref().map(|space| space.namespace(role)),
         };
-        let part = Part::start(&self.bed.command, &setup, *life, self.sender.clone())?;
-        self.entry.add_process(part.id())?;
-        self.parts.insert(role, part);
+        let worker = Worker::start(&self.bed.command, &setup, *incarnation, self.sender.clone())?;
+        self.entry.add_process(worker.id())?;
+        self.workers.insert(role, worker);
         Ok(())
     }
 
-    /// Starts all parts. `false`: it was stopped meanwhile.
+    /// Starts all workers. `false`: it was stopped meanwhile.
     fn begin(&mut self) -> Result<bool, TestbedError> {
         let hosts: Vec<Role> = self.hosts().map(Role::Host).collect();
         let all: Vec<Role> = std::iter::once(Role::Switch).chain(hosts.iter().copied()).collect();
         for role in &all {
-            self.start_part(*role)?;
+            self.start_worker(*role)?;
         }
-        let up = |said: &Said| matches!(said, Said::Up).then_some(());
+        let up = |said: &WorkerMessage| matches!(said, WorkerMessage::Up).then_some(());
         if self.wait_for(&all, up)?.is_none() {
             return Ok(false);
         }
         self.clock = Clock::start();
         self.start = HEAD_START + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
-        let bound = |said: &Said| match said {
-            Said::Bound(addresses) => Some(addresses.clone()),
+        let bound = |said: &WorkerMessage| match said {
+            WorkerMessage::Bound(addresses) => Some(addresses.clone()),
             _ => None,
         };
-        self.tell(Role::Switch, &Order::Bind(self.bind(Role::Switch, None)));
+        self.tell(Role::Switch, &Command::Bind(self.bind(Role::Switch, None)));
         let Some(mut ports) = self.wait_for(&[Role::Switch], bound)? else { return Ok(false) };
         if self.bed.overlay {
             self.ports = ports.remove(&Role::Switch).unwrap_or_default();
         }
         for role in &hosts {
             let bind = self.bind(*role, None);
-            self.tell(*role, &Order::Bind(bind));
+            self.tell(*role, &Command::Bind(bind));
         }
         let Some(bound) = self.wait_for(&hosts, bound)? else { return Ok(false) };
         for (role, addresses) in bound {
@@ -242,7 +244,7 @@ impl PointRun<'_> {
             }
         }
         for role in &hosts {
-            self.tell(*role, &Order::Greet);
+            self.tell(*role, &Command::Greet);
         }
         if self.clock.now().0 >= self.start.0 {
             return Err(TestbedError::Late("the last host".into()));
@@ -261,33 +263,33 @@ impl PointRun<'_> {
         if let Role::Host(host) = role {
             bind.switch = self.ports.get(host as usize).copied().flatten();
             bind.at = self.addresses.get(&host).cloned().unwrap_or_else(|| {
-                let doors = 0..self.doors.doors.len() as u8;
-                doors.map(|door| self.address(host, door)).collect()
+                let endpoints = 0..self.endpoints.endpoints.len() as u8;
+                endpoints.map(|endpoint| self.address(host, endpoint)).collect()
             });
         }
         bind
     }
 
-    fn address(&self, host: u32, door: u8) -> SocketAddr {
+    fn address(&self, host: u32, endpoint: u8) -> SocketAddr {
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         if self.bed.overlay {
             anywhere
         } else {
-            part::address(HostId(host), door).unwrap_or(anywhere)
+            worker::address(HostId(host), endpoint).unwrap_or(anywhere)
         }
     }
 
-    fn tell(&mut self, role: Role, order: &Order) {
-        if let Some(part) = self.parts.get_mut(&role) {
-            part.order(order);
+    fn tell(&mut self, role: Role, command: &Command) {
+        if let Some(worker) = self.workers.get_mut(&role) {
+            worker.command(command);
         }
     }
 
-    /// Waits until all of some parts have said something. `None`: the run was stopped meanwhile.
+    /// Waits until all of some workers have said something. `None`: the run was stopped meanwhile.
     fn wait_for<T>(
         &mut self,
         roles: &[Role],
-        what: impl Fn(&Said) -> Option<T>,
+        what: impl Fn(&WorkerMessage) -> Option<T>,
     ) -> Result<Option<BTreeMap<Role, T>>, TestbedError> {
         let mut said = BTreeMap::new();
         let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
@@ -299,30 +301,37 @@ impl PointRun<'_> {
             if began.now().0 > patience.0 {
                 return Err(TestbedError::Late(missing.to_string()));
             }
-            let Some(news) = self.next_news(LOOK_EVERY)? else { continue };
-            if let Some(told) = what(&news.1) {
-                said.insert(news.0, told);
+            let Some(update) = self.next_update(POLL_EVERY)? else { continue };
+            if let Some(told) = what(&update.1) {
+                said.insert(update.0, told);
             }
         }
         Ok(Some(said))
     }
 
-    /// The next thing that a part says. That it has ended, or cannot go on, is an error.
-    fn next_news(&mut self, patience: Duration) -> Result<Option<(Role, Said)>, TestbedError> {
-        let News { role, life, said } = match self.news.recv_timeout(patience) {
-            Ok(news) => news,
+    /// The next thing that a worker says. That it has ended, or cannot go on, is an error.
+    fn next_update(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Option<(Role, WorkerMessage)>, TestbedError> {
+        let Update { role, incarnation, said } = match self.update.recv_timeout(patience) {
+            Ok(update) => update,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
         };
-        let Some(part) = self.parts.get_mut(&role).filter(|part| part.life() == life) else {
-            // Of a life that has ended, and was meant to.
+        let Some(worker) =
+            self.workers.get_mut(&role).filter(|worker| worker.incarnation() == incarnation)
+        else {
+            // Of a incarnation that has ended, and was meant to.
             return Ok(None);
         };
         match said {
             None => {
-                let obituary = part.obituary();
-                Err(TestbedError::Part(format!("{obituary}, in the middle of the run")))
+                let exit_report = worker.exit_report();
+                Err(TestbedError::Worker(format!("{exit_report}, in the middle of the run")))
             }
-            Some(Said::Failed(problem)) => Err(TestbedError::Part(format!("{role}: {problem}"))),
+            Some(WorkerMessage::Failed(problem)) => {
+                Err(TestbedError::Worker(format!("{role}: {problem}")))
+            }
             Some(said) => Ok(Some((role, said))),
         }
     }
@@ -330,23 +339,25 @@ impl PointRun<'_> {
     /// Takes in what hosts say of messages.
     fn listen(&mut self, patience: Duration) -> Result<(), TestbedError> {
         let mut patience = patience;
-        while let Some(news) = self.next_news(patience)? {
+        while let Some(update) = self.next_update(patience)? {
             patience = Duration::ZERO;
-            match news {
-                (Role::Host(host), Said::Records(records)) => self.gathering.add(host, &records),
-                (Role::Host(host), Said::HostEnd(end)) => {
-                    // It ends after this: that is no news.
-                    self.host_ends.insert(host, *end);
-                    self.parts.remove(&Role::Host(host));
+            match update {
+                (Role::Host(host), WorkerMessage::Records(records)) => {
+                    self.collector.add(host, &records)
                 }
-                (role @ Role::Host(_), Said::Bound(_)) => self.tell(role, &Order::Greet),
-                (role @ Role::Host(host), Said::Up) => {
-                    // A host in its next life.
+                (Role::Host(host), WorkerMessage::HostEnd(end)) => {
+                    // It ends after this: that is no update.
+                    self.host_ends.insert(host, *end);
+                    self.workers.remove(&Role::Host(host));
+                }
+                (role @ Role::Host(_), WorkerMessage::Bound(_)) => self.tell(role, &Command::Greet),
+                (role @ Role::Host(host), WorkerMessage::Up) => {
+                    // A host in its next incarnation.
                     let crashed = self.crashed_at.get(&host).copied();
                     let bind = self.bind(role, crashed);
-                    self.tell(role, &Order::Bind(bind));
+                    self.tell(role, &Command::Bind(bind));
                     let now = self.now();
-                    self.gathering.revived(host, now.0);
+                    self.collector.revived(host, now.0);
                 }
                 _ => {}
             }
@@ -355,19 +366,19 @@ impl PointRun<'_> {
     }
 
     /// Pauses and kills hosts whose time has come.
-    fn strike(&mut self, now: Time) -> Result<(), TestbedError> {
-        while let Some((_, host, blow)) = self.blows.pop_if(|(at, ..)| *at <= now) {
+    fn apply_faults(&mut self, now: Time) -> Result<(), TestbedError> {
+        while let Some((_, host, fault)) = self.host_faults.pop_if(|(at, ..)| *at <= now) {
             let role = Role::Host(host);
-            match blow {
-                Blow::Pause | Blow::Resume => {
+            match fault {
+                HostFault::Pause | HostFault::Resume => {
                     let signal =
-                        if matches!(blow, Blow::Pause) { Signal::STOP } else { Signal::CONT };
-                    if let Some(part) = self.parts.get(&role) {
-                        part.signal(signal);
+                        if matches!(fault, HostFault::Pause) { Signal::STOP } else { Signal::CONT };
+                    if let Some(worker) = self.workers.get(&role) {
+                        worker.signal(signal);
                     }
                 }
-                Blow::Kill => self.crash(host, now)?,
-                Blow::Revive => self.start_part(role)?,
+                HostFault::Kill => self.crash(host, now)?,
+                HostFault::Revive => self.start_worker(role)?,
             }
         }
         Ok(())
@@ -377,75 +388,77 @@ impl PointRun<'_> {
     /// be lost with it. To its peers that is the same: it ends without a word to them.
     fn crash(&mut self, host: u32, now: Time) -> Result<(), TestbedError> {
         let role = Role::Host(host);
-        let Some(part) = self.parts.get_mut(&role) else { return Ok(()) };
-        part.signal(Signal::CONT);
-        part.order(&Order::Stop);
+        let Some(worker) = self.workers.get_mut(&role) else { return Ok(()) };
+        worker.signal(Signal::CONT);
+        worker.command(&Command::Stop);
         let began = Clock::start();
         while began.now() < Time::ZERO + LAST_WORDS && self.host_ends.remove(&host).is_none() {
-            self.listen(LOOK_EVERY)?;
+            self.listen(POLL_EVERY)?;
         }
-        self.parts.remove(&role);
-        let at = self.gathering.told_until(host).max(now.0);
+        self.workers.remove(&role);
+        let at = self.collector.reported_until(host).max(now.0);
         self.crashed_at.insert(host, at);
-        self.gathering.crashed(host, at);
+        self.collector.crashed(host, at);
         Ok(())
     }
 
-    /// Ends all parts, and takes in what they still say.
+    /// Ends all workers, and takes in what they still say.
     fn finish(&mut self) -> Result<SwitchEnd, TestbedError> {
-        let roles: Vec<Role> = self.parts.keys().copied().collect();
+        let roles: Vec<Role> = self.workers.keys().copied().collect();
         let hosts: Vec<Role> = roles.into_iter().filter(|role| *role != Role::Switch).collect();
         for role in &hosts {
-            if let Some(part) = self.parts.get(role) {
-                part.signal(Signal::CONT);
+            if let Some(worker) = self.workers.get(role) {
+                worker.signal(Signal::CONT);
             }
-            self.tell(*role, &Order::Stop);
+            self.tell(*role, &Command::Stop);
         }
         let mut left = hosts;
         let began = Clock::start();
         let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
         while let Some(first) = left.first().copied() {
             if began.now().0 > patience.0 {
-                return Err(TestbedError::Part(format!("{first} does not end when it is told to")));
+                return Err(TestbedError::Worker(format!(
+                    "{first} does not end when it is told to"
+                )));
             }
-            match self.next_news(LOOK_EVERY)? {
-                Some((Role::Host(host), Said::Records(records))) => {
-                    self.gathering.add(host, &records);
+            match self.next_update(POLL_EVERY)? {
+                Some((Role::Host(host), WorkerMessage::Records(records))) => {
+                    self.collector.add(host, &records);
                 }
-                Some((role @ Role::Host(host), Said::HostEnd(end))) => {
+                Some((role @ Role::Host(host), WorkerMessage::HostEnd(end))) => {
                     self.host_ends.insert(host, *end);
                     left.retain(|other| *other != role);
-                    self.parts.remove(&role);
+                    self.workers.remove(&role);
                 }
                 _ => {}
             }
         }
-        self.tell(Role::Switch, &Order::Stop);
-        let end = |said: &Said| match said {
-            Said::SwitchEnd(end) => Some(SwitchEnd::clone(end)),
+        self.tell(Role::Switch, &Command::Stop);
+        let end = |said: &WorkerMessage| match said {
+            WorkerMessage::SwitchEnd(end) => Some(SwitchEnd::clone(end)),
             _ => None,
         };
         let mut said = self.wait_for(&[Role::Switch], end)?.unwrap_or_default();
-        self.parts.clear();
+        self.workers.clear();
         Ok(said.remove(&Role::Switch).unwrap_or_default())
     }
 
-    fn result(&self, end: End, ended_at: Time, switch: &SwitchEnd) -> Ran {
+    fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> Ran {
         let since = self.point.config.measure.warmup.0.min(ended_at.0);
-        let until = match (end, self.gathering.last_end()) {
+        let until = match (end, self.collector.last_end()) {
             (End::AllDone, Some(last)) => last.max(since),
             (End::AllDone, None) => since,
             _ => ended_at.0,
         };
-        let mut messages = self.gathering.messages(&self.fabric);
+        let mut messages = self.collector.messages(&self.fabric);
         for message in &mut messages {
-            // What ended while the parts were being stopped came too late.
+            // What ended while the workers were being stopped came too late.
             if matches!(message.outcome, Outcome::Completed(at) if end == End::TimeLimit && at > ended_at)
             {
                 message.outcome = Outcome::Unfinished;
             }
         }
-        let (delivered_bytes, delivered_by_sender) = self.gathering.delivered(until);
+        let (delivered_bytes, delivered_by_sender) = self.collector.delivered(until);
         let ends = self.host_ends.values();
         let counters = Counters {
             events: ends.clone().map(|end| end.packets).sum(),
@@ -559,21 +572,22 @@ impl PointRun<'_> {
 
     fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
         let mut measured = Vec::new();
-        for (number, door) in self.doors.doors.iter().enumerate() {
-            let first = self.doors.of_stream.iter().position(|of| usize::from(*of) == number);
-            let framing = door.transport.framing();
+        for (number, endpoint) in self.endpoints.endpoints.iter().enumerate() {
+            let first = self.endpoints.of_stream.iter().position(|of| usize::from(*of) == number);
+            let framing = endpoint.transport.framing();
             for (host, end) in &self.host_ends {
                 let src = HostId(*host);
-                let trips = end.round_trips.iter().filter(|trip| usize::from(trip.door) == number);
-                let trips = trips.filter(|trip| trip.peer < self.fabric.hosts());
-                measured.extend(trips.filter(|trip| trip.peer != *host).map(|trip| {
-                    let dst = HostId(trip.peer);
+                let of_it = end.round_trips.iter().filter(|of| usize::from(of.endpoint) == number);
+                let trips = of_it.flat_map(|of| &of.trips);
+                let trips = trips.filter(|trip| trip.peer.0 < self.fabric.hosts());
+                measured.extend(trips.filter(|trip| trip.peer != src).map(|trip| {
+                    let dst = trip.peer;
                     MeasuredRoundTrip {
                         stream: first.unwrap_or(0) as u16,
                         src,
                         dst,
-                        min: Span(trip.min_ps),
-                        recent: Span(trip.recent_ps),
+                        min: trip.min,
+                        recent: trip.recent,
                         base: self.fabric.base_rtt_between(src, dst, framing, SMALLEST),
                         samples: trip.samples,
                     }
@@ -585,7 +599,8 @@ impl PointRun<'_> {
 
     /// Whether the machine kept up: if it did not, the numbers are those of the machine, not of the transports.
     fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
-        let framing = self.doors.doors.first().map_or(PLAIN, |door| door.transport.framing());
+        let framing =
+            self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
         let round_trip = self.fabric.base_rtt(framing, SMALLEST);
         let mut doubts = Vec::new();
         let late = Span(switch.late_p99_ps);
@@ -604,11 +619,11 @@ impl PointRun<'_> {
             let lost = lost.join(", ");
             doubts.push(format!("packets were lost elsewhere than in the fabric's queues: {lost}"));
         }
-        let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag_p99_ps);
+        let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag.p99);
         if let Some((host, end)) = slowest
-            && end.lag_p99_ps > round_trip.0
+            && end.lag.p99 > round_trip
         {
-            let (lag, worst) = (Span(end.lag_p99_ps), Span(end.lag_max_ps));
+            let (lag, worst) = (end.lag.p99, end.lag.max);
             doubts.push(format!(
                 "host {host} started messages late: 1 of 100 by more than {lag} (at most {worst}), which counts as \
                  part of their latency"

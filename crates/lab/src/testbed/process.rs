@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,47 +10,47 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TestbedError;
-use super::protocol::{Order, Role, Said, Setup};
+use super::protocol::{Command, Role, Setup, WorkerMessage};
 
-/// How parts are begun: this program, with arguments that make a part of it.
+/// How workers are begun: this program, with arguments that make a worker of it.
 #[derive(Clone, Debug)]
-pub struct PartCommand {
+pub struct WorkerCommand {
     /// The program.
     pub program: std::path::PathBuf,
     /// Its arguments, up to the role.
     pub arguments: Vec<String>,
 }
 
-/// Something that a part has said, or that it has ended.
+/// Something that a worker has said, or that it has ended.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct Update {
     pub(super) role: Role,
-    /// Of a host with several lives: which.
-    pub(super) life: u32,
+    /// Of a host with several incarnations: which.
+    pub(super) incarnation: u32,
     /// `None`: its output has ended.
-    pub(super) said: Option<Said>,
+    pub(super) said: Option<WorkerMessage>,
 }
 
-/// Of what a part writes to stderr, the end is kept.
+/// Of what a worker writes to stderr, the end is kept.
 const MAX_STDERR: usize = 4096;
 
 /// A process of a run. It is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Worker {
     role: Role,
-    life: u32,
+    incarnation: u32,
     child: Child,
     stdin: Option<ChildStdin>,
     stderr: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Part {
-    /// Starts a part; what it says goes to `news`.
+impl Worker {
+    /// Starts a worker; what it says goes to `update`.
     pub(super) fn start(
-        command: &PartCommand,
+        command: &WorkerCommand,
         setup: &Setup,
-        life: u32,
-        news: Sender<News>,
+        incarnation: u32,
+        update: Sender<Update>,
     ) -> Result<Self, TestbedError> {
         let role = setup.role;
         let failed = |source| TestbedError::Start { what: role.to_string(), source };
@@ -58,7 +58,7 @@ impl Part {
             Role::Switch => "switch".to_owned(),
             Role::Host(host) => format!("host-{host}"),
         };
-        let mut child = Command::new(&command.program)
+        let mut child = std::process::Command::new(&command.program)
             .args(&command.arguments)
             .arg(name)
             .stdin(Stdio::piped())
@@ -69,17 +69,17 @@ impl Part {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let kept = Arc::new(Mutex::new(Vec::new()));
-        let mut part = Self { role, life, child, stdin, stderr: Arc::clone(&kept) };
+        let mut worker = Self { role, incarnation, child, stdin, stderr: Arc::clone(&kept) };
         std::thread::spawn(move || {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             for line in lines {
                 let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
                 let ended = said.is_none();
-                if news.send(News { role, life, said }).is_err() || ended {
+                if update.send(Update { role, incarnation, said }).is_err() || ended {
                     return;
                 }
             }
-            let _ = news.send(News { role, life, said: None });
+            let _ = update.send(Update { role, incarnation, said: None });
         });
         std::thread::spawn(move || {
             let Some(mut stderr) = stderr else { return };
@@ -91,21 +91,21 @@ impl Part {
                 kept.drain(..surplus);
             }
         });
-        part.write(setup);
-        Ok(part)
+        worker.write(setup);
+        Ok(worker)
     }
 
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) const fn life(&self) -> u32 {
-        self.life
+    pub(super) const fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
-    /// Tells it what to do. One that has ended can't be told; that it has is news by itself.
-    pub(super) fn order(&mut self, order: &Order) {
-        self.write(order);
+    /// Tells it what to do. One that has ended can't be told; that it has is update by itself.
+    pub(super) fn command(&mut self, command: &Command) {
+        self.write(command);
     }
 
     fn write(&mut self, document: &impl serde::Serialize) {
@@ -131,7 +131,7 @@ impl Part {
     }
 
     /// Why it has ended, for a person.
-    pub(super) fn obituary(&mut self) -> String {
+    pub(super) fn exit_report(&mut self) -> String {
         let status = self.child.wait();
         let said = self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned());
         let said = said.unwrap_or_default();
@@ -151,14 +151,14 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-impl Drop for Part {
+impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// All processes of a run, by role.
-pub(super) type Parts = BTreeMap<Role, Part>;
+pub(super) type Workers = BTreeMap<Role, Worker>;
 
-/// How long a part may take for what should take no time.
+/// How long a worker may take for what should take no time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

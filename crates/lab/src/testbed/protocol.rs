@@ -1,9 +1,9 @@
-//! What the coordinator and the parts say to each other: a JSON document a line. The coordinator writes to a part's
-//! standard input, the part to its standard output.
+//! What the coordinator and the workers say to each other: a JSON document a line. The coordinator writes to a worker's
+//! standard input, the worker to its standard output.
 
 use std::net::SocketAddr;
 
-use rackweave_core::{DropReason, FailReason};
+use rackweave_core::{DropReason, FailReason, RoundTrip, Span};
 use serde::{Deserialize, Serialize};
 
 /// What a process of a run is.
@@ -24,7 +24,7 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The first thing that a part reads: with it alone it can work out what it will send.
+/// The first thing that a worker reads: with it alone it can work out what it will send.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Setup {
     pub(super) role: Role,
@@ -43,9 +43,9 @@ pub(super) struct Setup {
     pub(super) namespace: Option<String>,
 }
 
-/// What a part is told.
+/// What a worker is told.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) enum Order {
+pub(super) enum Command {
     /// Take your addresses; load begins at `start_ps` of the clock.
     Bind(Bind),
     /// All are there: get to know your peers.
@@ -63,13 +63,13 @@ pub(super) struct Bind {
     pub(super) at: Vec<SocketAddr>,
     /// Of a host in the overlay: its port of the switch.
     pub(super) switch: Option<SocketAddr>,
-    /// Of a host that begins a new life: when it lost the one before, since `start_ps`.
+    /// Of a host that begins a new incarnation: when it lost the one before, since `start_ps`.
     pub(super) crashed_ps: Option<u64>,
 }
 
-/// What a part says.
+/// What a worker says.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) enum Said {
+pub(super) enum WorkerMessage {
     /// It has read the scenario.
     Up,
     /// It has its addresses: a host's sockets, or the switch's ports by host.
@@ -81,12 +81,12 @@ pub(super) enum Said {
     Failed(String),
 }
 
-/// What became of messages since the last time. All times are since the start of load, in picoseconds.
+/// What became of messages since the last report. All times are since the start of load, in picoseconds.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Records {
-    /// All that has happened up to here has been told.
+    /// All that happened up to here has been reported.
     pub(super) until: u64,
-    /// The first stream has ended here: nothing will start, and nothing is under way.
+    /// The first stream of messages has ended here: nothing will start, and nothing is under way.
     pub(super) idle: bool,
     pub(super) started: Vec<Started>,
     pub(super) ended: Vec<Ended>,
@@ -97,9 +97,10 @@ pub(super) struct Records {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Started {
     #[serde(rename = "i")]
-    pub(super) id: u64,
-    #[serde(rename = "o")]
-    pub(super) door: u8,
+    pub(super) key: u64,
+    /// The endpoint that took it, and its id there.
+    #[serde(rename = "w", skip_serializing_if = "Option::is_none", default)]
+    pub(super) wire: Option<(u8, u64)>,
     #[serde(rename = "s")]
     pub(super) stream: u16,
     #[serde(rename = "d")]
@@ -110,64 +111,33 @@ pub(super) struct Started {
     pub(super) at: u64,
 }
 
-/// A message that this host had started, and that has been answered or has failed.
+/// A message that this host had started, and that is complete, as far as this host knows, or has failed.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Ended {
     #[serde(rename = "i")]
-    pub(super) id: u64,
-    #[serde(rename = "o")]
-    pub(super) door: u8,
+    pub(super) key: u64,
     #[serde(rename = "t")]
     pub(super) at: u64,
     #[serde(rename = "f", skip_serializing_if = "Option::is_none", default)]
-    pub(super) failed: Option<Reason>,
+    pub(super) failed: Option<FailReason>,
 }
 
-/// A one-way message that this host has received.
+/// A message that has arrived at this host, or bytes of it.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Arrived {
     #[serde(rename = "i")]
     pub(super) id: u64,
     #[serde(rename = "o")]
-    pub(super) door: u8,
+    pub(super) endpoint: u8,
     #[serde(rename = "p")]
     pub(super) peer: u32,
+    /// Of a whole message, its length; else the bytes that are new.
+    #[serde(rename = "b")]
+    pub(super) bytes: u64,
+    #[serde(rename = "e")]
+    pub(super) whole: bool,
     #[serde(rename = "t")]
     pub(super) at: u64,
-}
-
-/// [`FailReason`], as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) enum Reason {
-    PeerSilent,
-    PeerForgot,
-    Cancelled,
-    HostCrashed,
-    Deadline,
-}
-
-impl From<FailReason> for Reason {
-    fn from(reason: FailReason) -> Self {
-        match reason {
-            FailReason::PeerSilent => Self::PeerSilent,
-            FailReason::PeerForgot => Self::PeerForgot,
-            FailReason::Cancelled => Self::Cancelled,
-            FailReason::HostCrashed => Self::HostCrashed,
-            FailReason::Deadline => Self::Deadline,
-        }
-    }
-}
-
-impl From<Reason> for FailReason {
-    fn from(reason: Reason) -> Self {
-        match reason {
-            Reason::PeerSilent => Self::PeerSilent,
-            Reason::PeerForgot => Self::PeerForgot,
-            Reason::Cancelled => Self::Cancelled,
-            Reason::HostCrashed => Self::HostCrashed,
-            Reason::Deadline => Self::Deadline,
-        }
-    }
 }
 
 /// What a host says at its end.
@@ -179,11 +149,8 @@ pub(super) struct HostEnd {
     /// Messages that were refused.
     pub(super) refused: u64,
     pub(super) verified: u64,
-    /// Messages that the host started late: how many, and how late the 99th percentile and the last.
-    pub(super) starts: u64,
-    pub(super) lag_p99_ps: u64,
-    pub(super) lag_max_ps: u64,
-    pub(super) round_trips: Vec<Trip>,
+    pub(super) lag: Lag,
+    pub(super) round_trips: Vec<MeasuredRoundTrips>,
     /// Of a run with files to many.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) cast: Option<CastEnd>,
@@ -208,14 +175,20 @@ pub(super) struct CastEnd {
     pub(super) wrong_bytes: u64,
 }
 
-/// What a transport measured: see `rackweave_core::RoundTrip`.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct Trip {
-    pub(super) door: u8,
-    pub(super) peer: u32,
-    pub(super) min_ps: u64,
-    pub(super) recent_ps: u64,
-    pub(super) samples: u64,
+/// How late a host started its messages.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Lag {
+    /// The number of messages.
+    pub(super) starts: u64,
+    pub(super) p99: Span,
+    pub(super) max: Span,
+}
+
+/// What the transport of an endpoint has measured.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct MeasuredRoundTrips {
+    pub(super) endpoint: u8,
+    pub(super) trips: Vec<RoundTrip>,
 }
 
 /// What the switch says at its end.

@@ -4,7 +4,7 @@ use rackweave_core::HostId;
 use rackweave_linux::netns::{self, Network, TcpSettings};
 use rackweave_transport::TransportConfig;
 
-use super::leftovers::RunEntry;
+use super::cleanup::RunEntry;
 use super::protocol::Role;
 use super::{NetworkError, TestbedError};
 use crate::cast::Scheme;
@@ -13,7 +13,7 @@ use crate::scenario::{Nic, PointSpec};
 /// All names begin with it; the run's id follows.
 pub(super) const PREFIX: &str = "rw-";
 
-/// Namespaces and interfaces, as long as this lives.
+/// Namespaces and interfaces, as long as this incarnations.
 #[derive(Debug)]
 pub(super) struct Space(Network);
 
@@ -73,7 +73,7 @@ fn tcp_settings(point: &PointSpec) -> TcpSettings {
     let mut settings = TcpSettings { congestion: Some("cubic".into()), ..TcpSettings::default() };
     if let Some((config, congestion)) = tcp.into_iter().next() {
         settings.congestion =
-            Some(congestion.to_owned()).filter(|name| super::doors::kernel_has(name));
+            Some(congestion.to_owned()).filter(|name| super::endpoints::kernel_has(name));
         settings.ecn = config.ecn || congestion == "dctcp";
         settings.min_rto = Some(config.min_rto);
     }

@@ -16,6 +16,8 @@ type Key = (HostId, MessageId);
 #[derive(Debug)]
 struct Message {
     bytes: Vec<u8>,
+    /// Bytes stored in it; those stored twice count twice.
+    stored: u64,
     /// The round in which it grew last.
     round: u32,
 }
@@ -102,26 +104,37 @@ impl Incoming {
         let length = length as usize;
         if let Some((key, bytes)) = self.whole.take() {
             // It waits for others: in TCP's stream, for those before it.
-            self.messages.insert(key, Message { bytes: bytes.into(), round });
+            let stored = bytes.len() as u64;
+            self.messages.insert(key, Message { bytes: bytes.into(), stored, round });
         }
         if slice.offset == 0 && bytes.len() == length && !self.messages.contains_key(&key) {
             self.bytes += length as u64;
             self.whole = Some((key, Bytes::copy_from_slice(bytes)));
             return;
         }
-        let message = self.messages.entry(key).or_insert(Message { bytes: Vec::new(), round });
+        let message =
+            self.messages.entry(key).or_insert(Message { bytes: Vec::new(), stored: 0, round });
         if message.bytes.len() != length {
             // New; or the transport has forgotten another one of this name, of which we heard nothing.
             self.bytes = self.bytes - message.bytes.len() as u64 + length as u64;
             // The system gives zeroed pages only where something is written.
-            message.bytes = vec![0; length];
+            (message.bytes, message.stored) = (vec![0; length], 0);
         }
         message.round = round;
+        message.stored += bytes.len() as u64;
         // A transport checks offsets against the length that came first.
         let start = slice.offset as usize;
         if let Some(place) = message.bytes.get_mut(start..start.saturating_add(bytes.len())) {
             place.copy_from_slice(bytes);
         }
+    }
+
+    /// The messages that have arrived in part, each with the bytes of it that were stored, in the order of their ids.
+    pub(super) fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
+        let all = self.messages.iter().map(|((peer, id), message)| (*peer, *id, message.stored));
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable();
+        all
     }
 
     /// A message that has arrived whole.

@@ -197,6 +197,12 @@ impl Endpoint {
         (self.outgoing.bytes(), self.incoming.bytes())
     }
 
+    /// The messages that have arrived in part, each with the bytes of it that were stored.
+    #[must_use]
+    pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
+        self.incoming.arriving()
+    }
+
     /// What the transport has measured of the way to its peers and back.
     #[must_use]
     pub fn round_trips(&self) -> Vec<RoundTrip> {

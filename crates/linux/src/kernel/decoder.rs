@@ -75,6 +75,17 @@ impl Decoder {
         }
     }
 
+    /// The message that is in the making, and how much of it is here.
+    pub(super) const fn arriving(&self) -> Option<(MessageId, u64)> {
+        match &self.state {
+            State::Message { kind, id, filled, .. } => {
+                let id = if matches!(kind, Kind::Response) { id.response() } else { *id };
+                Some((id, *filled as u64))
+            }
+            _ => None,
+        }
+    }
+
     /// The length of a message that waits for [`Decoder::begin`].
     pub(super) const fn wanted(&self) -> Option<u64> {
         match self.state {

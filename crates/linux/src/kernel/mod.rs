@@ -190,6 +190,16 @@ impl TcpEndpoint {
         self.stats
     }
 
+    /// The messages that have arrived in part, each with the bytes of it that are here.
+    #[must_use]
+    pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
+        let arriving = self.connections.values().filter_map(|connection| {
+            let (id, bytes) = connection.decoder.arriving()?;
+            Some((connection.peer?, id, bytes))
+        });
+        arriving.collect()
+    }
+
     /// What it has counted of its connections.
     #[must_use]
     pub fn connections(&self) -> Connections {

@@ -239,7 +239,17 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
     fn write(&mut self, packet: &Packet<Carried<S::View>>) -> &mut [u8] {
         let carried = packet.header;
         let range = carried.system_at()..carried.travels(packet.is_trimmed());
-        self.get_mut(carried.slot).get_mut(range).unwrap_or_default()
+        let bytes = self.get_mut(carried.slot);
+        if carried.kind == NO_SYSTEM || range.is_empty() {
+            return &mut [];
+        }
+        if carried.body > 0 {
+            // The checksum of UDP would be wrong, and the receiver's kernel drop the packet; 0 is "none". The system has
+            // a check of its own, which its program keeps right.
+            let check = usize::from(carried.body) + UDP - 2;
+            bytes[check..check + 2].fill(0);
+        }
+        &mut bytes[range]
     }
 
     fn combine(
@@ -491,7 +501,11 @@ fn read_system<S: System>(
             return Err(Unfit::Malformed);
         }
     }
-    (packet.header.kind, packet.header.view) = (protocol.kind, Some(view));
+    let carried = &mut packet.header;
+    (carried.kind, carried.view) = (protocol.kind, Some(view));
+    // Without what Ethernet pads short frames with, which is none of the packet.
+    carried.len = (usize::from(carried.body) + UDP + bytes.len()) as u16;
+    carried.header_end = carried.len;
     Ok(())
 }
 

@@ -17,6 +17,8 @@ const HOSTS: u32 = 4;
 const KIND: u8 = 9;
 const PORT: u16 = 7000;
 const MAGIC: u8 = 0x5e;
+/// A checksum of UDP, which the switch does not verify.
+const CHECKSUM: [u8; 2] = [0xab, 0xcd];
 
 /// Hosts announce what they hold, and switches send requests to a host that holds it: `MAGIC, what, chunk`.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ struct Chunks;
 enum View {
     Have(u8),
     Want(u8),
+    /// The switch adds one to the number.
+    Count,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +58,7 @@ impl System for Chunks {
         let view = match *bytes {
             [MAGIC, 0, chunk @ 0..8] => View::Have(chunk),
             [MAGIC, 1, chunk @ 0..8] => View::Want(chunk),
+            [MAGIC, 2, _] => View::Count,
             _ => return None,
         };
         Some(Parsed { view, addresses: None })
@@ -76,7 +81,7 @@ impl SystemProgram for Redirect {
         _port: Port,
         view: View,
         packet: &mut Packet<H>,
-        _payloads: &mut S,
+        payloads: &mut S,
     ) -> Verdict {
         match view {
             View::Have(chunk) => {
@@ -86,6 +91,12 @@ impl SystemProgram for Redirect {
             }
             View::Want(chunk) => {
                 packet.dst = self.holders[usize::from(chunk)].unwrap_or(packet.dst);
+                Verdict::Route
+            }
+            View::Count => {
+                assert_eq!(payloads.read(packet)[..2], [MAGIC, 2]);
+                let [.., number] = payloads.write(packet) else { panic!("no payload") };
+                *number += 1;
                 Verdict::Route
             }
         }
@@ -127,6 +138,9 @@ struct Bench {
     core: super::Core<Both>,
     rules: Rules<Both>,
     by_frames: bool,
+    /// The last packet that arrived, and the checksum of UDP before it.
+    arrived: Vec<u8>,
+    checksum: [u8; 2],
 }
 
 impl Bench {
@@ -143,7 +157,13 @@ impl Bench {
             sample_every: Span::ZERO,
             system,
         };
-        Self { core: core.build().unwrap(), rules, by_frames }
+        Self {
+            core: core.build().unwrap(),
+            rules,
+            by_frames,
+            arrived: Vec::new(),
+            checksum: [0; 2],
+        }
     }
 
     /// Sends a packet and returns who gets it, with the destination that the frame names then.
@@ -157,7 +177,8 @@ impl Bench {
     ) -> Option<(u32, u32)> {
         let from = HostId(from);
         let (bytes, read) = if self.by_frames {
-            let bytes = frame(from.0, to, port, packet);
+            let mut bytes = frame(from.0, to, port, packet);
+            bytes.resize(bytes.len().max(60), 0);
             let read = read_frame(&bytes, from, &self.rules);
             (bytes, read)
         } else {
@@ -177,9 +198,12 @@ impl Bench {
                 let len = finish_frame(self.core.payloads(), &packet, host);
                 let bytes = &self.core.payloads().get(slot)[..len];
                 assert_eq!(ones_sum(&bytes[14..34]), 0xffff, "the checksum of the IP header");
+                self.arrived = bytes[42..].to_vec();
+                self.checksum.copy_from_slice(&bytes[40..42]);
                 u32::from(bytes[33])
             } else {
                 let (_, bytes) = finish_datagram(self.core.payloads(), &packet, host);
+                self.arrived = bytes[overlay::BYTES as usize..].to_vec();
                 overlay::decode_group(bytes).unwrap().dst.0
             };
             self.core.payloads().release(slot);
@@ -207,6 +231,7 @@ fn frame(from: u32, to: u32, port: u16, packet: &[u8]) -> Vec<u8> {
     bytes[24..26].copy_from_slice(&check.to_be_bytes());
     bytes[36..38].copy_from_slice(&port.to_be_bytes());
     bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    bytes[40..42].copy_from_slice(&CHECKSUM);
     bytes.extend_from_slice(packet);
     bytes
 }
@@ -234,6 +259,19 @@ fn two_systems_share_a_switch_and_each_sees_its_own_packets() {
         assert_eq!(bench.core.counters().consumed, 2);
         bench.core.run(Time::ZERO + LIFE + LIFE);
         assert_eq!(bench.chunk(1, 5, 0, 1), Some((1, 1)), "expired");
+    }
+}
+
+#[test]
+fn a_program_changes_the_payload_of_its_packets() {
+    for by_frames in [false, true] {
+        let mut bench = Bench::new((None, Some(Chunks)), by_frames);
+        assert_eq!(bench.chunk(2, 41, 0, 1), Some((1, 1)));
+        assert_eq!(bench.arrived, [MAGIC, 2, 42], "without the padding of a short frame");
+        assert_eq!(bench.checksum, [0, 0], "none is better than a wrong one");
+        assert_eq!(bench.chunk(1, 5, 0, 1), Some((1, 1)));
+        assert_eq!(bench.arrived, [MAGIC, 1, 5]);
+        assert_eq!(bench.checksum, if by_frames { CHECKSUM } else { [0, 0] });
     }
 }
 

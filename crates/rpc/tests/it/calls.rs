@@ -194,7 +194,7 @@ async fn refusals_say_why() {
     let client = here.client();
     assert_eq!(refusal(client.call(peer, "x").await), Refusal::NotServing);
     let server = there.server();
-    // Two wait, and nobody takes them.
+    // Two wait, and no server takes them.
     let mut limit = Duration::from_millis(50);
     while there.stats().waiting_requests == 0 {
         client.call(peer, "1").deadline(limit).await.unwrap_err();

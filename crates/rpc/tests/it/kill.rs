@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// What the server's process is told: the transport's name and its address.
+/// Argument of the server's process: the transport's name and the address.
 const ROLE: &str = "RACKWEAVE_RPC_TEST_SERVER";
 
 /// For calls that are under way when their server is killed: it must have got them before.
@@ -23,7 +23,7 @@ struct Server(Child);
 impl Server {
     fn start(transport: &str, address: SocketAddr) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process"])
+            .args(["--exact", "kill::server_process"])
             .env(ROLE, format!("{transport} {address}"))
             .stdout(Stdio::null())
             .spawn();
@@ -90,7 +90,7 @@ fn own_address() -> SocketAddr {
     SocketAddr::from(([127, 128 + call, middle, low], 10_000 + u16::from(high)))
 }
 
-/// Waits until the server has got so many calls that it does not answer.
+/// Waits until the server has received this many calls, which it does not answer.
 async fn until_held(client: &Client, peer: Peer, count: usize) {
     let waits = async {
         loop {
@@ -133,7 +133,7 @@ async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_ag
             server.kill();
             let began = Instant::now();
             let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
-            // The kernel tells at once that the process has gone.
+            // The kernel reports at once that the process has ended.
             let clear = matches!(
                 error,
                 CallError::Deadline { .. }
@@ -186,7 +186,7 @@ async fn a_call_that_may_be_made_again_is_answered_by_the_next_life() {
             let mut server = Server::start(name, address);
             let first = pid(&client, peer).await;
             server.kill();
-            // Sent to a server that is down, and made again when it is back.
+            // Sent to a server that is down, and retried when it is back.
             let call = client.call(peer, "pid").idempotent().deadline(PATIENCE);
             let call = tokio::spawn(call.into_future());
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -134,7 +134,7 @@ async fn who_does_not_read_stops_who_writes() {
         let (mut other, mut its) = connected(&here, &there).await;
         other.write_all(b"x").await.unwrap();
         assert_eq!(its.read_u8().await.unwrap(), b'x');
-        // Reading slowly lets it go on. The piece that was being written may be there in part.
+        // Reading slowly lets it continue. The piece that was being written may have arrived in part.
         let mut read = 0;
         while read < written {
             let chunk = timeout(PATIENCE, far.read_chunk()).await.unwrap().unwrap().unwrap();
@@ -224,7 +224,7 @@ async fn what_is_dropped_after_shutdown_arrives() {
         drop(far);
         drained(&here).await;
         drained(&there).await;
-        // One that goes on writing learns that nobody reads.
+        // A writer that continues learns that its data is not read.
         let (mut near, mut far) = connected(&here, &there).await;
         near.shutdown().await.unwrap();
         drop(near);
@@ -270,7 +270,7 @@ async fn a_stream_ends_at_its_deadline() {
             let (here, there) = (node(&transport), node(&transport));
             let server = there.server();
             let peer = here.peer(there.local_addr());
-            // The other end must have heard of it by then.
+            // The other end must know of it by then.
             let limit = Duration::from_secs(2);
             let began = Instant::now();
             let mut near = here.client().stream_with_deadline(peer, limit).unwrap();

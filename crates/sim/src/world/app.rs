@@ -1,71 +1,53 @@
-//! Applications: who submits which message when, and what became of it.
+//! The hosts' applications, driven: their actions go to the transports, the transports' events to them, and their
+//! records to the collector.
+//!
+//! The simulator knows more than any host. It uses that in four places, which a real network would do with packets:
+//! the sender of a one-way message knows of its arrival at once; what fails at one end has failed at the other;
+//! what is cancelled because of that is cancelled at both ends; and receivers know which stream of messages a
+//! message belongs to.
+
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
-    FailReason, HostId, Kind, MessageId, Slice, Span, Submit, Time, Transport as _, frame,
+    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Schedule, Slice, StreamEvent,
+    Submit, Time, Transport as _, frame,
 };
-use rackweave_workload::{Arrival, Exchange, Generator, StreamMode};
+use rackweave_workload::app::{
+    Action, App, AppConfig, AppStream, ChannelId, Collector, CollectorConfig, Direction,
+    MessageEnd, MessageKey, MessageRecord, MessageStart, OneWayEnd, Origin, Record, RecordId,
+};
+use rackweave_workload::{Generator, StreamMode};
 
-use super::host::HostState;
-use super::thread::Work;
 use super::{World, wake};
-use crate::config::StreamConfig;
+use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
-use crate::result::{MeasuredRoundTrip, MessageRecord, Outcome};
-
-/// One stream of messages.
-#[derive(Debug)]
-pub(super) struct StreamState<'a> {
-    pub(super) config: &'a StreamConfig,
-    /// Number of its transport at each host.
-    pub(super) instance: u8,
-    generator: Generator,
-    /// The arrival that each host's event stands for.
-    pending: Vec<Option<Arrival>>,
-    /// Arrivals to come that are known, and messages under way: zero means that it has ended.
-    alive: u64,
-    /// Payload bytes delivered in the measured time, by the host that started the message.
-    pub(super) delivered_bytes: Vec<u64>,
-}
-
-impl<'a> StreamState<'a> {
-    pub(super) fn new((config, instance, generator): (&'a StreamConfig, u8, Generator)) -> Self {
-        let (pending, delivered_bytes) = (Vec::new(), Vec::new());
-        Self { config, instance, generator, pending, alive: 0, delivered_bytes }
-    }
-}
-
-/// A message under way.
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    /// The how-manieth of the run: see [`Messages`].
-    serial: u64,
-    src: HostId,
-    dst: HostId,
-    bytes: u64,
-    start: Time,
-    stream: u16,
-    measured: bool,
-}
-
-/// Messages under way, and the measured ones that have ended.
-///
-/// A message's number is its serial number and, in the low bits, its slot: it only increases, and
-/// leads to the message without a search. Memory grows with what is under way and measured, not with the length of the run.
-#[derive(Debug, Default)]
-pub(super) struct Messages {
-    slots: Vec<Option<Message>>,
-    free: Vec<u32>,
-    next_serial: u64,
-    ended: Vec<(Message, Time, State)>,
-}
+use crate::result::MeasuredRoundTrip;
 
 /// The smallest packet on a link: what answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
 
-/// From the failure of a message of a closed loop to the start of the next, at least.
-const AFTER_FAILURE: Span = Span::from_us(10);
+/// A message under way, as the driver knows it.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    serial: u64,
+    src: HostId,
+    dst: HostId,
+    stream: u16,
+    key: MessageKey,
+    record: RecordId,
+}
 
-/// Bits of a message's number that are its slot.
+/// The messages under way, by the id that transports know them by: a serial number of the run and, in the low bits,
+/// the place of the message. (The application's own numbering, [`MessageKey::wire_id`], needs nothing that all
+/// hosts share; taking it changes which paths flows take.)
+#[derive(Debug, Default)]
+struct Messages {
+    slots: Vec<Option<Message>>,
+    free: Vec<u32>,
+    next_serial: u64,
+}
+
+/// Bits of a message's number that are its place.
 const SLOT_BITS: u32 = 28;
 
 impl Messages {
@@ -75,16 +57,18 @@ impl Messages {
             self.slots.len() as u32 - 1
         });
         assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
-        let serial = self.next_serial;
-        self.next_serial += 1;
-        self.slots[slot as usize] = Some(Message { serial, ..message });
-        MessageId::request(serial << SLOT_BITS | u64::from(slot))
+        self.slots[slot as usize] = Some(message);
+        MessageId::request(self.next_serial() << SLOT_BITS | u64::from(slot))
     }
 
-    /// A name like a message's, which no message has.
-    pub(super) const fn unused_id(&mut self) -> MessageId {
+    const fn next_serial(&mut self) -> u64 {
         self.next_serial += 1;
-        MessageId::request((self.next_serial - 1) << SLOT_BITS)
+        self.next_serial - 1
+    }
+
+    /// The id of a stream of bytes: no message has it.
+    const fn unused_id(&mut self) -> MessageId {
+        MessageId::request(self.next_serial() << SLOT_BITS)
     }
 
     const fn place(id: MessageId) -> (u64, usize) {
@@ -92,6 +76,7 @@ impl Messages {
         (number >> SLOT_BITS, (number & ((1 << SLOT_BITS) - 1)) as usize)
     }
 
+    #[inline]
     fn get(&self, id: MessageId) -> Option<&Message> {
         let (serial, slot) = Self::place(id);
         self.slots.get(slot)?.as_ref().filter(|message| message.serial == serial)
@@ -104,468 +89,521 @@ impl Messages {
         self.free.push(slot as u32);
         Some(message)
     }
-
-    fn ids_from(&self, src: HostId) -> Vec<MessageId> {
-        let slots = self.slots.iter().enumerate();
-        let of_host = slots.filter_map(|(slot, message)| {
-            let message = message.filter(|message| message.src == src)?;
-            Some(MessageId::request(message.serial << SLOT_BITS | slot as u64))
-        });
-        of_host.collect()
-    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    UnderWay,
-    Completed,
-    Failed(FailReason),
-}
-
-/// Something to submit once the host at hand has settled.
+/// A stream of bytes that carries messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Action {
-    /// A response.
-    Respond { host: HostId, message: Submit, instance: u8 },
-    /// To forget a message: the other end will not go on with it.
-    Cancel { host: HostId, peer: HostId, id: MessageId, instance: u8 },
-    /// The next message of a closed loop.
-    Start { stream: u16, host: HostId, arrival: Arrival },
-}
-
-/// A message of a closed loop that starts after its think time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Start {
+struct Carrier {
+    client: HostId,
+    server: HostId,
     stream: u16,
-    host: HostId,
-    arrival: Arrival,
 }
 
-/// How far the run is.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// Messages of the first stream to measure.
-    pub(super) wanted: u64,
-    /// Of those: started, ended.
-    pub(super) measured_started: u64,
-    pub(super) measured_ended: u64,
+/// What is to happen at a host once the host at hand has been dealt with.
+#[derive(Clone, Copy, Debug)]
+enum Deferred {
+    /// Its application has something to start.
+    Start(HostId),
+    Cancel {
+        host: HostId,
+        peer: HostId,
+        id: MessageId,
+        instance: u8,
+    },
+}
+
+/// When an application is to be called.
+#[derive(Clone, Copy, Debug)]
+struct Wakeup {
+    /// The earliest time that counts; what is due at other times is of no use any more.
+    armed: Time,
+    /// When the network reports the host as a source.
+    scheduled: Option<Time>,
+}
+
+/// The applications of all hosts.
+#[derive(Debug)]
+pub(super) struct Apps<'a> {
+    /// The streams of messages, each with the number of its transport at each host.
+    pub(super) streams: Vec<(&'a StreamConfig, u8)>,
+    apps: Vec<App>,
+    wakeups: Vec<Wakeup>,
+    /// Wake-ups that are earlier than the one that the network has for the host.
+    early: Schedule<HostId>,
+    messages: Messages,
+    carriers: BTreeMap<MessageId, Carrier>,
+    /// The ids of channels whose streams are not open yet.
+    channel_ids: BTreeMap<(HostId, ChannelId), MessageId>,
+    collector: Collector,
+    last_started: Option<(MessageKey, MessageId)>,
+    deferred: VecDeque<Deferred>,
+    /// A caller further up the stack is doing what is deferred.
+    is_doing: bool,
+    has_channels: bool,
+    /// Messages are what the run is for: it ends with them.
+    is_measured: bool,
+    /// Messages that transports refused.
+    pub(super) refused: u64,
     /// Something happened that may end the run.
     pub(super) may_be_done: bool,
-    /// Since when messages are measured.
-    pub(super) since: Time,
+}
+
+impl<'a> Apps<'a> {
+    pub(super) fn new(
+        hosts: u32,
+        streams: Vec<(&'a StreamConfig, u8, Generator)>,
+        measure: &MeasureConfig,
+        is_measured: bool,
+    ) -> Self {
+        let total = streams.first().and_then(|(_, _, generator)| generator.total());
+        let wanted = measure.messages.min(total.unwrap_or(u64::MAX));
+        let app = |host| {
+            let streams = streams.iter().map(|(config, instance, generator)| {
+                AppStream::new(&config.workload, *instance, generator.of_host(host))
+            });
+            App::new(AppConfig {
+                host,
+                streams: streams.collect(),
+                one_way_end: OneWayEnd::WhenReceived,
+                verify: measure.verify,
+                restarted: None,
+            })
+        };
+        let apps: Vec<App> = (0..hosts).map(HostId).map(app).collect();
+        let collector = Collector::new(CollectorConfig {
+            hosts,
+            exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
+            wanted: if is_measured { wanted } else { u64::MAX },
+            warmup: Time(measure.warmup.0),
+            in_order: true,
+        });
+        Self {
+            wakeups: vec![Wakeup { armed: Time::MAX, scheduled: None }; apps.len()],
+            early: Schedule::default(),
+            has_channels: apps.first().is_some_and(App::has_channels),
+            streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
+            apps,
+            messages: Messages::default(),
+            carriers: BTreeMap::new(),
+            channel_ids: BTreeMap::new(),
+            collector,
+            last_started: None,
+            deferred: VecDeque::new(),
+            is_doing: false,
+            is_measured,
+            refused: 0,
+            may_be_done: true,
+        }
+    }
+
+    /// Messages of the first stream that are measured (`u64::MAX`: unknown), and those of them that have ended.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        self.collector.progress()
+    }
+
+    /// All messages that were to be measured have ended; of runs that are measured by their nodes, none are wanted.
+    pub(super) const fn is_done(&self) -> bool {
+        !self.is_measured || self.collector.is_done()
+    }
+
     /// When the last measured message ended.
-    pub(super) last_end: Time,
-    /// Where the bytes of messages have been stored, if receivers check them.
-    coverage: std::collections::BTreeMap<u64, Coverage>,
-    pub(super) verified: u64,
-    /// Messages that have arrived, if receivers check them.
-    /// Each with the number of its receiver's crashes before.
-    completed: std::collections::BTreeMap<u64, u32>,
-    order: u64,
-}
+    pub(super) fn last_end(&self) -> Option<Time> {
+        self.collector.last_end()
+    }
 
-/// The bytes of a message that have arrived: disjoint ranges in order.
-#[derive(Debug, Default)]
-pub(super) struct Coverage(std::collections::BTreeMap<u64, u64>);
+    pub(super) fn verified(&self) -> u64 {
+        self.apps.iter().map(App::verified).sum()
+    }
 
-impl Coverage {
-    pub(super) fn insert(&mut self, mut start: u64, mut end: u64) {
-        while let Some((&s, &e)) = self.0.range(..=end).next_back() {
-            if e < start {
-                break;
-            }
-            start = start.min(s);
-            end = end.max(e);
-            self.0.remove(&s);
-        }
-        self.0.insert(start, end);
+    /// Payload bytes delivered in the measured time, by stream.
+    pub(super) fn delivered_bytes(&self) -> Vec<u64> {
+        self.collector.delivered().iter().map(|hosts| hosts.iter().sum()).collect()
     }
-    pub(super) fn covers(&self, start: u64, end: u64) -> bool {
-        let range = self.0.range(..=start).next_back();
-        start == end || range.is_some_and(|(_, &range_end)| range_end >= end)
-    }
-    pub(super) fn forget_below(&mut self, start: u64) {
-        while let Some(range) = self.0.first_entry().filter(|range| *range.key() < start) {
-            let end = range.remove();
-            if end > start {
-                self.0.insert(start, end);
-            }
-        }
-    }
-    fn is_exactly(&self, bytes: u64) -> bool {
-        self.0.iter().eq([(&0, &bytes)])
-    }
-}
 
-impl Tally {
-    /// Numbers things that happen at the same time.
-    pub(super) const fn next_order(&mut self) -> u64 {
-        self.order += 1;
-        self.order
+    /// Those of the first stream, by the host that started the message.
+    pub(super) fn delivered_by_sender(&self) -> Vec<u64> {
+        self.collector.delivered().first().cloned().unwrap_or_default()
+    }
+
+    fn app(&mut self, host: HostId) -> &mut App {
+        &mut self.apps[host.0 as usize]
     }
 }
 
 impl<M: Model> World<'_, M> {
     /// The first message of every host.
-    pub(super) fn start_streams(&mut self) {
-        let hosts = self.net.fabric().hosts();
-        self.tally.wanted = match self.streams.first() {
-            Some(main) if self.first_stream == 0 => {
-                self.measure.messages.min(main.generator.total().unwrap_or(u64::MAX))
-            }
-            _ => u64::MAX,
-        };
-        for stream in 0..self.streams.len() as u32 {
-            self.streams[stream as usize].pending = vec![None; hosts as usize];
-            self.streams[stream as usize].delivered_bytes = vec![0; hosts as usize];
-            for host in 0..hosts {
-                self.next_arrival(stream, host);
-            }
-        }
-        self.tally.may_be_done = true;
-    }
-
-    fn next_arrival(&mut self, stream: u32, host: u32) {
-        let state = &mut self.streams[stream as usize];
-        let arrival = state.generator.next(HostId(host));
-        state.pending[host as usize] = arrival;
-        if let Some(arrival) = arrival {
-            state.alive += 1;
-            let source = stream * self.net.hosts() + host;
-            self.net.schedule(arrival.at, source);
+    pub(super) fn start_apps(&mut self) {
+        for host in (0..self.net.hosts()).map(HostId) {
+            self.after_app(host);
         }
     }
 
-    /// The time of a host's next message has come.
-    pub(super) fn on_arrival(&mut self, index: u32) {
-        let (stream, host) = (index / self.net.fabric().hosts(), index % self.net.fabric().hosts());
-        let Some(arrival) = self.streams[stream as usize].pending[host as usize].take() else {
-            return;
-        };
-        self.start_message(stream as u16, HostId(host), arrival);
-        self.next_arrival(stream, host);
-        self.streams[stream as usize].alive -= 1;
+    /// The time that an application was scheduled for has come.
+    pub(super) fn on_app(&mut self, host: HostId) {
+        self.apps.wakeups[host.0 as usize].scheduled = None;
+        self.wake_app(host);
     }
 
-    /// A host starts a message.
-    fn start_message(&mut self, stream: u16, src: HostId, arrival: Arrival) {
-        let tally = &mut self.tally;
-        let is_open = tally.measured_started < tally.wanted;
-        let measured = self.net.now() >= tally.since && is_open;
-        if measured && stream == 0 {
-            tally.measured_started += 1;
+    /// Applications whose time came earlier than what they were scheduled for.
+    pub(super) fn on_early_apps(&mut self) {
+        while let Some((_, host)) = self.apps.early.pop_due(self.net.now()) {
+            self.wake_app(host);
         }
-        let state = &mut self.streams[usize::from(stream)];
-        state.alive += 1;
-        let exchange = state.config.workload.exchange;
-        let id = self.messages.insert(Message {
-            serial: 0,
-            src,
-            dst: arrival.dst,
-            bytes: arrival.bytes,
-            start: self.net.now(),
-            stream,
-            measured,
-        });
-        if self.channels.in_use() {
-            self.join_channel(stream, id, src, arrival.dst);
-        }
-        let kind = if exchange == Exchange::OneWay { Kind::OneWay } else { Kind::Request };
-        let message = Submit { id, peer: arrival.dst, bytes: arrival.bytes, kind };
-        let instance = self.streams[usize::from(stream)].instance;
-        self.submit(src, instance, message);
     }
 
-    /// A host's application submits a message.
-    pub(super) fn submit(&mut self, host: HostId, instance: u8, message: Submit) {
-        match &mut self.hosts.all[host.0 as usize].state {
-            HostState::Up => {}
-            HostState::Paused(waiting) => return waiting.messages.push((instance, message)),
-            HostState::Down(_) => return self.failed(message.id, FailReason::HostCrashed),
+    fn wake_app(&mut self, host: HostId) {
+        let armed = &mut self.apps.wakeups[host.0 as usize].armed;
+        if *armed == self.net.now() {
+            *armed = Time::MAX;
+            self.run_app(host);
         }
-        if self.channels.in_use()
-            && (!self.is_under_way(message.id) || self.write_message(host, message))
-        {
+    }
+
+    /// Makes sure that an application is called in time.
+    fn arm(&mut self, host: HostId, at: Time) {
+        let wakeup = &mut self.apps.wakeups[host.0 as usize];
+        if at >= wakeup.armed {
             return;
         }
+        wakeup.armed = at;
+        match wakeup.scheduled {
+            Some(scheduled) if scheduled == at => {}
+            Some(_) => {
+                self.apps.early.push(at, host);
+                self.net.wake_at(at, wake::APPS);
+            }
+            None => {
+                wakeup.scheduled = Some(at);
+                self.net.schedule(at, host.0);
+            }
+        }
+    }
+
+    /// An application does one thing that is due.
+    fn run_app(&mut self, host: HostId) {
         self.flush(host);
         let now = self.net.now();
-        let transport = &mut self.hosts.all[host.0 as usize].transports[usize::from(instance)];
-        if transport.submit(now, message).is_err() {
-            self.refused += 1;
-            self.failed(message.id, FailReason::Cancelled);
-            if message.kind == Kind::Response {
-                let request = MessageId(message.id.0 & !1);
-                for (host, peer) in [(host, message.peer), (message.peer, host)] {
-                    for id in [request, message.id] {
-                        self.todo.push_back(Action::Cancel { host, peer, id, instance });
-                    }
-                }
-            }
-        }
+        self.apps.app(host).handle_timeout(now);
+        self.after_app(host);
         self.changed(host);
     }
 
+    /// Whether something is to be done at other hosts, and no caller is doing it.
+    #[inline]
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.apps.deferred.is_empty() && !self.apps.is_doing
+    }
+
     /// Does what events at other hosts led to.
-    pub(super) fn do_todo(&mut self) {
+    pub(super) fn do_deferred(&mut self) {
         // Whatever a step leads to joins the list: this loop is never entered twice.
-        self.doing = true;
-        while let Some(todo) = self.todo.pop_front() {
-            match todo {
-                Action::Respond { host, message, instance } => self.submit(host, instance, message),
-                Action::Start { stream, host, arrival } => self.start_next(stream, host, arrival),
-                Action::Cancel { host, peer, id, instance } => {
+        self.apps.is_doing = true;
+        while let Some(deferred) = self.apps.deferred.pop_front() {
+            match deferred {
+                Deferred::Start(host) => self.run_app(host),
+                Deferred::Cancel { host, peer, id, instance } => {
                     let now = self.net.now();
                     self.flush(host);
-                    self.hosts.all[host.0 as usize].transports[usize::from(instance)]
-                        .cancel(now, peer, id);
+                    self.transport(host, instance).cancel(now, peer, id);
                     self.changed(host);
                 }
             }
         }
-        self.doing = false;
+        self.apps.is_doing = false;
     }
 
-    /// The next message of a closed loop starts; of a host that is down, when it is back.
-    pub(super) fn start_next(&mut self, stream: u16, host: HostId, arrival: Arrival) {
-        if let HostState::Down(waiting) = &mut self.hosts.all[host.0 as usize].state {
-            return waiting.push((stream, arrival));
-        }
-        self.start_message(stream, host, arrival);
-        self.streams[usize::from(stream)].alive -= 1;
+    fn transport(&mut self, host: HostId, instance: u8) -> &mut M::Transport {
+        &mut self.hosts.all[host.0 as usize].transports[usize::from(instance)]
     }
 
-    /// A message has arrived whole at `host`.
-    pub(super) fn delivered(
-        &mut self,
-        host: HostId,
-        peer: HostId,
-        id: MessageId,
-        bytes: u64,
-        kind: Kind,
-    ) {
-        let Some(&message) = self.messages.get(id) else {
-            // A message that its sender has given up may still arrive, but none arrives twice.
-            let crashes = self.hosts.all[host.0 as usize].crashes;
-            let before = self.tally.completed.get(&id.number());
-            assert_ne!(before, Some(&crashes), "message {id} came twice");
-            return;
-        };
-        let expected =
-            if id.is_response() { (message.dst, message.src) } else { (message.src, message.dst) };
-        assert_eq!((peer, host), expected, "message {id} was delivered to the wrong host");
-        if self.measure.verify {
-            self.verify(id, bytes);
-        }
-        let workload = &self.streams[usize::from(message.stream)].config.workload;
-        let work = Work::Message { peer, id, bytes, kind };
-        if workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::Unary) {
-            self.arrive_in_order(host, id, work);
-        } else {
-            self.take_in(message.stream, host, work);
-        }
-    }
-
-    /// Whether the exchange that a message belongs to has not ended.
-    pub(super) fn is_under_way(&self, id: MessageId) -> bool {
-        self.messages.get(id).is_some()
-    }
-
-    /// The application has taken in a message that arrived at `host`.
-    pub(super) fn processed(&mut self, host: HostId, peer: HostId, id: MessageId, kind: Kind) {
-        // It may have failed while it waited.
-        let Some(&message) = self.messages.get(id) else { return };
-        let exchange = self.streams[usize::from(message.stream)].config.workload.exchange;
-        match kind {
-            Kind::Request => {
-                let bytes = exchange.response_bytes(message.bytes).unwrap_or(message.bytes);
-                let instance = self.streams[usize::from(message.stream)].instance;
-                let message = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
-                self.todo.push_back(Action::Respond { host, message, instance });
-            }
-            Kind::OneWay | Kind::Response => {
-                if self.measure.verify {
-                    let crashes = self.hosts.all[host.0 as usize].crashes;
-                    self.tally.completed.insert(id.number(), crashes);
-                }
-                self.end_message(id, State::Completed);
-            }
-        }
-    }
-
-    /// A message will not complete.
-    pub(super) fn failed(&mut self, id: MessageId, reason: FailReason) {
-        if !self.channels.in_use() || !self.fail_channel_of(id, reason) {
-            self.end_message(id, State::Failed(reason));
-        }
-    }
-
-    pub(super) fn end_message(&mut self, id: MessageId, end: State) {
-        // Delivered, then given up by a sender that never learnt of it; or the other way round.
-        let Some(message) = self.messages.remove(id) else { return };
-        if self.channels.in_use() {
-            self.channels.forget_message(id);
-        }
-        if message.measured {
-            self.messages.ended.push((message, self.net.now(), end));
-        }
-        let (stream, src) = (message.stream, message.src);
-        if message.measured {
-            self.tally.last_end = self.net.now();
-            if stream == 0 {
-                self.tally.measured_ended += 1;
-            }
-        }
-        let state = &mut self.streams[usize::from(stream)];
-        if let Some(arrival) = state.generator.completed(src, self.net.now()) {
-            // After a failure a loop waits a little, or it would fail for ever at one instant.
-            let earliest = if matches!(end, State::Failed(_)) { AFTER_FAILURE } else { Span::ZERO };
-            let at = arrival.at.max(self.net.now() + earliest);
-            if at <= self.net.now() {
-                self.todo.push_back(Action::Start { stream, host: src, arrival });
+    /// Takes the records and actions of an application, and sees to its next wake-up.
+    fn after_app(&mut self, host: HostId) {
+        loop {
+            if let Some(record) = self.apps.app(host).poll_record() {
+                self.on_record(host, record);
+            } else if let Some(action) = self.apps.app(host).poll_action() {
+                self.act(host, action);
             } else {
-                self.start_later(stream, src, Arrival { at, ..arrival });
+                break;
             }
-            self.streams[usize::from(stream)].alive += 1;
         }
-        let state = &mut self.streams[usize::from(stream)];
-        state.alive -= 1;
-        let tally = &mut self.tally;
-        tally.may_be_done |= tally.measured_ended >= tally.measured_started || state.alive == 0;
+        let app = &self.apps.apps[host.0 as usize];
+        if app.is_ready() {
+            self.apps.deferred.push_back(Deferred::Start(host));
+        } else if let Some(at) = app.poll_timeout() {
+            let at = at.max(self.net.now());
+            self.arm(host, at);
+        }
+        let app = &self.apps.apps[host.0 as usize];
+        let has_ended = self.apps.streams.is_empty() || app.has_ended(0);
+        self.apps.collector.set_ended(host, has_ended);
+        self.apps.may_be_done |= self.apps.is_done();
     }
 
-    fn start_later(&mut self, stream: u16, host: HostId, arrival: Arrival) {
-        self.later.push(arrival.at, Start { stream, host, arrival });
-        self.net.wake_at(arrival.at, wake::LATER);
-    }
-
-    /// Messages that start after a think time.
-    pub(super) fn on_later(&mut self) {
-        while let Some((_, Start { stream, host, arrival })) = self.later.pop_due(self.net.now()) {
-            self.start_next(stream, host, arrival);
+    fn on_record(&mut self, host: HostId, record: Record) {
+        let apps = &mut self.apps;
+        match record {
+            Record::Started { key, start, new_channel } => {
+                let MessageStart { stream, src, dst, .. } = start;
+                let serial = apps.messages.next_serial;
+                let record = apps.collector.started(start, serial);
+                let message = Message { serial, src, dst, stream, key, record };
+                let id = apps.messages.insert(message);
+                apps.app(host).submitted(key, id);
+                apps.last_started = Some((key, id));
+                if let Some(channel) = new_channel {
+                    let id = apps.messages.unused_id();
+                    let streaming = apps.streams[usize::from(stream)].0.workload.streaming;
+                    if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId) {
+                        apps.channel_ids.insert((host, channel), id);
+                    }
+                }
+            }
+            Record::Ended { key, dst, id, at, end, .. } => {
+                // A message that ends as it starts (its host is down) has no id yet.
+                let known = id.or(apps.last_started.filter(|(of, _)| *of == key).map(|(_, id)| id));
+                let Some(id) = known else { return };
+                if let Some(message) = apps.messages.remove(id) {
+                    apps.collector.ended(message.record, at, end);
+                }
+                if matches!(end, MessageEnd::Failed(_)) {
+                    apps.app(dst).forget(host, id);
+                }
+            }
+            Record::Received { peer, key, .. } => {
+                let now = self.net.now();
+                apps.app(peer).received_by_peer(now, key);
+                self.after_app(peer);
+            }
         }
     }
 
-    /// All messages that were to be measured have ended; of runs that are measured by their nodes, none are wanted.
-    pub(super) fn messages_are_done(&self) -> bool {
-        let tally = &self.tally;
-        self.first_stream > 0
-            || tally.measured_ended == tally.measured_started
-                && (tally.measured_started >= tally.wanted
-                    || self.streams.first().is_none_or(|main| main.alive == 0))
-    }
-
-    /// A host has lost all its messages.
-    pub(super) fn fail_messages_of(&mut self, host: HostId) {
-        for id in self.messages.ids_from(host) {
-            self.end_message(id, State::Failed(FailReason::HostCrashed));
+    /// Does what an application asks for. The host's NIC has been brought up to date, and will be asked for
+    /// packets afterwards.
+    fn act(&mut self, host: HostId, action: Action) {
+        let now = self.net.now();
+        match action {
+            Action::Submit { key, instance, peer, bytes, kind, .. } => {
+                let Some(id) = self.apps.app(host).id(key) else { return };
+                let message = Submit { id, peer, bytes, kind };
+                if self.transport(host, instance).submit(now, message).is_err() {
+                    self.apps.refused += 1;
+                    self.apps.app(host).submit_refused(now, key);
+                }
+            }
+            Action::Respond { instance, peer, id, bytes, .. } => {
+                let message = Submit { id, peer, bytes, kind: Kind::Response };
+                if self.transport(host, instance).submit(now, message).is_err() {
+                    self.apps.refused += 1;
+                    self.fail(id, FailReason::Cancelled);
+                    for id in [request(id), id] {
+                        self.cancel_at_both_ends(host, peer, id, instance);
+                    }
+                }
+            }
+            Action::Open { stream, channel, instance, peer } => {
+                let carrier = Carrier { client: host, server: peer, stream };
+                self.open(carrier, channel, instance);
+            }
+            Action::Append { stream, direction, key, bytes } => {
+                let at_peer = Direction { peer: host, ..direction };
+                self.apps.app(direction.peer).announce(stream, at_peer, key, bytes);
+            }
+            Action::Write { direction, bytes } => {
+                let Direction { instance, peer, id } = direction;
+                let written = self.transport(host, instance).write(now, peer, id, bytes, false);
+                if let Err(refused) = written {
+                    let busy = refused == Refused::Busy;
+                    self.apps.app(host).write_refused(now, direction, bytes, busy);
+                }
+            }
+            Action::Consume { direction, bytes } => {
+                let Direction { instance, peer, id } = direction;
+                self.transport(host, instance).consume(now, peer, id, bytes);
+            }
+            Action::Cancel { instance, peer, id } => {
+                self.apps.deferred.push_back(Deferred::Cancel { host, peer, id, instance });
+            }
+            Action::CancelAtBothEnds { instance, peer, id } => {
+                self.cancel_at_both_ends(host, peer, id, instance);
+                if self.apps.carriers.remove(&id).is_some() {
+                    self.apps.app(peer).forget_stream(Direction { instance, peer: host, id });
+                }
+            }
+            Action::Abandon { instance, peer, id, .. } => {
+                let id = request(id);
+                if self.apps.messages.get(id).is_some() {
+                    let cancel = Deferred::Cancel { host: peer, peer: host, id, instance };
+                    self.apps.deferred.push_back(cancel);
+                    self.fail(id, FailReason::HostCrashed);
+                }
+            }
+            Action::AbandonStream { direction, reason } => self.fail(direction.id, reason),
         }
     }
 
-    /// A receiver stores bytes of a message.
-    pub(super) fn store(&mut self, src: HostId, host: HostId, slice: Slice) {
-        // The bytes of a response count under the response's own id.
-        let request = MessageId(slice.message.0 & !1);
-        let Some(message) = self.messages.get(request) else {
-            return self.store_of_stream(src, host, slice);
-        };
-        if self.net.now() >= self.tally.since {
-            let stream = &mut self.streams[usize::from(message.stream)];
-            stream.delivered_bytes[message.src.0 as usize] += u64::from(slice.len);
+    fn open(&mut self, carrier: Carrier, channel: ChannelId, instance: u8) {
+        let now = self.net.now();
+        let Carrier { client: host, server: peer, .. } = carrier;
+        let Some(id) = self.apps.channel_ids.remove(&(host, channel)) else { return };
+        let open = Open { id, peer, deadline: Time::MAX };
+        if self.transport(host, instance).open(now, open).is_err() {
+            self.apps.refused += 1;
+            return self.apps.app(host).open_refused(now, channel);
         }
-        if !self.measure.verify {
-            return;
+        self.apps.carriers.insert(id, carrier);
+        self.apps.app(host).opened(channel, id);
+    }
+
+    fn cancel_at_both_ends(&mut self, host: HostId, peer: HostId, id: MessageId, instance: u8) {
+        for (host, peer) in [(host, peer), (peer, host)] {
+            self.apps.deferred.push_back(Deferred::Cancel { host, peer, id, instance });
         }
-        let (sender, receiver) = if slice.message.is_response() {
-            (message.dst, message.src)
+    }
+
+    /// A message or stream has failed at one of its ends: it has at both.
+    fn fail(&mut self, id: MessageId, reason: FailReason) {
+        let (now, id) = (self.net.now(), request(id));
+        let client = if let Some(message) = self.apps.messages.get(id).copied() {
+            self.apps.app(message.src).fail(now, message.key, reason);
+            message.src
+        } else if let Some(&Carrier { client, server, stream }) = self.apps.carriers.get(&id) {
+            let (_, instance) = self.apps.streams[usize::from(stream)];
+            let direction = Direction { instance, peer: server, id };
+            self.apps.app(client).fail_stream(now, direction, reason);
+            client
         } else {
-            (message.src, message.dst)
+            return;
         };
-        assert_eq!((src, host), (sender, receiver), "bytes of message {} astray", slice.message);
-        let (start, len) = (u64::from(slice.offset), u64::from(slice.len));
-        if len > 0 {
-            self.tally.coverage.entry(slice.message.0).or_default().insert(start, start + len);
+        self.after_app(client);
+    }
+
+    /// A transport reports something to its host's application.
+    pub(super) fn on_event(&mut self, host: HostId, instance: u8, event: Event) {
+        let now = self.net.now();
+        match event {
+            Event::Sent { .. } => return,
+            Event::Failed { id, reason, .. } => return self.fail(id, reason),
+            Event::Delivered { peer, id, .. } => {
+                let message = self.apps.messages.get(id).copied();
+                let origin = message.map(|message| {
+                    let Message { src, dst, stream, key, .. } = message;
+                    let ends = if id.is_response() { (dst, src) } else { (src, dst) };
+                    assert_eq!((peer, host), ends, "message {id} was delivered to the wrong host");
+                    let place = if self.apps.has_channels {
+                        self.apps.app(src).origin(key).and_then(|origin| origin.place)
+                    } else {
+                        None
+                    };
+                    Origin { stream, key, place }
+                });
+                self.apps.app(host).handle_event(now, instance, event, origin);
+            }
+            Event::Stream(stream_event) => {
+                let (StreamEvent::Opened { peer, id }
+                | StreamEvent::Readable { peer, id, .. }
+                | StreamEvent::Acked { peer, id, .. }
+                | StreamEvent::Closed { peer, id }) = stream_event;
+                let Some(carrier) = self.apps.carriers.get(&request(id)) else { return };
+                // What is acknowledged was sent in the other direction.
+                let is_sender = matches!(stream_event, StreamEvent::Acked { .. });
+                let ends = carrier.ends(id);
+                let here = if is_sender { (host, peer) } else { (peer, host) };
+                assert_eq!(here, ends, "an event of stream {id} at the wrong host");
+                let is_opened = matches!(stream_event, StreamEvent::Opened { .. });
+                if is_opened && self.apps.app(peer).is_forgotten_by_server(instance, id) {
+                    // None of it was acknowledged, so that the transport begins once more. The application does
+                    // not: it has lost what it knew of the stream.
+                    return self.fail(id, FailReason::PeerForgot);
+                }
+                self.apps.app(host).handle_event(now, instance, event, None);
+            }
+        }
+        self.after_app(host);
+    }
+
+    /// A receiver stores bytes.
+    #[inline]
+    pub(super) fn store(&mut self, instance: u8, src: HostId, host: HostId, slice: Slice) {
+        let apps = &mut self.apps;
+        let id = slice.message;
+        // The bytes of a response count under the response's own id.
+        let (stream, client, server, is_stream) = match apps.messages.get(request(id)) {
+            Some(message) => (message.stream, message.src, message.dst, false),
+            None => match apps.carriers.get(&request(id)) {
+                Some(carrier) => (carrier.stream, carrier.client, carrier.server, true),
+                None => return,
+            },
+        };
+        apps.collector.stored(self.net.now(), stream, client, u64::from(slice.len));
+        if self.measure.verify || is_stream {
+            let ends = if id.is_response() { (server, client) } else { (client, server) };
+            assert_eq!((src, host), ends, "bytes of message {id} astray");
+        }
+        if self.measure.verify {
+            apps.app(host).handle_store(instance, src, slice, is_stream);
         }
     }
 
-    /// A host has lost what it had received in part.
-    pub(super) fn forget_arriving(&mut self, host: HostId) {
-        let Self { messages, tally, .. } = self;
-        tally.coverage.retain(|id, _| {
-            let id = MessageId(*id);
-            let message = messages.get(MessageId(id.0 & !1));
-            let receiver =
-                message.map(|message| if id.is_response() { message.src } else { message.dst });
-            receiver.is_some_and(|receiver| receiver != host)
-        });
+    /// A host stands still.
+    pub(super) fn pause_app(&mut self, host: HostId) {
+        self.apps.app(host).pause();
     }
 
-    /// Every byte of a delivered message must have been stored.
-    fn verify(&mut self, id: MessageId, bytes: u64) {
-        let coverage = self.tally.coverage.remove(&id.0).unwrap_or_default();
-        assert!(coverage.is_exactly(bytes), "message {id} of {bytes} bytes: {coverage:?} stored");
-        self.tally.verified += 1;
+    /// A host goes on after a pause.
+    pub(super) fn resume_app(&mut self, host: HostId) {
+        self.apps.app(host).resume();
+        self.after_app(host);
+        self.do_deferred();
+    }
+
+    /// A host has lost everything.
+    pub(super) fn crash_app(&mut self, host: HostId) {
+        let now = self.net.now();
+        self.apps.app(host).crash(now);
+        self.after_app(host);
+        if self.apps.has_channels {
+            for client in (0..self.net.hosts()).map(HostId) {
+                self.apps.app(client).server_crashed(now, host);
+                self.after_app(client);
+            }
+        }
+        self.do_deferred();
+    }
+
+    /// A host is back after a crash.
+    pub(super) fn restart_app(&mut self, host: HostId, paused: bool) {
+        let now = self.net.now();
+        self.apps.app(host).restart(now, paused);
+        self.after_app(host);
+        self.do_deferred();
     }
 
     /// The measured messages, in the order of their start.
     pub(super) fn records(&self) -> Vec<MessageRecord> {
-        let framing: Vec<_> = (self.streams.iter())
-            .map(|stream| self.hosts.all[0].transports[usize::from(stream.instance)].framing())
+        let framing: Vec<_> = (self.apps.streams.iter())
+            .map(|(_, instance)| self.hosts.all[0].transports[usize::from(*instance)].framing())
             .collect();
-        let record = |(message, end, state): &(Message, Time, State)| {
-            let stream = usize::from(message.stream);
-            let (src, dst) = (message.src, message.dst);
-            let there = self.net.fabric().ideal(src, dst, message.bytes, framing[stream]);
-            let exchange = self.streams[stream].config.workload.exchange;
-            let back = (exchange.response_bytes(message.bytes)).map_or(Span::ZERO, |bytes| {
-                self.net.fabric().ideal(dst, src, bytes, framing[stream])
-            });
-            MessageRecord {
-                stream: message.stream + self.first_stream,
-                src,
-                dst,
-                bytes: message.bytes,
-                start: message.start,
-                ideal: there + back,
-                outcome: match *state {
-                    State::UnderWay => Outcome::Unfinished,
-                    State::Completed => Outcome::Completed(*end),
-                    State::Failed(reason) => Outcome::Failed(reason),
-                },
-            }
-        };
-        let under_way = self.messages.slots.iter().flatten().filter(|message| message.measured);
-        let under_way = under_way.map(|message| (*message, Time::MAX, State::UnderWay));
-        let mut all: Vec<_> = self.messages.ended.iter().copied().chain(under_way).collect();
-        all.sort_unstable_by_key(|(message, _, _)| message.serial);
-        all.iter().map(record).collect()
-    }
-
-    /// Payload bytes delivered in the measured time, by stream.
-    pub(super) fn delivered_bytes(&self) -> Vec<u64> {
-        self.streams.iter().map(|stream| stream.delivered_bytes.iter().sum()).collect()
-    }
-
-    /// Those of the first stream, by sender.
-    pub(super) fn delivered_by_sender(&mut self) -> Vec<u64> {
-        self.streams
-            .first_mut()
-            .map(|main| std::mem::take(&mut main.delivered_bytes))
-            .unwrap_or_default()
+        let mut records = self.apps.collector.records(|stream, src, dst, bytes| {
+            self.net.fabric().ideal(src, dst, bytes, framing[usize::from(stream)])
+        });
+        for record in &mut records {
+            record.stream += self.first_stream;
+        }
+        records
     }
 
     /// What the transports have measured of the fabric, beside what it is.
     pub(super) fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
         let mut measured = Vec::new();
-        for (number, stream) in self.streams.iter().enumerate() {
-            let instance = stream.instance;
-            if self.streams[..number].iter().any(|before| before.instance == instance) {
+        for (number, &(_, instance)) in self.apps.streams.iter().enumerate() {
+            if self.apps.streams[..number].iter().any(|(_, before)| *before == instance) {
                 continue;
             }
             for (src, host) in self.hosts.all.iter().enumerate() {
                 let transport = &host.transports[usize::from(instance)];
                 let (src, framing) = (HostId(src as u32), transport.framing());
-                let is_host = |peer: HostId| peer.0 < self.net.fabric().hosts() && peer != src;
+                let is_host = |peer: HostId| peer.0 < self.net.hosts() && peer != src;
                 let trips = transport.round_trips();
                 measured.extend(trips.iter().filter(|trip| is_host(trip.peer)).map(|trip| {
                     MeasuredRoundTrip {
@@ -582,12 +620,15 @@ impl<M: Model> World<'_, M> {
         }
         measured
     }
+}
 
-    /// From now on bytes are counted.
-    pub(super) fn begin_measuring(&mut self) {
-        self.tally.since = self.net.now();
-        for stream in &mut self.streams {
-            stream.delivered_bytes.fill(0);
-        }
+const fn request(id: MessageId) -> MessageId {
+    MessageId(id.0 & !1)
+}
+
+impl Carrier {
+    /// The sender and the receiver of what has this id.
+    const fn ends(self, id: MessageId) -> (HostId, HostId) {
+        if id.is_response() { (self.server, self.client) } else { (self.client, self.server) }
     }
 }

@@ -1,9 +1,11 @@
 //! Hosts that pause and crash; faults of links are the network's.
 
+use std::collections::VecDeque;
+
 use rackweave_core::{DropReason, HostId};
 
 use super::World;
-use super::host::{HostState, Waiting};
+use super::host::HostState;
 use crate::config::FaultKind;
 use crate::model::Model;
 
@@ -32,35 +34,30 @@ impl<M: Model> World<'_, M> {
         match (fault, &mut *state) {
             (Some(FaultKind::Pause), HostState::Up) => {
                 self.flush(host);
-                self.hosts.all[number].state = HostState::Paused(Waiting::new());
+                self.hosts.all[number].state = HostState::Paused(VecDeque::new());
+                self.pause_app(host);
             }
             (Some(FaultKind::Crash), HostState::Up | HostState::Paused(_)) => self.crash(host),
-            (None, HostState::Paused(waiting)) => {
-                let waiting = std::mem::replace(waiting, Waiting::new());
+            (None, HostState::Paused(ring)) => {
+                let ring = std::mem::take(ring);
                 *state = HostState::Up;
                 self.resume(host);
-                for packet in waiting.packets {
+                for packet in ring {
                     self.handle_packet(host, &packet);
                 }
-                for (instance, message) in waiting.messages {
-                    self.submit(host, instance, message);
-                }
-                self.resume_threads(host);
+                self.resume_app(host);
             }
-            (None | Some(FaultKind::Pause), HostState::Down(starts)) => {
-                let starts = std::mem::take(starts);
+            (None | Some(FaultKind::Pause), HostState::Down) => {
                 let transports = (self.factory)(host);
                 self.hosts.all[number].transports = transports;
                 self.crash_node(host, false);
                 if fault.is_some() {
-                    self.hosts.all[number].state = HostState::Paused(Waiting::new());
+                    self.hosts.all[number].state = HostState::Paused(VecDeque::new());
                 } else {
                     self.hosts.all[number].state = HostState::Up;
                     self.resume(host);
                 }
-                for (stream, arrival) in starts {
-                    self.start_next(stream, host, arrival);
-                }
+                self.restart_app(host, fault.is_some());
             }
             _ => {}
         }
@@ -69,17 +66,12 @@ impl<M: Model> World<'_, M> {
     fn crash(&mut self, host: HostId) {
         self.flush(host);
         let state = &mut self.hosts.all[host.0 as usize];
-        state.crashes += 1;
-        let before = std::mem::replace(&mut state.state, HostState::Down(Vec::new()));
-        if let HostState::Paused(waiting) = before {
-            self.net.count_drops(DropReason::HostDown, waiting.packets.len() as u64);
+        let before = std::mem::replace(&mut state.state, HostState::Down);
+        if let HostState::Paused(ring) = before {
+            self.net.count_drops(DropReason::HostDown, ring.len() as u64);
         }
         self.crash_node(host, true);
-        self.fail_messages_of(host);
-        self.forget_arriving(host);
-        self.crash_threads(host);
-        self.crash_channels(host);
-        self.do_todo();
+        self.crash_app(host);
     }
 
     fn crash_node(&mut self, host: HostId, down: bool) {

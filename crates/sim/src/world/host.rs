@@ -2,11 +2,8 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{
-    DropReason, Event, HostId, Node as _, Packet, PacketRef, Placement, Submit, Time,
-};
+use rackweave_core::{DropReason, HostId, Node as _, Packet, PacketRef, Placement, Time};
 use rackweave_switch::Edge;
-use rackweave_workload::Arrival;
 
 use super::World;
 use super::nodes::{Attached, Nodes};
@@ -28,8 +25,6 @@ pub(super) struct Host<M: Model> {
     pub(super) node: Option<(u32, u8)>,
     /// The transport or node that is asked first for the next packet.
     turn: u8,
-    /// The number of its crashes: a restarted host remembers nothing.
-    pub(super) crashes: u32,
     pub(super) state: HostState<M::Header>,
 }
 
@@ -37,24 +32,10 @@ pub(super) struct Host<M: Model> {
 #[derive(Debug)]
 pub(super) enum HostState<H> {
     Up,
-    /// Does nothing; what arrives, and what its application submits, waits here.
-    Paused(Waiting<H>),
-    /// Has lost everything; the messages of closed loops that start when it is back.
-    Down(Vec<(u16, Arrival)>),
-}
-
-/// What waits for a paused host to go on.
-#[derive(Debug)]
-pub(super) struct Waiting<H> {
-    pub(super) packets: VecDeque<Packet<H>>,
-    /// Messages, with the number of their transport.
-    pub(super) messages: Vec<(u8, Submit)>,
-}
-
-impl<H> Waiting<H> {
-    pub(super) const fn new() -> Self {
-        Self { packets: VecDeque::new(), messages: Vec::new() }
-    }
+    /// Does nothing; what arrives waits in its NIC's receive ring.
+    Paused(VecDeque<Packet<H>>),
+    /// Has lost everything.
+    Down,
 }
 
 impl<M: Model> Host<M> {
@@ -74,7 +55,6 @@ impl<M: Model> Hosts<M> {
             transports: transports(HostId(number)),
             node: None,
             turn: 0,
-            crashes: 0,
             state: HostState::Up,
         };
         let mut all: Vec<Host<M>> = (0..hosts).map(host).collect();
@@ -145,11 +125,11 @@ impl<M: Model> World<'_, M> {
                 let packet = self.net.take(packet);
                 self.handle_packet(host, &packet);
             }
-            HostState::Paused(waiting) if waiting.packets.len() < RECEIVE_RING => {
-                waiting.packets.push_back(self.net.take(packet));
+            HostState::Paused(ring) if ring.len() < RECEIVE_RING => {
+                ring.push_back(self.net.take(packet));
             }
             HostState::Paused(_) => self.net.discard(packet, DropReason::HostPaused),
-            HostState::Down(_) => self.net.discard(packet, DropReason::HostDown),
+            HostState::Down => self.net.discard(packet, DropReason::HostDown),
         }
     }
 
@@ -162,7 +142,7 @@ impl<M: Model> World<'_, M> {
         if let Some(transport) = state.transports.get_mut(instance) {
             let placement = transport.handle_packet(now, 0, packet);
             if let Placement::Store(slice) = placement {
-                self.store(packet.src, host, slice);
+                self.store(instance as u8, packet.src, host, slice);
             }
         } else if !self.node_handles(host, packet) {
             return self.net.count_drops(DropReason::WrongProtocol, 1);
@@ -201,8 +181,8 @@ impl<M: Model> World<'_, M> {
     pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.wake(&mut self.hosts, host);
-        if !self.todo.is_empty() && !self.doing {
-            self.do_todo();
+        if self.has_deferred() {
+            self.do_deferred();
         }
     }
 
@@ -210,14 +190,7 @@ impl<M: Model> World<'_, M> {
     fn drain_events(&mut self, host: HostId) {
         for index in 0..self.hosts.all[host.0 as usize].transports.len() {
             while let Some(event) = self.hosts.all[host.0 as usize].transports[index].poll_event() {
-                match event {
-                    Event::Delivered { peer, id, bytes, kind } => {
-                        self.delivered(host, peer, id, bytes, kind);
-                    }
-                    Event::Stream(event) => self.on_stream_event(host, event),
-                    Event::Sent { .. } => {}
-                    Event::Failed { id, reason, .. } => self.failed(id, reason),
-                }
+                self.on_event(host, index as u8, event);
             }
         }
     }
@@ -226,8 +199,8 @@ impl<M: Model> World<'_, M> {
     pub(super) fn resume(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.resume(&mut self.hosts, host);
-        if !self.todo.is_empty() && !self.doing {
-            self.do_todo();
+        if self.has_deferred() {
+            self.do_deferred();
         }
     }
 }

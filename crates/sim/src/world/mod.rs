@@ -4,7 +4,6 @@
 //! both at one address; a node with several ports is several hosts of the fabric.
 
 mod app;
-mod channel;
 mod faults;
 mod host;
 #[cfg(test)]
@@ -15,13 +14,11 @@ mod probe;
 mod stream_tests;
 #[cfg(test)]
 mod tests;
-mod thread;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rackweave_core::{HostId, Schedule, Time};
+use rackweave_core::{HostId, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
@@ -31,11 +28,9 @@ use crate::fabric::Fabric;
 use crate::model::Model;
 use crate::result::{End, RunResult};
 
-use app::{Messages, StreamState, Tally};
-use channel::Channels;
+use app::Apps;
 use host::Hosts;
 use probe::Probe;
-use thread::Threads;
 
 pub use nodes::Attached;
 
@@ -87,10 +82,9 @@ impl<M: Model> std::fmt::Debug for Setup<'_, M> {
 
 /// Numbers of the world's own wake-ups.
 mod wake {
-    pub(super) const LATER: u32 = 0;
+    pub(super) const APPS: u32 = 0;
     pub(super) const MEASURE: u32 = 1;
-    pub(super) const WORK: u32 = 2;
-    pub(super) const COUNT: u32 = 3;
+    pub(super) const COUNT: u32 = 2;
 }
 
 /// A network with its hosts and their applications, running.
@@ -98,23 +92,11 @@ pub struct World<'a, M: Model> {
     net: Net<M::Program>,
     hosts: Hosts<M>,
     factory: Factory<'a, M::Transport>,
-    streams: Vec<StreamState<'a>>,
+    apps: Apps<'a>,
     /// Number of the first stream in results: 1 if nodes of a group system are what is measured.
     first_stream: u16,
-    messages: Messages,
-    tally: Tally,
-    /// Work that follows from events: done once the host at hand is up to date.
-    todo: VecDeque<app::Action>,
-    /// A caller further up the stack is working off `todo`.
-    doing: bool,
-    /// Messages of closed loops that start after their think time.
-    later: Schedule<app::Start>,
-    threads: Threads,
-    channels: Channels,
     measure: &'a MeasureConfig,
     probe: Probe,
-    /// Messages that transports refused.
-    refused: u64,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -146,7 +128,7 @@ impl<'a, M: Model> World<'a, M> {
         let config = NetConfig {
             faults: faults.to_vec(),
             sample_every: measure.sample_every,
-            sources: streams.len() as u32 * n_hosts,
+            sources: n_hosts,
             wakes: wake::COUNT,
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
@@ -154,28 +136,18 @@ impl<'a, M: Model> World<'a, M> {
         };
         let first_stream = u16::from(!nodes.is_empty());
         let hosts = Hosts::new(n_hosts, &mut factory, nodes);
-        let applications = streams.iter().map(|(config, ..)| &config.workload.application);
-        let threads = Threads::new(applications, streams.len() * n_hosts as usize);
-        let has_channels = streams.iter().any(|(config, ..)| config.workload.streaming.is_some());
+        let apps = Apps::new(n_hosts, streams, measure, first_stream == 0);
         let mut world = Self {
             net: Net::new(config, (), programs),
             hosts,
             factory,
-            streams: streams.into_iter().map(StreamState::new).collect(),
+            apps,
             first_stream,
-            messages: Messages::default(),
-            tally: Tally::default(),
-            todo: VecDeque::new(),
-            doing: false,
-            later: Schedule::default(),
-            threads,
-            channels: Channels::new(has_channels),
             measure,
             probe: Probe::default(),
-            refused: 0,
         };
         world.start_probes();
-        world.start_streams();
+        world.start_apps();
         Ok(world)
     }
 
@@ -190,7 +162,7 @@ impl<'a, M: Model> World<'a, M> {
     /// to happen, the time limit comes or `control` says so.
     pub fn run_to_end(&mut self, control: &Control) -> End {
         self.wake_touched();
-        control.wanted.store(self.tally.wanted, Ordering::Relaxed);
+        control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
         let limit = Time(self.measure.time_limit.0);
         let end = loop {
             if self.is_done() {
@@ -224,11 +196,11 @@ impl<'a, M: Model> World<'a, M> {
                     (false, false) => End::TimeLimit,
                 });
             }
-            if self.tally.may_be_done || self.hosts.nodes.may_be_done {
+            if self.apps.may_be_done || self.hosts.nodes.may_be_done {
                 break;
             }
         }
-        self.tally.may_be_done = false;
+        self.apps.may_be_done = false;
         self.hosts.nodes.may_be_done = false;
         None
     }
@@ -243,14 +215,14 @@ impl<'a, M: Model> World<'a, M> {
     }
 
     fn publish(&self, control: &Control) {
-        control.finished.store(self.tally.measured_ended, Ordering::Relaxed);
+        control.finished.store(self.apps.progress().1, Ordering::Relaxed);
         control.sim_time_ps.store(self.net.now().0, Ordering::Relaxed);
         control.events.store(self.net.counters().events, Ordering::Relaxed);
     }
 
     /// All that was to be measured has ended, and all nodes are done.
     fn is_done(&self) -> bool {
-        self.hosts.nodes.unfinished == 0 && self.messages_are_done()
+        self.hosts.nodes.unfinished == 0 && self.apps.is_done()
     }
 
     /// Does the next thing that is due until then; false if there is none.
@@ -261,11 +233,10 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Internal => {}
             NetEvent::Arrived { host, packet } => self.receive(host, packet),
             NetEvent::Timer(host) => self.on_timer(host),
-            NetEvent::Source(source) => self.on_arrival(source),
+            NetEvent::Source(host) => self.on_app(HostId(host)),
             NetEvent::Faults => self.on_faults(),
-            NetEvent::Wake(wake::LATER) => self.on_later(),
-            NetEvent::Wake(wake::MEASURE) => self.on_measure(),
-            NetEvent::Wake(_) => self.on_work(),
+            NetEvent::Wake(wake::APPS) => self.on_early_apps(),
+            NetEvent::Wake(_) => self.on_measure(),
         }
         true
     }

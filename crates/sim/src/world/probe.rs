@@ -34,8 +34,7 @@ impl<M: Model> World<'_, M> {
             }
         }
         self.net.limit_captures(self.measure.capture_limit);
-        self.tally.since = Time(self.measure.warmup.0);
-        self.net.wake_at(self.tally.since, wake::MEASURE);
+        self.net.wake_at(Time(self.measure.warmup.0), wake::MEASURE);
         if let Some(from) = self.measure.ports_from {
             self.probe.ports_since = Some(Time(from.0));
             self.net.measure_from(Time(from.0));
@@ -48,7 +47,6 @@ impl<M: Model> World<'_, M> {
             self.probe.ports_since = Some(self.net.now());
             self.net.measure_now(&mut self.hosts);
         }
-        self.begin_measuring();
     }
 
     /// All links, in the fabric's order: link `h` is the uplink of host `h`.
@@ -81,9 +79,9 @@ impl<M: Model> World<'_, M> {
             // The run ended before: nothing was measured.
             self.net.measure_now(&mut self.hosts);
         }
-        let since = self.tally.since.min(now);
+        let since = Time(self.measure.warmup.0).min(now);
         let until = if end == End::AllDone && self.first_stream == 0 {
-            self.tally.last_end.max(since)
+            self.apps.last_end().map_or(since, |at| at.max(since))
         } else {
             now
         };
@@ -95,20 +93,20 @@ impl<M: Model> World<'_, M> {
             ended_at: now,
             measured: until.since(since),
             messages: self.records(),
-            delivered_bytes: self.delivered_bytes(),
-            delivered_by_sender: self.delivered_by_sender(),
+            delivered_bytes: self.apps.delivered_bytes(),
+            delivered_by_sender: self.apps.delivered_by_sender(),
             round_trips: self.round_trips(),
             mean_queue_bytes: ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>()
                 / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             links,
             counters: *self.net.counters(),
-            refused: self.refused,
+            refused: self.apps.refused,
             queue_series: self.net.series().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
             peak_packets: self.net.peak_packets(),
-            verified_messages: self.tally.verified,
+            verified_messages: self.apps.verified(),
         }
     }
 }

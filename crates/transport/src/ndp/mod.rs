@@ -29,7 +29,7 @@
 //! [`Refused::Busy`](rackweave_core::Refused::Busy), or a peer's first packet of one is dropped) of up to [`Config::max_gaps`] ranges
 //! each, [`Config::max_finished`] ids of finished ones for [`Config::finished_for`], and
 //! [`Config::max_control`] packets that wait for the link. What a silent peer leaves is forgotten
-//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)).
+//! after [`Config::patience`], and fails if the application waits for it ([`FailReason::PeerSilent`]).
 //! A request stays until the application answers or cancels it.
 
 pub mod config;

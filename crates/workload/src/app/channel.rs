@@ -282,7 +282,7 @@ impl App {
         match &mut state.state {
             OpenState::Closed => {
                 state.state = OpenState::Opening(vec![(key, bytes)]);
-                self.push(Action::Open { channel: id, instance, peer });
+                self.push(Action::Open { stream, channel: id, instance, peer });
             }
             OpenState::Opening(waiting) => waiting.push((key, bytes)),
             OpenState::Open(id) => {

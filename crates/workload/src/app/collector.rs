@@ -19,6 +19,7 @@ use crate::pattern::Exchange;
 
 /// A message that a host has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageStart {
     /// The stream of messages that it belongs to (index in the run's streams).
     pub stream: u16,
@@ -34,6 +35,7 @@ pub struct MessageStart {
 
 /// A measured message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageRecord {
     /// The stream of messages that it belongs to (index in the run's streams).
     pub stream: u16,
@@ -53,6 +55,7 @@ pub struct MessageRecord {
 
 /// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Outcome {
     /// Its last byte arrived at this time (of a request: of the response).
     Completed(Time),

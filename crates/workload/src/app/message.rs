@@ -9,6 +9,7 @@ use super::channel::ChannelId;
 /// It is a serial number with, in the low bits, the place of the message in memory: keys of one host increase,
 /// and lead to the message without a search. [`MessageKey::wire_id`] makes the transport's id of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageKey(pub u64);
 
 /// Bits of a key that are the place.

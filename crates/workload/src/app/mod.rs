@@ -126,6 +126,8 @@ pub enum Action {
     /// Open a stream of the transport, without a deadline; answered by [`App::opened`] or
     /// [`App::open_refused`].
     Open {
+        /// The stream of messages that it carries.
+        stream: u16,
         /// The channel that it carries.
         channel: ChannelId,
         /// The transport.
@@ -232,6 +234,8 @@ pub enum Record {
     Ended {
         /// The message.
         key: MessageKey,
+        /// The stream of messages that it belongs to.
+        stream: u16,
         /// The receiver.
         dst: HostId,
         /// Its id in the transport, if it was submitted by itself.
@@ -256,6 +260,7 @@ pub enum Record {
 
 /// How a message ended, as its sender knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum MessageEnd {
     /// It has arrived, and its response too if it is a request.
     Completed,
@@ -518,10 +523,27 @@ impl App {
         self.records.pop_front()
     }
 
+    /// Whether something can start now, because of something that happened.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.next_ready().is_some()
+    }
+
+    /// The first of what is ready whose transport has room.
+    fn next_ready(&self) -> Option<usize> {
+        let instance = |ready: &Ready| match ready {
+            Ready::Start { stream, .. } | Ready::Respond { stream, .. } => Some(*stream),
+            Ready::Submit { key, .. } => self.messages.get(*key).map(|message| message.stream),
+        };
+        self.ready.iter().position(|ready| {
+            instance(ready).is_none_or(|stream| !self.is_blocked(self.instance(stream)))
+        })
+    }
+
     /// When [`App::handle_timeout`] is to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.ready.is_empty() {
+        if self.is_ready() {
             return Some(Time::ZERO);
         }
         let arrivals = self.streams.iter().filter(|stream| !self.is_blocked(stream.instance));
@@ -537,7 +559,8 @@ impl App {
 
     /// Does one thing that is due: starts a message, submits a response, or ends a thread's work.
     pub fn handle_timeout(&mut self, now: Time) {
-        if let Some(ready) = self.ready.pop_front() {
+        let ready = self.next_ready().and_then(|index| self.ready.remove(index));
+        if let Some(ready) = ready {
             return self.start_ready(now, ready);
         }
         if let Some((_, (stream, arrival))) = self.scheduled.pop_due(now) {
@@ -781,9 +804,8 @@ impl App {
         if let Some(channel) = message.channel {
             self.channels.forget_message(channel);
         }
-        let (dst, id) = (message.dst, message.id);
-        self.records.push_back(Record::Ended { key, dst, id, at, end });
-        let stream = message.stream;
+        let (stream, dst, id) = (message.stream, message.dst, message.id);
+        self.records.push_back(Record::Ended { key, stream, dst, id, at, end });
         let state = &mut self.streams[usize::from(stream)];
         state.alive -= 1;
         if let Some(arrival) = state.generator.completed(now) {

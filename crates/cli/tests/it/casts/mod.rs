@@ -14,7 +14,7 @@ pub(crate) fn rackweave(args: &[&str]) -> Command {
     command
 }
 
-/// A receiver, and the address that it has told.
+/// A receiver, and the address that it printed.
 pub(crate) struct Receiver {
     pub(crate) child: Child,
     pub(crate) address: String,

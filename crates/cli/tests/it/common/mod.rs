@@ -1,4 +1,4 @@
-//! What tests of processes need.
+//! Helpers for tests of processes.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod racks;
@@ -6,7 +6,7 @@ pub(crate) mod racks;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// What must happen is waited for so long: the machine may have much else to do.
+/// Limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 #[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
@@ -27,22 +27,22 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A line of what the kernel says of a process, without its key.
+/// The value of a key in a process's `/proc/PID/status`.
 pub(crate) fn status_of(pid: u32, key: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
 }
 
-/// The processor time that a process has had: it gets on by this, however long it has to wait for it.
+/// The processor time that a process has used: its progress, independent of the machine's load.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok());
-    // Linux tells it in hundredths of a second.
+    // Linux counts in hundredths of a second.
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
-/// Sends SIGINT once the process listens for it and has worked for so long.
+/// Sends SIGINT once the process has installed its handler and has used this much processor time.
 pub(crate) fn interrupt_after(child: &Child, work: Duration) {
     const SIGINT: u32 = 2;
     let pid = child.id();

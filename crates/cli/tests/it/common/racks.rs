@@ -79,7 +79,7 @@ impl Drop for Part {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // What stays is seen by the next who looks.
+        // A leftover is noticed by the next test.
         let _ = netns::remove(&format!("{}-", self.network.prefix));
     }
 }

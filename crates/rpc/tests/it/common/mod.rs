@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several tests.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod fabric;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rackweave_rpc::{Incoming, Node, NodeConfig, Rate, Server, Transport};
 
-/// For what ends by itself; a loaded machine may take long.
+/// Limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn transports() -> Vec<(&'static str, Transport)> {

@@ -3,8 +3,8 @@
 
 mod cast;
 mod host;
+mod log;
 mod payload;
-mod records;
 mod switch;
 
 use std::io::{BufRead, Write};
@@ -16,26 +16,30 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::{
     AnyEndpoint, Clock, Endpoint, EndpointConfig, Peers, TcpConfig, TcpEndpoint, wait_any,
 };
-use rackweave_sim::{Fabric, mean_gap};
+use rackweave_sim::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Generator;
+use rackweave_workload::app::AppStream;
 
 pub(super) use self::host::longest;
-use self::host::{Host, Life, Stream};
-use super::doors::Doors;
-use super::protocol::{Bind, Order, Role, Said, Setup};
+use self::host::{Host, Incarnation};
+use super::endpoints::EndpointSpecs;
+use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
 
 /// How often a host tells what became of its messages.
-const TELL_EVERY: Span = Span::from_ms(100);
+const REPORT_EVERY: Span = Span::from_ms(100);
+/// How often the bytes of messages that have arrived in part are counted. What arrives of such messages in the last
+/// interval before the end of the measured time does not count in goodput.
+const COUNT_EVERY: Span = Span::from_ms(10);
 /// Records that are told before that.
 const MANY_RECORDS: usize = 4096;
-/// How long a part waits at most before it looks for orders.
-const LOOK_EVERY: Span = Span::from_ms(20);
+/// How long a worker waits at most before it looks for commands.
+const POLL_EVERY: Span = Span::from_ms(20);
 /// The UDP port of a host's first transport in a namespace; the next one's is one higher.
 pub(super) const FIRST_PORT: u16 = 4700;
 
-/// Runs a part until its coordinator has enough of it. Returns the process' exit code.
+/// Runs a worker until its coordinator has enough of it. Returns the process' exit code.
 ///
 /// For the hidden subcommand of the program only: it reads standard input, and ends with it.
 #[must_use]
@@ -52,14 +56,14 @@ pub fn main() -> u8 {
     match ended {
         Ok(()) => 0,
         Err(problem) => {
-            tell(&Said::Failed(problem));
+            tell(&WorkerMessage::Failed(problem));
             1
         }
     }
 }
 
 /// Writes a line. Without a reader there is no use for this process.
-fn tell(said: &Said) {
+fn tell(said: &WorkerMessage) {
     let mut stdout = std::io::stdout().lock();
     let written = serde_json::to_writer(&mut stdout, said)
         .map_err(std::io::Error::from)
@@ -104,18 +108,18 @@ fn run(setup: &Setup) -> Result<(), String> {
         1 => scenario.points.remove(0),
         many => return Err(format!("there are {many} points in place of one")),
     };
-    let orders = listen();
-    tell(&Said::Up);
-    let bind = match orders.recv() {
-        Ok(Order::Bind(bind)) => bind,
-        Ok(Order::Greet | Order::Stop) | Err(_) => return Ok(()),
+    let commands = listen();
+    tell(&WorkerMessage::Up);
+    let bind = match commands.recv() {
+        Ok(Command::Bind(bind)) => bind,
+        Ok(Command::Greet | Command::Stop) | Err(_) => return Ok(()),
     };
     match setup.role {
-        Role::Switch => switch::run(setup, &point, &bind, &orders),
+        Role::Switch => switch::run(setup, &point, &bind, &commands),
         Role::Host(host) if point.cast.is_some() => {
-            cast::run(HostId(host), setup, &point, &bind, &orders)
+            cast::run(HostId(host), setup, &point, &bind, &commands)
         }
-        Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &orders),
+        Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &commands),
     }
 }
 
@@ -128,31 +132,31 @@ fn die_with(parent: u32) -> Result<(), String> {
     if now == i32::try_from(parent).ok() { Ok(()) } else { Err("the coordinator has gone".into()) }
 }
 
-/// Reads orders as they come. When there is nobody left to give any, the process ends.
-fn listen() -> Receiver<Order> {
-    let (sender, orders): (Sender<Order>, _) = channel();
+/// Reads commands as they come. When there is nobody left to give any, the process ends.
+fn listen() -> Receiver<Command> {
+    let (sender, commands): (Sender<Command>, _) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
-            let Ok(order) =
+            let Ok(command) =
                 line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop))
             else {
                 break;
             };
-            if sender.send(order).is_err() {
+            if sender.send(command).is_err() {
                 return;
             }
         }
         std::process::exit(0);
     });
-    orders
+    commands
 }
 
-/// The next order, if there is one.
-fn next_order(orders: &Receiver<Order>) -> Option<Order> {
-    match orders.try_recv() {
-        Ok(order) => Some(order),
+/// The next command, if there is one.
+fn next_command(commands: &Receiver<Command>) -> Option<Command> {
+    match commands.try_recv() {
+        Ok(command) => Some(command),
         Err(TryRecvError::Empty) => None,
-        Err(TryRecvError::Disconnected) => Some(Order::Stop),
+        Err(TryRecvError::Disconnected) => Some(Command::Stop),
     }
 }
 
@@ -167,23 +171,23 @@ fn run_host(
     setup: &Setup,
     point: &PointSpec,
     bind: &Bind,
-    orders: &Receiver<Order>,
+    commands: &Receiver<Command>,
 ) -> Result<(), String> {
     let fabric = Fabric::new(&point.config.fabric).map_err(|error| error.to_string())?;
-    let doors = Doors::of(point, setup.overlay);
+    let specs = EndpointSpecs::of(point, setup.overlay);
     let clock = Clock::with_origin(bind.origin_ns);
     let start = Span(bind.start_ps);
-    let life = bind.crashed_ps.map(|crashed| Life {
+    let incarnation = bind.crashed_ps.map(|crashed| Incarnation {
         crashed: Time(crashed),
         began: Time(clock.now().0.saturating_sub(start.0)),
     });
-    let endpoints = endpoints(this, point, &doors, &fabric, bind, clock)?;
-    let streams = streams(this, point, &doors, &fabric, life)?;
+    let endpoints = endpoints(this, point, &specs, &fabric, bind, clock)?;
+    let streams = streams(this, point, &specs, &fabric)?;
     let bound = endpoints.iter().map(|endpoint| Some(endpoint.local_addr())).collect();
-    let mut host = Host::new(this, (endpoints, &doors), streams, (clock, start, life), point);
-    tell(&Said::Bound(bound));
-    serve(&mut host, clock, fabric.hosts(), orders)?;
-    tell(&Said::HostEnd(Box::new(host.end())));
+    let mut host = Host::new(this, endpoints, streams, (clock, start, incarnation), point);
+    tell(&WorkerMessage::Bound(bound));
+    serve(&mut host, clock, fabric.hosts(), commands)?;
+    tell(&WorkerMessage::HostEnd(Box::new(host.end())));
     Ok(())
 }
 
@@ -192,41 +196,54 @@ fn serve(
     host: &mut Host,
     clock: Clock,
     hosts: u32,
-    orders: &Receiver<Order>,
+    commands: &Receiver<Command>,
 ) -> Result<(), String> {
     let (lines, written) = writer();
-    let mut tell_at = clock.now();
+    let mut report_at = clock.now();
+    let mut count_at = next_count(host, report_at);
     loop {
-        match next_order(orders) {
-            Some(Order::Stop) => break,
-            Some(Order::Greet) => host.greet(hosts),
-            Some(Order::Bind(_)) | None => {}
+        match next_command(commands) {
+            Some(Command::Stop) => break,
+            Some(Command::Greet) => host.greet(hosts),
+            Some(Command::Bind(_)) | None => {}
         }
-        let blocked = host.start_due();
+        host.start_due();
         let next = host.turn().map_err(|error| format!("its socket failed: {error}"))??;
         let now = clock.now();
-        if now >= tell_at || host.ledger.len() >= MANY_RECORDS {
-            tell_at = now + TELL_EVERY;
+        if now >= count_at {
+            count_at = next_count(host, now);
+            host.log_arriving();
+        }
+        if now >= report_at || host.log.len() >= MANY_RECORDS {
+            report_at = now + REPORT_EVERY;
             if let Some(at) = host.now() {
-                let idle = host.is_idle();
+                let idle = host.has_ended();
                 // The writer ends only with the process.
-                let _ = lines.send(Said::Records(host.ledger.take(at, idle)));
+                let _ = lines.send(WorkerMessage::Records(host.log.take(at, idle)));
             }
         }
-        let start = host.next_start().filter(|_| !blocked);
-        let until = [next, start, Some(tell_at), Some(now + LOOK_EVERY)];
-        wait_any(&mut host.doors, until.into_iter().flatten().min())
+        let until = [next, host.next_start(), Some(count_at), Some(now + POLL_EVERY)];
+        wait_any(&mut host.endpoints, until.into_iter().flatten().min())
             .map_err(|error| format!("it cannot wait: {error}"))?;
     }
+    host.log_arriving();
     if let Some(at) = host.now() {
-        let _ = lines.send(Said::Records(host.ledger.take(at, host.is_idle())));
+        let _ = lines.send(WorkerMessage::Records(host.log.take(at, host.has_ended())));
     }
     drop(lines);
     written.join().map_err(|_| "it could not write".to_owned())
 }
 
+/// When the bytes of messages that have arrived in part are counted next, by the clock: at the end of the warm-up, because
+/// goodput counts from then on, and every [`COUNT_EVERY`].
+fn next_count(host: &Host, now: Time) -> Time {
+    let warmup = Time::ZERO + host.warmup();
+    let next = now + COUNT_EVERY;
+    if now < warmup { next.min(warmup) } else { next }
+}
+
 /// Writes lines on a thread of its own: a coordinator that is slow to read must not hold up a host.
-fn writer() -> (Sender<Said>, std::thread::JoinHandle<()>) {
+fn writer() -> (Sender<WorkerMessage>, std::thread::JoinHandle<()>) {
     let (lines, to_write) = channel();
     let written = std::thread::spawn(move || {
         for said in to_write {
@@ -239,13 +256,13 @@ fn writer() -> (Sender<Said>, std::thread::JoinHandle<()>) {
 fn endpoints(
     this: HostId,
     point: &PointSpec,
-    doors: &Doors,
+    specs: &EndpointSpecs,
     fabric: &Fabric,
     bind: &Bind,
     clock: Clock,
 ) -> Result<Vec<AnyEndpoint>, String> {
-    let mut endpoints = Vec::with_capacity(doors.doors.len());
-    for (number, (door, at)) in doors.doors.iter().zip(&bind.at).enumerate() {
+    let mut endpoints = Vec::with_capacity(specs.endpoints.len());
+    for (number, (endpoint, at)) in specs.endpoints.iter().zip(&bind.at).enumerate() {
         let peers = match bind.switch {
             Some(port) => Peers::Switch { port, hosts: fabric.hosts() },
             None => {
@@ -254,10 +271,10 @@ fn endpoints(
                 Peers::Direct { hosts: hosts.collect(), allow: Vec::new() }
             }
         };
-        if let Some(congestion) = door.kernel {
+        if let Some(congestion) = endpoint.kernel {
             let mut config = TcpConfig::new(this, *at, peers);
             config.congestion = Some(congestion.to_owned());
-            if let TransportConfig::Tcp(tcp) = &door.transport {
+            if let TransportConfig::Tcp(tcp) = &endpoint.transport {
                 config.connections_per_peer = tcp.connections_per_peer;
             }
             config.busy_poll = point.testbed.busy_poll;
@@ -266,7 +283,7 @@ fn endpoints(
             endpoints.push(endpoint.into());
             continue;
         }
-        let mut config = EndpointConfig::new(this, *at, peers, &door.transport);
+        let mut config = EndpointConfig::new(this, *at, peers, &endpoint.transport);
         config.link = fabric.host_rate();
         config.run_ahead = point.testbed.run_ahead;
         config.busy_poll = point.testbed.busy_poll;
@@ -277,29 +294,29 @@ fn endpoints(
 }
 
 /// Where a host's transport is, in its namespace.
-pub(super) fn address(host: HostId, door: u8) -> Option<SocketAddr> {
+pub(super) fn address(host: HostId, endpoint: u8) -> Option<SocketAddr> {
     let ip = rackweave_wire::frame::ip_address(host)?;
-    let port = FIRST_PORT + u16::from(door);
+    let port = FIRST_PORT + u16::from(endpoint);
     Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(ip), port)))
 }
 
+/// This host's share of each stream of messages.
 fn streams(
     this: HostId,
     point: &PointSpec,
-    doors: &Doors,
+    endpoints: &EndpointSpecs,
     fabric: &Fabric,
-    life: Option<Life>,
-) -> Result<Vec<Stream>, String> {
+) -> Result<Vec<AppStream>, String> {
     let config = &point.config;
     let mut streams = Vec::with_capacity(config.streams.len());
-    for (number, (stream, door)) in config.streams.iter().zip(&doors.of_stream).enumerate() {
+    for (number, (stream, endpoint)) in config.streams.iter().zip(&endpoints.of_stream).enumerate()
+    {
         let workload = &stream.workload;
-        let generator = mean_gap(fabric, stream).and_then(|gap| {
+        let generator = stream.mean_gap(fabric.host_rate()).and_then(|gap| {
             Generator::new(workload, fabric.hosts(), gap, config.seed, config.run, number as u64)
         });
         let generator = generator.map_err(|error| error.to_string())?;
-        let what = (workload.exchange, &workload.pattern);
-        streams.push(Stream::new(*door, what, generator, this, life));
+        streams.push(AppStream::new(workload, *endpoint, generator.of_host(this)));
     }
     Ok(streams)
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{Receiver as News, channel};
+use std::sync::mpsc::{Receiver as Update, channel};
 
 use rackweave_cast::baseline;
 use rackweave_cast::sink::Sink;
@@ -11,8 +11,8 @@ use rackweave_group::baseline::Rounds;
 
 use super::content::{Arrivals, Content};
 use super::{Line, Member, Place, pause};
-use crate::testbed::part;
 use crate::testbed::protocol::CastEnd;
+use crate::testbed::worker;
 
 /// Between two looks at what threads have done, who tell the times themselves.
 const LOOK: Span = Span::from_ms(2);
@@ -27,7 +27,7 @@ pub(super) struct Sender {
     rounds: Rounds,
     clients: Vec<HostId>,
     chain: bool,
-    news: Option<News<Told>>,
+    update: Option<Update<Told>>,
 }
 
 impl Sender {
@@ -42,17 +42,17 @@ impl Sender {
             rounds: Rounds::new(cast.files.clone(), cast.receivers.len(), cast.wait),
             clients: cast.receivers.clone(),
             chain,
-            news: None,
+            update: None,
         })
     }
 
-    fn begin(&self) -> Result<News<Told>, String> {
+    fn begin(&self) -> Result<Update<Told>, String> {
         let all: Vec<(usize, SocketAddr)> = (self.clients.iter().enumerate())
-            .filter_map(|(nth, host)| Some((nth, part::address(*host, 0)?)))
+            .filter_map(|(nth, host)| Some((nth, worker::address(*host, 0)?)))
             .collect();
         let ways: Vec<&[(usize, SocketAddr)]> =
             if self.chain { vec![&all] } else { all.chunks(1).collect() };
-        let (told, news) = channel();
+        let (told, update) = channel();
         for way in ways {
             let (way, told, line) = (way.to_vec(), told.clone(), self.line);
             let (mut source, gate) = self.content.source();
@@ -74,7 +74,7 @@ impl Sender {
             let thread = std::thread::Builder::new().name("cast".into());
             thread.spawn(send).map_err(|error| error.to_string())?;
         }
-        Ok(news)
+        Ok(update)
     }
 }
 
@@ -85,11 +85,11 @@ impl Member for Sender {
 
     fn turn(&mut self, now: Option<Time>) -> Result<(), String> {
         let Some(now) = now else { return Ok(()) };
-        if self.news.is_none() && self.rounds.start_next(now, true).is_some() {
-            self.news = Some(self.begin()?);
+        if self.update.is_none() && self.rounds.start_next(now, true).is_some() {
+            self.update = Some(self.begin()?);
         }
         while let Some((client, at, right)) =
-            self.news.as_ref().and_then(|news| news.try_recv().ok())
+            self.update.as_ref().and_then(|update| update.try_recv().ok())
         {
             if right {
                 self.rounds.acknowledge(at, client, 1);

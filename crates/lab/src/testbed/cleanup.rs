@@ -14,7 +14,7 @@ use super::space::PREFIX;
 
 /// The folder of running testbeds.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct CleanupJournal {
     folder: PathBuf,
 }
 
@@ -53,7 +53,8 @@ impl Process {
 struct Entry {
     id: String,
     coordinator: Process,
-    parts: Vec<Process>,
+    #[serde(alias = "parts")]
+    workers: Vec<Process>,
 }
 
 /// A run that is under way: its file goes when it is dropped.
@@ -63,7 +64,7 @@ pub(super) struct RunEntry {
     path: PathBuf,
 }
 
-impl Ledger {
+impl CleanupJournal {
     /// Opens the folder, and removes what dead runs have left.
     pub(super) fn open() -> Result<Self, TestbedError> {
         Self::at(runtime_folder())
@@ -72,10 +73,10 @@ impl Ledger {
     fn at(folder: PathBuf) -> Result<Self, TestbedError> {
         use std::os::unix::fs::DirBuilderExt as _;
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(|source| TestbedError::Ledger { path: folder.clone(), source })?;
-        let ledger = Self { folder };
-        ledger.clean();
-        Ok(ledger)
+        made.map_err(|source| TestbedError::CleanupJournal { path: folder.clone(), source })?;
+        let journal = Self { folder };
+        journal.clean();
+        Ok(journal)
     }
 
     fn clean(&self) {
@@ -89,8 +90,8 @@ impl Ledger {
             if entry.coordinator.is_alive() || !is_id(&entry.id) {
                 continue;
             }
-            for part in &entry.parts {
-                part.kill();
+            for worker in &entry.workers {
+                worker.kill();
             }
             // Without rights nothing was made that needs them; if something stays, so does the file.
             if netns::remove(&format!("{PREFIX}{}-", entry.id)).is_ok() {
@@ -105,7 +106,7 @@ impl Ledger {
         let id = format!("{pid:x}{:08x}", rackweave_linux::random() as u32);
         let path = self.folder.join(format!("{id}.json"));
         let coordinator = Process::of(pid).unwrap_or(Process { pid, start: 0 });
-        let run = RunEntry { entry: Entry { id, coordinator, parts: Vec::new() }, path };
+        let run = RunEntry { entry: Entry { id, coordinator, workers: Vec::new() }, path };
         run.write()?;
         Ok(run)
     }
@@ -119,7 +120,7 @@ impl RunEntry {
 
     /// Writes down that a process was started.
     pub(super) fn add_process(&mut self, pid: u32) -> Result<(), TestbedError> {
-        self.entry.parts.extend(Process::of(pid));
+        self.entry.workers.extend(Process::of(pid));
         self.write()
     }
 
@@ -129,7 +130,7 @@ impl RunEntry {
         let aside = self.path.with_extension("part");
         let written =
             std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, &self.path));
-        written.map_err(|source| TestbedError::Ledger { path: self.path.clone(), source })
+        written.map_err(|source| TestbedError::CleanupJournal { path: self.path.clone(), source })
     }
 }
 
@@ -171,14 +172,14 @@ mod tests {
     #[test]
     fn a_dead_runs_processes_are_killed_and_a_living_ones_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::at(folder.path().to_owned()).unwrap();
+        let journal = CleanupJournal::at(folder.path().to_owned()).unwrap();
         let sleeper = || Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
         let (mut mine, mut orphan) = (sleeper(), sleeper());
-        let mut run = ledger.begin().unwrap();
+        let mut run = journal.begin().unwrap();
         run.add_process(mine.id()).unwrap();
-        let parts = vec![Process::of(orphan.id()).unwrap()];
+        let workers = vec![Process::of(orphan.id()).unwrap()];
         let gone = Process { pid: 1, start: u64::MAX };
-        let entry = Entry { id: "deadbeef99".into(), coordinator: gone, parts };
+        let entry = Entry { id: "deadbeef99".into(), coordinator: gone, workers };
         let path = folder.path().join("deadbeef99.json");
         std::fs::write(&path, serde_json::to_string(&entry).unwrap()).unwrap();
         // Not ours: it stays, and its names are not used.
@@ -186,10 +187,10 @@ mod tests {
         let text = serde_json::to_string(&Entry { id: "../x".into(), ..entry }).unwrap();
         std::fs::write(&foreign, text).unwrap();
 
-        drop(Ledger::at(folder.path().to_owned()).unwrap());
+        drop(CleanupJournal::at(folder.path().to_owned()).unwrap());
         assert!(!orphan.wait().unwrap().success(), "killed");
         assert!(!path.exists() && foreign.exists());
-        assert!(mine.try_wait().unwrap().is_none(), "its run lives");
+        assert!(mine.try_wait().unwrap().is_none(), "its run incarnations");
         let own = run.path.clone();
         assert!(own.exists());
         drop(run);

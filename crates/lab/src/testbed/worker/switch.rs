@@ -13,7 +13,7 @@ use rackweave_sim::config::FabricConfig;
 use crate::cast::Scheme;
 use crate::scenario::PointSpec;
 use crate::systems::Systems;
-use crate::testbed::protocol::{Bind, LinkEnd, Order, Said, Setup, SwitchEnd};
+use crate::testbed::protocol::{Bind, Command, LinkEnd, Setup, SwitchEnd, WorkerMessage};
 
 /// Looks at queues that the switch is asked for at most: each is kept.
 const MOST_SAMPLES: u64 = 100_000;
@@ -22,7 +22,7 @@ pub(super) fn run(
     setup: &Setup,
     point: &PointSpec,
     bind: &Bind,
-    orders: &Receiver<Order>,
+    commands: &Receiver<Command>,
 ) -> Result<(), String> {
     let start = Span(bind.start_ps);
     let config = &point.config;
@@ -60,15 +60,15 @@ pub(super) fn run(
     let mut switch = Switch::new(wanted).map_err(|error| error.to_string())?;
     let ports_from = config.measure.ports_from.unwrap_or(config.measure.warmup);
     switch.measure_from(Time::ZERO + start + ports_from);
-    super::tell(&Said::Bound(switch.udp_ports()));
+    super::tell(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
     let ended = std::thread::scope(|threads| {
         let control = &control;
         let running = threads.spawn(|| switch.run(control));
         // Whatever ends it, the process ends too: this thread then waits in vain, and is killed.
         while !running.is_finished() {
-            let order = orders.recv_timeout(std::time::Duration::from_millis(50));
-            if matches!(order, Ok(Order::Stop)) {
+            let command = commands.recv_timeout(std::time::Duration::from_millis(50));
+            if matches!(command, Ok(Command::Stop)) {
                 control.stop.store(true, Ordering::Relaxed);
                 break;
             }
@@ -80,7 +80,7 @@ pub(super) fn run(
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err("it failed: this is an error in Rackweave".into()),
     }
-    super::tell(&Said::SwitchEnd(Box::new(told(&switch.report(), start))));
+    super::tell(&WorkerMessage::SwitchEnd(Box::new(told(&switch.report(), start))));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::scenario::{PointSpec, TcpBy};
 
 /// One transport of each host, with sockets of its own.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Door {
+pub(super) struct EndpointSpec {
     pub(super) transport: TransportConfig,
     /// It is the kernel's TCP with this congestion control.
     pub(super) kernel: Option<&'static str>,
@@ -17,43 +17,43 @@ pub(super) struct Door {
 
 /// The transports of each host, and by stream which one it uses.
 #[derive(Clone, Debug)]
-pub(super) struct Doors {
-    pub(super) doors: Vec<Door>,
+pub(super) struct EndpointSpecs {
+    pub(super) endpoints: Vec<EndpointSpec>,
     pub(super) of_stream: Vec<u8>,
 }
 
-impl Doors {
+impl EndpointSpecs {
     /// As in the simulator, streams with equal transports share one. But a message does not say which stream
     /// it is of: streams whose requests are answered differently need transports of their own.
     pub(super) fn of(point: &PointSpec, overlay: bool) -> Self {
-        let mut doors: Vec<Door> = Vec::new();
+        let mut endpoints: Vec<EndpointSpec> = Vec::new();
         let streams = point.config.streams.iter().zip(&point.kernel_tcp);
         let of_stream = streams.map(|(stream, tcp)| {
             let kernel = tcp.filter(|congestion| is_kernels(point, overlay, congestion));
             let exchange = stream.workload.exchange;
-            let fits = |door: &Door| {
-                door.transport == stream.transport
-                    && door.kernel == kernel
-                    && (door.exchange == exchange
-                        || door.exchange == Exchange::OneWay
+            let fits = |endpoint: &EndpointSpec| {
+                endpoint.transport == stream.transport
+                    && endpoint.kernel == kernel
+                    && (endpoint.exchange == exchange
+                        || endpoint.exchange == Exchange::OneWay
                         || exchange == Exchange::OneWay)
             };
-            match doors.iter().position(fits) {
+            match endpoints.iter().position(fits) {
                 Some(number) => {
                     if exchange != Exchange::OneWay {
-                        doors[number].exchange = exchange;
+                        endpoints[number].exchange = exchange;
                     }
                     number as u8
                 }
                 None => {
                     let transport = stream.transport.clone();
-                    doors.push(Door { transport, kernel, exchange });
-                    (doors.len() - 1) as u8
+                    endpoints.push(EndpointSpec { transport, kernel, exchange });
+                    (endpoints.len() - 1) as u8
                 }
             }
         });
         let of_stream = of_stream.collect();
-        Self { doors, of_stream }
+        Self { endpoints, of_stream }
     }
 }
 

@@ -13,10 +13,10 @@ use rackweave_linux::Clock;
 use rackweave_linux::netns::HOST_INTERFACE;
 
 use self::content::Content;
-use super::{LOOK_EVERY, TELL_EVERY, next_order, process_cpu_s, tell, writer};
+use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, tell, writer};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::PointSpec;
-use crate::testbed::protocol::{Bind, CastEnd, HostEnd, Order, Records, Said, Setup};
+use crate::testbed::protocol::{Bind, CastEnd, Command, HostEnd, Records, Setup, WorkerMessage};
 
 /// What counts on Ethernet, but not in an interface's counters: checksum, preamble, and the gap.
 const BEYOND_FRAME: u64 = 24;
@@ -76,7 +76,7 @@ pub(super) fn run(
     setup: &Setup,
     point: &PointSpec,
     bind: &Bind,
-    orders: &Receiver<Order>,
+    commands: &Receiver<Command>,
 ) -> Result<(), String> {
     let (Some(cast), false) = (point.cast.as_deref(), setup.overlay) else {
         return Err("it has no files for many, or no network of its own".into());
@@ -100,14 +100,14 @@ pub(super) fn run(
         Scheme::Streams { .. } => Box::new(streams::Receiver::new(&place)?),
         Scheme::Unicast { .. } => return Err("the testbed has no UDP copies".into()),
     };
-    tell(&Said::Bound(vec![Some(at)]));
+    tell(&WorkerMessage::Bound(vec![Some(at)]));
     let before = link_counters();
-    serve(&mut *member, line, orders)?;
+    serve(&mut *member, line, commands)?;
     let mut end = member.end();
     let after = link_counters();
     let packets = after.1 - before.1;
     end.link = (after.0 - before.0 + BEYOND_FRAME * packets, packets);
-    tell(&Said::HostEnd(Box::new(HostEnd {
+    tell(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: member.packets(),
         cast: Some(end),
@@ -117,15 +117,15 @@ pub(super) fn run(
 }
 
 /// Turns until it is told to stop, and what is under way is done.
-fn serve(member: &mut dyn Member, line: Line, orders: &Receiver<Order>) -> Result<(), String> {
+fn serve(member: &mut dyn Member, line: Line, commands: &Receiver<Command>) -> Result<(), String> {
     let (lines, written) = writer();
     let mut told: Option<(Time, bool)> = None;
     let mut stop_at = None;
     loop {
-        match next_order(orders) {
-            Some(Order::Stop) => stop_at = Some(line.clock.now() + LAST_BYTES),
-            Some(Order::Greet) => member.greet()?,
-            Some(Order::Bind(_)) | None => {}
+        match next_command(commands) {
+            Some(Command::Stop) => stop_at = Some(line.clock.now() + LAST_BYTES),
+            Some(Command::Greet) => member.greet()?,
+            Some(Command::Bind(_)) | None => {}
         }
         let now = line.now();
         member.turn(now)?;
@@ -135,14 +135,14 @@ fn serve(member: &mut dyn Member, line: Line, orders: &Receiver<Order>) -> Resul
         }
         let idle = member.is_idle();
         if let Some(now) = now
-            && told.is_none_or(|(at, was)| was != idle || now >= at + TELL_EVERY)
+            && told.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
         {
             told = Some((now, idle));
             let records = Records { until: now.0, idle, ..Records::default() };
             // The writer ends only with the process.
-            let _ = lines.send(Said::Records(records));
+            let _ = lines.send(WorkerMessage::Records(records));
         }
-        member.wait(LOOK_EVERY)?;
+        member.wait(POLL_EVERY)?;
     }
     drop(lines);
     written.join().map_err(|_| "it could not write".to_owned())
@@ -164,7 +164,7 @@ fn link_counters() -> (u64, u64) {
     (column(8).unwrap_or(0), column(9).unwrap_or(0))
 }
 
-/// A host that has no part.
+/// A host that takes no part in the cast.
 struct Nobody;
 
 impl Member for Nobody {

@@ -1,0 +1,349 @@
+//! Puts together what hosts report of messages, for the collector that the simulator uses too
+//! ([`Collector`]): reports come in batches, host by host.
+
+use std::collections::BTreeMap;
+
+use rackweave_core::{HostId, MessageId, Span, Time};
+use rackweave_sim::Fabric;
+use rackweave_sim::result::MessageRecord;
+use rackweave_workload::Exchange;
+use rackweave_workload::app::{Collector, CollectorConfig, MessageEnd, MessageStart, RecordId};
+
+use super::protocol::{Arrived, Ended, Records, Started};
+use crate::scenario::PointSpec;
+
+/// A message, as the host that started it names it.
+type Key = (u32, u64);
+
+/// A message, as transports know it: the host that started the exchange, the endpoint, and the request's id.
+type WireId = (u32, u8, u64);
+
+/// A message that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    record: RecordId,
+    wire: Option<WireId>,
+    stream: u16,
+    dst: u32,
+    bytes: u64,
+    /// Bytes that have arrived in part, and are counted: of the request, of the response.
+    counted: [u64; 2],
+    /// Its sender knows that it is complete.
+    sent: Option<Time>,
+}
+
+/// Bytes that arrived.
+#[derive(Clone, Copy, Debug)]
+struct Delivery {
+    at: Time,
+    stream: u16,
+    src: u32,
+    bytes: u64,
+}
+
+/// All messages of a run.
+#[derive(Debug)]
+pub(super) struct ReportCollector<'a> {
+    point: &'a PointSpec,
+    collector: Collector,
+    messages: BTreeMap<Key, Message>,
+    by_wire: BTreeMap<WireId, u64>,
+    /// What arrived of messages whose start is not reported yet.
+    early: BTreeMap<WireId, Vec<(u32, Arrived)>>,
+    deliveries: Vec<Delivery>,
+    /// Numbers the messages of each host.
+    next_order: Vec<u64>,
+}
+
+impl<'a> ReportCollector<'a> {
+    pub(super) fn new(point: &'a PointSpec, total: Option<u64>) -> Self {
+        let measure = &point.config.measure;
+        let hosts = point.config.fabric.topology.hosts();
+        let streams = point.config.streams.iter();
+        let collector = Collector::new(CollectorConfig {
+            hosts,
+            exchanges: streams.map(|stream| stream.workload.exchange).collect(),
+            wanted: measure.messages.min(total.unwrap_or(u64::MAX)),
+            warmup: Time(measure.warmup.0),
+            in_order: false,
+        });
+        Self {
+            point,
+            collector,
+            messages: BTreeMap::new(),
+            by_wire: BTreeMap::new(),
+            early: BTreeMap::new(),
+            deliveries: Vec::new(),
+            // Hosts first: of messages that start at one time, those of the first host come first.
+            next_order: (0..u64::from(hosts)).map(|host| host << 40).collect(),
+        }
+    }
+
+    /// Messages that are wanted (`u64::MAX`: unknown), and how many of them have ended.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        self.collector.progress()
+    }
+
+    /// Takes a host's report.
+    pub(super) fn add(&mut self, host: u32, records: &Records) {
+        for started in &records.started {
+            self.started(host, started);
+        }
+        for arrived in &records.arrived {
+            self.arrived(host, arrived);
+        }
+        for ended in &records.ended {
+            self.ended(host, ended);
+        }
+        self.collector.reported(HostId(host), Time(records.until), records.idle);
+    }
+
+    fn exchange(&self, stream: u16) -> Exchange {
+        self.point.config.streams[usize::from(stream)].workload.exchange
+    }
+
+    fn started(&mut self, host: u32, started: &Started) {
+        let &Started { key, wire, stream, dst, bytes, at } = started;
+        let Some(order) = self.next_order.get_mut(host as usize) else { return };
+        *order += 1;
+        let (src, at) = (HostId(host), Time(at));
+        let start = MessageStart { stream, src, dst: HostId(dst), bytes, at };
+        let record = self.collector.started(start, *order);
+        let wire = wire.map(|(endpoint, id)| (host, endpoint, id));
+        let (counted, sent) = ([0; 2], None);
+        let message = Message { record, wire, stream, dst, bytes, counted, sent };
+        self.messages.insert((host, key), message);
+        let Some(wire) = wire else { return };
+        self.by_wire.insert(wire, key);
+        for (receiver, arrived) in self.early.remove(&wire).unwrap_or_default() {
+            self.arrived(receiver, &arrived);
+        }
+    }
+
+    fn arrived(&mut self, host: u32, arrived: &Arrived) {
+        let id = MessageId(arrived.id);
+        // A response arrives at the host that started the exchange.
+        let starter = if id.is_response() { host } else { arrived.peer };
+        let wire = (starter, arrived.endpoint, id.0 & !1);
+        let Some(&key) = self.by_wire.get(&wire) else {
+            // Greetings arrive before load begins.
+            if arrived.at > 0 && !id.is_response() {
+                self.early.entry(wire).or_default().push((host, *arrived));
+            }
+            return;
+        };
+        let Some(message) = self.messages.get_mut(&(starter, key)) else { return };
+        let (at, stream) = (Time(arrived.at), message.stream);
+        let counted = &mut message.counted[usize::from(id.is_response())];
+        let bytes =
+            if arrived.whole { arrived.bytes.saturating_sub(*counted) } else { arrived.bytes };
+        *counted += bytes;
+        self.deliveries.push(Delivery { at, stream, src: starter, bytes });
+        if arrived.whole && self.exchange(stream) == Exchange::OneWay {
+            self.end((starter, key), at, MessageEnd::Completed);
+        }
+    }
+
+    fn ended(&mut self, host: u32, ended: &Ended) {
+        let (key, at) = ((host, ended.key), Time(ended.at));
+        let Some(&message) = self.messages.get(&key) else { return };
+        if let Some(reason) = ended.failed {
+            return self.end(key, at, MessageEnd::Failed(reason));
+        }
+        match self.exchange(message.stream).response_bytes(message.bytes) {
+            // It ends where it arrives.
+            None => {
+                self.collector.sent(message.record, at);
+                if let Some(message) = self.messages.get_mut(&key) {
+                    message.sent = Some(at);
+                }
+            }
+            Some(response) => {
+                let bytes = response.saturating_sub(message.counted[1]);
+                let (stream, src) = (message.stream, host);
+                self.deliveries.push(Delivery { at, stream, src, bytes });
+                self.end(key, at, MessageEnd::Completed);
+            }
+        }
+    }
+
+    fn end(&mut self, key: Key, at: Time, end: MessageEnd) {
+        let Some(message) = self.messages.remove(&key) else { return };
+        if let Some(wire) = message.wire {
+            self.by_wire.remove(&wire);
+        }
+        self.collector.ended(message.record, at, end);
+    }
+
+    /// All that was to be measured has ended.
+    pub(super) const fn is_done(&self) -> bool {
+        self.collector.is_done()
+    }
+
+    /// Up to when a host has reported everything.
+    pub(super) fn reported_until(&self, host: u32) -> u64 {
+        self.collector.reported_until(HostId(host)).0
+    }
+
+    /// A host has lost all it knew.
+    pub(super) fn crashed(&mut self, host: u32, at: u64) {
+        self.collector.host_crashed(HostId(host), Time(at));
+        // What arrived there and was not reported, its senders know.
+        let lost = self.messages.iter().filter(|((src, _), message)| {
+            *src == host || message.dst == host && message.sent.is_some()
+        });
+        let lost: Vec<(Key, Message)> = lost.map(|(key, message)| (*key, *message)).collect();
+        for (key, message) in lost {
+            if let Some(at) = message.sent.filter(|_| key.0 != host) {
+                let bytes = message.bytes - message.counted[0].min(message.bytes);
+                let (stream, src) = (message.stream, key.0);
+                self.deliveries.push(Delivery { at, stream, src, bytes });
+            }
+            self.messages.remove(&key);
+            if let Some(wire) = message.wire {
+                self.by_wire.remove(&wire);
+            }
+        }
+    }
+
+    /// A host that was down reports again.
+    pub(super) fn revived(&mut self, host: u32, at: u64) {
+        self.collector.reported(HostId(host), Time(at), false);
+    }
+
+    /// The measured messages, in the order of their start.
+    pub(super) fn messages(&self, fabric: &Fabric) -> Vec<MessageRecord> {
+        let streams = self.point.config.streams.iter();
+        let framing: Vec<_> = streams.map(|stream| stream.transport.framing()).collect();
+        self.collector.records(|stream, src, dst, bytes| -> Span {
+            fabric.ideal(src, dst, bytes, framing[usize::from(stream)])
+        })
+    }
+
+    /// When the last measured message ended, if any did.
+    pub(super) fn last_end(&self) -> Option<u64> {
+        self.collector.last_end().map(|at| at.0)
+    }
+
+    /// Payload bytes that receivers stored in the measured time, which ends at `until`: by stream, and those of the
+    /// first stream by the host that started the message.
+    pub(super) fn delivered(&mut self, until: u64) -> (Vec<u64>, Vec<u64>) {
+        for delivery in std::mem::take(&mut self.deliveries) {
+            let Delivery { at, stream, src, bytes } = delivery;
+            if at.0 <= until {
+                self.collector.stored(at, stream, HostId(src), bytes);
+            }
+        }
+        let delivered = self.collector.delivered();
+        let by_stream = delivered.iter().map(|hosts| hosts.iter().sum()).collect();
+        (by_stream, delivered.first().cloned().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rackweave_core::FailReason;
+    use rackweave_sim::result::Outcome;
+
+    use super::*;
+    use crate::scenario::Scenario;
+
+    fn point(exchange: &str) -> PointSpec {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 3 }}
+             transport.name = 'homa'
+             workload = {{ arrivals = 'poisson', load = 0.5, sizes = '1 KB', exchange = '{exchange}' }}
+             measure = {{ warmup = '100 ps', messages = 3 }}"
+        );
+        Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap().points.remove(0)
+    }
+
+    fn start(id: u64, at: u64) -> Started {
+        Started { key: id + 1000, wire: Some((0, id)), stream: 0, dst: 2, bytes: 1000, at }
+    }
+
+    fn end(id: u64, at: u64, failed: Option<FailReason>) -> Ended {
+        Ended { key: id + 1000, at, failed }
+    }
+
+    fn arrived(peer: u32, id: u64, at: u64) -> Arrived {
+        Arrived { id, endpoint: 0, peer, bytes: 1000, whole: true, at }
+    }
+
+    #[test]
+    fn the_first_messages_in_order_of_start_are_measured_and_awaited() {
+        let point = point("rpc");
+        let mut all = ReportCollector::new(&point, None);
+        let records = Records {
+            until: 400,
+            started: vec![start(2, 50), start(4, 150), start(6, 350)],
+            ended: vec![end(4, 180, None), end(6, 390, None)],
+            ..Records::default()
+        };
+        all.add(0, &records);
+        let started = vec![start(2, 120), start(4, 300)];
+        all.add(1, &Records { until: 250, started, ..Records::default() });
+        // Host 2 has reported nothing: it may have started something at 110.
+        assert!(!all.is_done());
+        let requests = vec![arrived(0, 4, 160), arrived(0, 6, 360), arrived(1, 4, 500)];
+        all.add(2, &Records { until: 500, arrived: requests, ..Records::default() });
+        assert!(!all.is_done(), "host 1 may still come with an earlier one than 300");
+        let ended = vec![end(2, 420, Some(FailReason::PeerSilent))];
+        all.add(1, &Records { until: 500, ended, ..Records::default() });
+        assert!(!all.is_done(), "the one of host 1 at 300 is under way");
+        all.add(1, &Records { until: 600, ended: vec![end(4, 550, None)], ..Records::default() });
+        assert!(all.is_done());
+        let fabric = Fabric::new(&point.config.fabric).unwrap();
+        let messages = all.messages(&fabric);
+        let told: Vec<_> = messages.iter().map(|m| (m.src.0, m.start.0, m.outcome)).collect();
+        let expected = [
+            (1, 120, Outcome::Failed(FailReason::PeerSilent)),
+            (0, 150, Outcome::Completed(Time(180))),
+            (1, 300, Outcome::Completed(Time(550))),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(all.last_end(), Some(550));
+        let (by_stream, by_host) = all.delivered(520);
+        assert_eq!(by_stream, [4000], "one request's response, at 550, is too late");
+        assert_eq!(by_host, [3000, 1000, 0]);
+    }
+
+    #[test]
+    fn one_way_messages_end_where_they_arrive() {
+        let point = point("one-way");
+        let mut all = ReportCollector::new(&point, Some(2));
+        let arrived = vec![arrived(0, 4, 170)];
+        all.add(2, &Records { until: 400, arrived, ..Records::default() });
+        let records = Records {
+            until: 400,
+            started: vec![start(4, 150), start(6, 160)],
+            ended: vec![end(4, 200, None), end(6, 210, None)],
+            ..Records::default()
+        };
+        all.add(0, &records);
+        all.add(1, &Records { until: 400, ..Records::default() });
+        assert!(!all.is_done());
+        all.crashed(2, 300);
+        assert!(all.is_done(), "its sender knew that the second had arrived");
+        let fabric = Fabric::new(&point.config.fabric).unwrap();
+        let told: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
+        assert_eq!(told, [Outcome::Completed(Time(170)), Outcome::Completed(Time(210))]);
+        assert_eq!(all.delivered(400).0, [2000]);
+    }
+
+    #[test]
+    fn bytes_of_messages_in_part_count_as_they_arrive() {
+        let point = point("one-way");
+        let mut all = ReportCollector::new(&point, Some(2));
+        let part = |bytes, at| Arrived { bytes, whole: false, ..arrived(0, 4, at) };
+        let before = vec![part(300, 90), part(200, 120)];
+        all.add(2, &Records { until: 130, arrived: before, ..Records::default() });
+        let started = vec![start(4, 60), start(6, 160)];
+        all.add(0, &Records { until: 400, started, ..Records::default() });
+        let (whole, other) = (arrived(0, 4, 170), Arrived { id: 6, ..part(100, 180) });
+        all.add(2, &Records { until: 400, arrived: vec![whole, other], ..Records::default() });
+        assert_eq!(all.delivered(400).1, [800, 0, 0], "300 came in the warm-up");
+    }
+}

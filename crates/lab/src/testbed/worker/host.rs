@@ -1,0 +1,333 @@
+//! One host under load: an application (`rackweave_workload::app`), driven by a clock, over real transports.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use rackweave_core::{Event as TransportEvent, HostId, Kind, MessageId, Span, Time};
+use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
+use rackweave_workload::app::{
+    Action, App, AppConfig, AppStream, MessageEnd, MessageKey, MessageStart, OneWayEnd, Origin,
+    Record,
+};
+use rackweave_workload::{Exchange, Pattern as Messages};
+
+use super::log::{LagHistogram, MessageLog};
+use super::payload::Pattern;
+use crate::scenario::PointSpec;
+use crate::testbed::protocol::{HostEnd, MeasuredRoundTrips};
+
+/// Messages started in one go, before the sockets get their turn.
+const STARTS: usize = 64;
+
+/// The process of a host that replaces one that crashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Incarnation {
+    /// When the one before ended, and when this one began.
+    pub(super) crashed: Time,
+    pub(super) began: Time,
+}
+
+/// A message that this host has submitted.
+#[derive(Clone, Copy, Debug)]
+struct OwnMessage {
+    key: MessageKey,
+    peer: HostId,
+}
+
+/// A host under load.
+pub(super) struct Host {
+    pub(super) this: HostId,
+    pub(super) endpoints: Vec<AnyEndpoint>,
+    app: App,
+    /// By endpoint: the stream of messages whose requests come in there.
+    requests_of: Vec<u16>,
+    /// Submitted messages, by endpoint and id.
+    submitted: BTreeMap<(u8, MessageId), OwnMessage>,
+    /// Messages that have started and are not submitted yet.
+    starting: BTreeMap<MessageKey, MessageStart>,
+    pub(super) log: MessageLog,
+    lag: LagHistogram,
+    clock: Clock,
+    /// When load begins, by the clock.
+    start: Span,
+    /// When the warm-up ends, by the clock.
+    warmup: Span,
+    pattern: Pattern,
+    verify: bool,
+    verified: u64,
+}
+
+impl Host {
+    pub(super) fn new(
+        this: HostId,
+        endpoints: Vec<AnyEndpoint>,
+        streams: Vec<AppStream>,
+        (clock, start, incarnation): (Clock, Span, Option<Incarnation>),
+        point: &PointSpec,
+    ) -> Self {
+        let requests_of = (0..endpoints.len()).map(|endpoint| {
+            let here = |stream: &AppStream| usize::from(stream.instance) == endpoint;
+            let answered = |stream: &AppStream| here(stream) && stream.exchange != Exchange::OneWay;
+            let stream = streams.iter().position(answered);
+            stream.or_else(|| streams.iter().position(here)).unwrap_or(0) as u16
+        });
+        Self {
+            this,
+            requests_of: requests_of.collect(),
+            endpoints,
+            app: App::new(AppConfig {
+                host: this,
+                streams,
+                one_way_end: OneWayEnd::WhenSent,
+                // The bytes themselves are compared.
+                verify: false,
+                restarted: incarnation.map(|life| (life.crashed, life.began)),
+            }),
+            submitted: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            log: MessageLog::default(),
+            lag: LagHistogram::new(),
+            clock,
+            start,
+            warmup: start + point.config.measure.warmup,
+            pattern: Pattern::new(point.config.seed, longest(point)),
+            verify: point.config.measure.verify,
+            verified: 0,
+        }
+    }
+
+    /// The time since load began; `None` before.
+    pub(super) fn now(&self) -> Option<Time> {
+        let now = self.clock.now();
+        (now.0 >= self.start.0).then(|| Time(now.0 - self.start.0))
+    }
+
+    /// When the warm-up ends, by the clock.
+    pub(super) const fn warmup(&self) -> Span {
+        self.warmup
+    }
+
+    /// A byte for every peer, so that addresses and incarnations are known, and connections open, when load
+    /// begins: in the simulator they are from the start.
+    pub(super) fn greet(&mut self, hosts: u32) {
+        for peer in (0..hosts).map(HostId).filter(|peer| *peer != self.this) {
+            for endpoint in &mut self.endpoints {
+                // A peer that cannot be greeted learns of this host with the first message.
+                let _ = endpoint.send(peer, Kind::OneWay, self.pattern.message(self.this, peer, 1));
+            }
+        }
+    }
+
+    /// Starts what is due.
+    pub(super) fn start_due(&mut self) {
+        let Some(now) = self.now() else { return };
+        if self.app.unblock() {
+            self.take_actions(now);
+        }
+        for _ in 0..STARTS {
+            if self.app.poll_timeout().is_none_or(|at| at > now) {
+                return;
+            }
+            self.app.handle_timeout(now);
+            self.take_actions(now);
+        }
+    }
+
+    /// Takes the application's records and does what it asks for.
+    fn take_actions(&mut self, now: Time) {
+        loop {
+            if let Some(record) = self.app.poll_record() {
+                self.on_record(record);
+            } else if let Some(action) = self.app.poll_action() {
+                self.act(now, action);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn on_record(&mut self, record: Record) {
+        match record {
+            Record::Started { key, start, .. } => {
+                self.starting.insert(key, start);
+            }
+            Record::Ended { key, stream, id, at, end, .. } => {
+                if let Some(start) = self.starting.remove(&key) {
+                    self.log.started(key, None, &start);
+                }
+                if let Some(id) = id {
+                    self.submitted.remove(&(self.app.instance(stream), id));
+                }
+                let failed = match end {
+                    MessageEnd::Completed => None,
+                    MessageEnd::Failed(reason) => Some(reason),
+                };
+                self.log.ended(key, at, failed);
+            }
+            // The application takes no time: it was logged as it arrived.
+            Record::Received { .. } => {}
+        }
+    }
+
+    fn act(&mut self, now: Time, action: Action) {
+        match action {
+            Action::Submit { key, instance, peer, bytes, kind, start, .. } => {
+                let payload = self.pattern.message(self.this, peer, bytes);
+                match self.endpoints[usize::from(instance)].send(peer, kind, payload) {
+                    Ok(id) => {
+                        self.lag.record(now.since(start));
+                        self.app.submitted(key, id);
+                        self.submitted.insert((instance, id), OwnMessage { key, peer });
+                        if let Some(start) = self.starting.remove(&key) {
+                            self.log.started(key, Some((instance, id)), &start);
+                        }
+                    }
+                    Err(SendError::Full { .. }) => self.app.put_back(action),
+                    Err(_) => self.app.submit_refused(now, key),
+                }
+            }
+            Action::Respond { instance, peer, id, bytes, .. } => {
+                let payload = self.pattern.message(self.this, peer, bytes);
+                let request = MessageId(id.0 & !1);
+                let endpoint = &mut self.endpoints[usize::from(instance)];
+                match endpoint.respond(peer, request, payload) {
+                    Err(SendError::Full { .. }) => self.app.put_back(action),
+                    // An error is a request that its client has given up meanwhile.
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            Action::Cancel { instance, peer, id }
+            | Action::CancelAtBothEnds { instance, peer, id } => {
+                self.endpoints[usize::from(instance)].cancel(peer, id);
+            }
+            // Workloads on streams are refused before a run; and what is lost here, the peer's transport finds out.
+            Action::Open { .. }
+            | Action::Append { .. }
+            | Action::Write { .. }
+            | Action::Consume { .. }
+            | Action::Abandon { .. }
+            | Action::AbandonStream { .. } => {}
+        }
+    }
+
+    /// Gives every socket its turn. Returns when the next one is due, by the clock.
+    pub(super) fn turn(&mut self) -> io::Result<Result<Option<Time>, String>> {
+        let mut next = None;
+        for number in 0..self.endpoints.len() as u8 {
+            let due = self.endpoints[usize::from(number)].turn()?;
+            next = [next, due].into_iter().flatten().min();
+            let mut any = false;
+            while let Some(event) = self.endpoints[usize::from(number)].poll_event() {
+                any = true;
+                if let Err(problem) = self.on_event(number, event) {
+                    return Ok(Err(problem));
+                }
+            }
+            if any {
+                // What it led to is not sent yet.
+                next = Some(Time::ZERO);
+            }
+        }
+        Ok(Ok(next))
+    }
+
+    /// When something is to be started next, whatever arrives: by the clock.
+    pub(super) fn next_start(&self) -> Option<Time> {
+        self.app.poll_timeout().map(|at| at.saturating_add(self.start))
+    }
+
+    fn on_event(&mut self, endpoint: u8, event: Event) -> Result<(), String> {
+        let now = self.now();
+        let (event, origin) = match event {
+            Event::Message { peer, id, kind, bytes } => {
+                if self.verify {
+                    match self.pattern.difference(peer, self.this, &bytes) {
+                        Some(difference) => return Err(difference),
+                        None => self.verified += u64::from(now.is_some()),
+                    }
+                }
+                let length = bytes.len() as u64;
+                let origin = if kind == Kind::Response {
+                    self.origin(endpoint, peer, id)
+                } else {
+                    if let Some(now) = now {
+                        self.log.arrived(endpoint, peer, id, length, now);
+                    }
+                    let stream = self.requests_of[usize::from(endpoint)];
+                    Some(Origin { stream, key: MessageKey(0), place: None })
+                };
+                (TransportEvent::Delivered { peer, id, bytes: length, kind }, origin)
+            }
+            Event::Sent { peer, id } => {
+                (TransportEvent::Sent { peer, id }, self.origin(endpoint, peer, id))
+            }
+            Event::Failed { peer, id, reason } => {
+                let origin = self.origin(endpoint, peer, id).filter(|_| !id.is_response());
+                (TransportEvent::Failed { peer, id, reason }, origin)
+            }
+            Event::PeerRestarted { .. }
+            | Event::Opened { .. }
+            | Event::Readable { .. }
+            | Event::Written { .. }
+            | Event::Closed { .. } => return Ok(()),
+        };
+        // Greetings arrive before load begins.
+        if let Some(now) = now {
+            self.app.handle_event(now, endpoint, event, origin);
+            self.take_actions(now);
+        }
+        Ok(())
+    }
+
+    /// The origin of a message of this host, or of the response to it.
+    fn origin(&self, endpoint: u8, peer: HostId, id: MessageId) -> Option<Origin> {
+        let own = self.submitted.get(&(endpoint, MessageId(id.0 & !1)))?;
+        if own.peer == peer { self.app.origin(own.key) } else { None }
+    }
+
+    /// Logs the bytes of messages that have arrived in part: they count in goodput.
+    pub(super) fn log_arriving(&mut self) {
+        let Some(now) = self.now() else { return };
+        for (number, endpoint) in self.endpoints.iter().enumerate() {
+            self.log.arriving(number as u8, endpoint.arriving().into_iter(), now);
+        }
+    }
+
+    /// The first stream of messages starts nothing more, and nothing of it is under way.
+    pub(super) fn has_ended(&self) -> bool {
+        self.now().is_some() && self.app.has_ended(0)
+    }
+
+    /// What it reports at its end.
+    pub(super) fn end(&self) -> HostEnd {
+        let mut end = HostEnd {
+            cpu_s: super::process_cpu_s(),
+            refused: self.app.refused(),
+            verified: self.verified,
+            lag: self.lag.summary(),
+            ..HostEnd::default()
+        };
+        for (number, endpoint) in self.endpoints.iter().enumerate() {
+            let stats = endpoint.stats();
+            end.packets += stats.sent + stats.received;
+            if let AnyEndpoint::Udp(udp) = endpoint {
+                let (endpoint, trips) = (number as u8, udp.round_trips());
+                end.round_trips.push(MeasuredRoundTrips { endpoint, trips });
+            }
+        }
+        end
+    }
+}
+
+/// The longest message or response of a point's workloads.
+pub(in crate::testbed) fn longest(point: &PointSpec) -> u64 {
+    let of_stream = point.config.streams.iter().map(|stream| {
+        let request = match &stream.workload.pattern {
+            Messages::Trace(trace) => trace.entries().iter().map(|entry| entry.bytes).max(),
+            other => other.sizes().map(rackweave_workload::SizeDist::max),
+        };
+        let request = request.unwrap_or(0);
+        request.max(stream.workload.exchange.response_bytes(request).unwrap_or(0))
+    });
+    of_stream.max().unwrap_or(0)
+}

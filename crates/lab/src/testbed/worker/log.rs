@@ -1,0 +1,140 @@
+//! What a host records of messages until it reports to the coordinator.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use rackweave_core::{FailReason, HostId, MessageId, Span, Time};
+use rackweave_workload::app::{MessageKey, MessageStart};
+
+use crate::testbed::protocol::{Arrived, Ended, Lag, Records, Started};
+
+/// What happened to messages since the last report.
+#[derive(Debug, Default)]
+pub(super) struct MessageLog {
+    records: Records,
+    /// Bytes of messages that have arrived in part, as far as they are reported.
+    arriving: BTreeMap<(u8, HostId, MessageId), u64>,
+}
+
+impl MessageLog {
+    /// This host has started a message; `wire`: the endpoint that took it, and the id there.
+    pub(super) fn started(
+        &mut self,
+        key: MessageKey,
+        wire: Option<(u8, MessageId)>,
+        start: &MessageStart,
+    ) {
+        let &MessageStart { stream, dst, bytes, at, .. } = start;
+        let wire = wire.map(|(endpoint, id)| (endpoint, id.0));
+        let started = Started { key: key.0, wire, stream, dst: dst.0, bytes, at: at.0 };
+        self.records.started.push(started);
+    }
+
+    /// A message of this host has ended.
+    pub(super) fn ended(&mut self, key: MessageKey, now: Time, failed: Option<FailReason>) {
+        self.records.ended.push(Ended { key: key.0, at: now.0, failed });
+    }
+
+    /// A one-way message or a request has arrived whole.
+    pub(super) fn arrived(
+        &mut self,
+        endpoint: u8,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        now: Time,
+    ) {
+        self.arriving.remove(&(endpoint, peer, id));
+        let (id, peer, at) = (id.0, peer.0, now.0);
+        self.records.arrived.push(Arrived { id, endpoint, peer, bytes, whole: true, at });
+    }
+
+    /// How much has arrived of the messages that arrive at an endpoint.
+    pub(super) fn arriving(
+        &mut self,
+        endpoint: u8,
+        all: impl Iterator<Item = (HostId, MessageId, u64)>,
+        now: Time,
+    ) {
+        let mut known = BTreeMap::new();
+        for (peer, id, bytes) in all {
+            let reported = self.arriving.get(&(endpoint, peer, id)).copied().unwrap_or(0);
+            known.insert((endpoint, peer, id), bytes.max(reported));
+            if bytes > reported {
+                let (bytes, whole) = (bytes - reported, false);
+                let (id, peer, at) = (id.0, peer.0, now.0);
+                self.records.arrived.push(Arrived { id, endpoint, peer, bytes, whole, at });
+            }
+        }
+        self.arriving.retain(|(of, ..), _| *of != endpoint);
+        self.arriving.extend(known);
+    }
+
+    /// The number of records.
+    pub(super) const fn len(&self) -> usize {
+        self.records.started.len() + self.records.ended.len() + self.records.arrived.len()
+    }
+
+    /// Takes what is to be reported, up to now.
+    pub(super) fn take(&mut self, until: Time, idle: bool) -> Records {
+        let records = std::mem::take(&mut self.records);
+        Records { until: until.0, idle, ..records }
+    }
+}
+
+/// How late messages were started, in nanoseconds.
+#[derive(Debug)]
+pub(super) struct LagHistogram(Histogram<u64>);
+
+impl LagHistogram {
+    pub(super) fn new() -> Self {
+        // One digit is exact to 10 %: enough to say whether a machine keeps up.
+        Self(Histogram::new(1).expect("one significant digit is a valid precision"))
+    }
+
+    pub(super) fn record(&mut self, lag: Span) {
+        self.0.saturating_record(lag.0 / 1000);
+    }
+
+    pub(super) fn summary(&self) -> Lag {
+        let at = |nanoseconds: u64| Span::from_ns(nanoseconds);
+        Lag { starts: self.0.len(), p99: at(self.0.value_at_quantile(0.99)), max: at(self.0.max()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_99th_percentile_of_lags() {
+        let mut lags = LagHistogram::new();
+        assert_eq!(lags.summary().p99, Span::ZERO);
+        for _ in 0..99 {
+            lags.record(Span::from_us(10));
+        }
+        lags.record(Span::from_ms(50));
+        let p99 = lags.summary().p99;
+        assert!(p99 >= Span::from_us(10) && p99 < Span::from_us(15), "{p99}");
+        lags.record(Span::from_ms(50));
+        lags.record(Span::from_ms(50));
+        let Lag { starts, p99, max } = lags.summary();
+        assert!(p99 >= Span::from_ms(45) && max >= p99, "{p99}, {max}");
+        assert_eq!(starts, 102);
+    }
+
+    #[test]
+    fn bytes_of_messages_in_part_are_reported_once() {
+        let mut log = MessageLog::default();
+        let (peer, id) = (HostId(3), MessageId(8));
+        log.arriving(0, [(peer, id, 500)].into_iter(), Time(1));
+        log.arriving(0, [(peer, id, 500)].into_iter(), Time(2));
+        log.arriving(1, std::iter::empty(), Time(2));
+        log.arriving(0, [(peer, id, 700)].into_iter(), Time(3));
+        log.arrived(0, peer, id, 1000, Time(4));
+        let records = log.take(Time(5), false);
+        let arrived: Vec<_> = records.arrived.iter().map(|a| (a.at, a.bytes, a.whole)).collect();
+        assert_eq!(arrived, [(1, 500, false), (3, 200, false), (4, 1000, true)]);
+        assert_eq!(log.len(), 0);
+    }
+}
