@@ -12,7 +12,7 @@ impl Endpoint {
         if let Peers::Switch { port, .. } = self.config.peers {
             let host = self.config.host;
             let hello = |out: &mut Vec<u8>| overlay::encode_hello(host, host, 0, 0, out);
-            self.batch.push(port, 0, hello, SmallVec::new());
+            self.driver.batch().push(port, 0, hello, SmallVec::new());
         }
         self
     }

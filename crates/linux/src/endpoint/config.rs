@@ -32,8 +32,6 @@ pub struct EndpointConfig {
     pub receive_bytes: u64,
     /// Bytes of the socket's buffers, each way; the kernel may give less.
     pub socket_buffer: usize,
-    /// Packets are told to the transport with the time at which the kernel received them.
-    pub receive_stamps: bool,
     /// Hosts that share a time line share a clock.
     pub clock: Clock,
 }
@@ -53,7 +51,6 @@ impl EndpointConfig {
             send_bytes: 256 << 20,
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
-            receive_stamps: false,
             clock: Clock::start(),
         }
     }

@@ -30,8 +30,8 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
 use crate::clock::Clock;
-use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
-use crate::wait;
+use crate::driver::{Driver, DriverStats};
+use crate::sys::UdpSocket;
 
 /// How often it is looked for messages whose sender fell silent.
 const SWEEP: Span = Span::from_secs(1);
@@ -104,29 +104,22 @@ pub struct Endpoint {
     config: EndpointConfig,
     layout: Layout,
     machine: Machine,
-    socket: UdpSocket,
+    driver: Driver,
     peers: PeerTable,
     outgoing: Outgoing,
     incoming: Incoming,
     events: VecDeque<Event>,
-    batch: SendBatch,
-    /// Away while what it has received is looked at.
-    receive: Option<ReceiveBatch>,
-    /// [`Endpoint::wait`] is used ...
-    waits: bool,
-    /// ... and was not called since the socket was last found empty.
-    emptied: bool,
-    /// What was handed to the kernel has left the link by then.
+    /// When the link will have sent everything that was passed to the kernel.
     link_free: Time,
-    /// The machine had nothing to send when it was asked last.
+    /// The machine had nothing to send when it was last polled.
     idle: bool,
-    /// Time told to the machine never decreases.
-    told: Time,
-    /// When it is looked next for messages that the machine has forgotten.
+    /// A peer was found to have restarted in this turn.
+    restarted: bool,
+    /// When messages that the machine has dropped are next removed from `incoming`.
     sweep_at: Time,
-    /// Cancelled messages of which the machine still sends.
+    /// Cancelled messages of which the machine still sends packets.
     leaving: Vec<(HostId, MessageId)>,
-    /// When these are looked at next.
+    /// When `leaving` is next examined.
     leaving_at: Time,
     ids: Ids,
     stats: Stats,
@@ -139,23 +132,19 @@ impl Endpoint {
     /// If the address can't be had.
     pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
         let address = config.bind;
-        let socket = UdpSocket::bind(address, config.socket_buffer, config.receive_stamps)
+        let socket = UdpSocket::bind(address, config.socket_buffer, false)
             .map_err(|source| EndpointError::Bind { address, source })?;
         Ok(Self {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
-            socket,
+            driver: Driver::new(config.clock, socket),
             peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
-            batch: SendBatch::default(),
-            receive: Some(ReceiveBatch::default()),
-            waits: false,
-            emptied: false,
             link_free: Time::ZERO,
             idle: true,
-            told: Time::ZERO,
+            restarted: false,
             sweep_at: Time::ZERO,
             leaving: Vec::new(),
             leaving_at: Time::ZERO,
@@ -169,7 +158,7 @@ impl Endpoint {
     /// Where its socket is.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+        self.driver.local_addr()
     }
 
     /// This host's number.
@@ -181,14 +170,14 @@ impl Endpoint {
     /// The clock that all its times are of.
     #[must_use]
     pub const fn clock(&self) -> Clock {
-        self.config.clock
+        self.driver.clock()
     }
 
     /// What it has counted.
     #[must_use]
     pub const fn stats(&self) -> Stats {
-        let (send_calls, trains) = self.batch.calls();
-        Stats { send_calls, trains, ..self.stats }
+        let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
+        Stats { sent, send_refused: refused, send_calls, trains, ..self.stats }
     }
 
     /// Bytes kept for what is sent, and for what arrives.
@@ -232,11 +221,6 @@ impl Endpoint {
         Ok(())
     }
 
-    fn now(&mut self) -> Time {
-        self.told = self.told.max(self.config.clock.now());
-        self.told
-    }
-
     fn new_id(&mut self) -> MessageId {
         self.ids.next()
     }
@@ -247,7 +231,7 @@ impl Endpoint {
     /// See [`SendError`]; nothing has changed then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = self.new_id();
         self.machine.submit(now, Submit { id, peer, bytes: bytes.len() as u64, kind })?;
         self.outgoing.insert(peer, id, bytes);
@@ -266,7 +250,7 @@ impl Endpoint {
         bytes: Bytes,
     ) -> Result<(), SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = request.response();
         let kind = Kind::Response;
         self.machine.submit(now, Submit { id, peer, bytes: bytes.len() as u64, kind })?;
@@ -277,7 +261,7 @@ impl Endpoint {
 
     /// Gives a message or stream up; no event of it follows, not even one that was waiting to be polled.
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.cancel(now, peer, id);
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
@@ -299,7 +283,7 @@ impl Endpoint {
     /// See [`SendError`]; nothing has changed then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         self.check(peer, 0)?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = self.new_id();
         self.machine.open(now, Open { id, peer, deadline })?;
         self.outgoing.open(peer, id);
@@ -320,7 +304,7 @@ impl Endpoint {
         end: bool,
     ) -> Result<(), SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.write(now, peer, id, bytes.len() as u64, end)?;
         self.outgoing.write(peer, id, bytes);
         self.changed();
@@ -338,7 +322,7 @@ impl Endpoint {
         if bytes == 0 {
             return;
         }
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.consume(now, peer, id, bytes);
         self.changed();
     }
@@ -355,68 +339,33 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// Receives what is there, lets timers act, and sends what the link has room for. Returns when it
-    /// wants to be called again, if nothing happens before; `Some` of a time that has passed: at once.
+    /// Receives what has arrived, serves timers, and sends what the link has room for. Returns when the next turn is
+    /// due if nothing happens before; a time that has passed means at once.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
-        let restarts = self.stats.restarts;
-        let more = self.receive()?;
-        let now = self.now();
-        if self.stats.restarts != restarts {
-            // What was under way to the old life is not sent to the new one before the application has had
-            // a chance to give it up.
-            return Ok(Some(now));
-        }
-        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
-            self.machine.handle_timeout(now);
-            self.changed();
-        }
-        for host in self.peers.due(now) {
-            self.say_hello(host);
-        }
-        if self.sweep_at <= now && !self.incoming.is_empty() {
-            self.sweep(now, false);
-        }
-        if self.leaving_at <= now && !self.leaving.is_empty() {
-            self.leave(now);
-        }
-        self.transmit(now)?;
-        Ok(if more { Some(now) } else { self.next_turn() })
+        Driver::turn(self)
     }
 
-    /// Whether the socket's buffer is full: the next turn is due when it is writable.
+    /// Whether the socket's send buffer is full: the next turn is due when it is writable.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        !self.batch.is_empty()
+        self.driver.is_blocked()
     }
 
-    /// When the next turn is due.
-    fn next_turn(&self) -> Option<Time> {
-        // Half of what runs ahead is still there then: trains form, and the link does not idle.
-        let link = (!self.idle && !self.is_blocked())
-            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
-        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
-        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
-        times.into_iter().flatten().min()
-    }
-
-    /// Waits until the socket is readable (or writable, if that is waited for), or until a time; not at all if
-    /// an event waits to be polled. Makes the timers of the calling thread exact ([`tighten_timers`]).
+    /// Waits until the socket is readable (or writable, if [`Endpoint::is_blocked`]), or until a time; not at all if an
+    /// event waits to be polled. Makes the timers of the calling thread exact ([`crate::sys::tighten_timers`]).
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        (self.waits, self.emptied) = (true, false);
+        self.driver.expect_wait();
         if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
     }
 
-    fn sleep(&self, until: Option<Time>) -> io::Result<()> {
-        tighten_timers();
-        let socket = (self.socket.as_fd(), self.is_blocked());
-        wait::until(self.config.clock, &[socket], until, self.config.busy_poll)
+    fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.driver.wait(until, self.config.busy_poll, &[])
     }
 
     pub(crate) fn has_events(&self) -> bool {
@@ -435,11 +384,11 @@ impl Endpoint {
     /// # Errors
     /// If the socket does not work any more.
     pub fn finish(&mut self, until: Time) -> io::Result<bool> {
-        let mut quiet = self.now();
+        let mut quiet = self.driver.now();
         let mut received = self.stats.received;
         loop {
             let next = self.turn()?;
-            let now = self.now();
+            let now = self.driver.now();
             let busy = self.outgoing.bytes() > 0 || !self.idle || self.is_blocked();
             if busy || received != self.stats.received {
                 (quiet, received) = (now, self.stats.received);
@@ -448,7 +397,6 @@ impl Endpoint {
                 return Ok(now.since(quiet) >= QUIET);
             }
             let end = until.min(quiet + QUIET);
-            self.emptied = false;
             self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
         }
     }
@@ -537,6 +485,6 @@ impl Endpoint {
 
 impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.driver.as_fd()
     }
 }

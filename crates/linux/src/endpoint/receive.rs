@@ -1,6 +1,5 @@
 //! What arrives.
 
-use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::{Node as _, Placement, Span, Time, Transport as _};
@@ -8,43 +7,13 @@ use rackweave_wire::overlay;
 
 use super::peers::{Life, Origin};
 use super::{Endpoint, Event};
-use crate::clock::realtime_to_monotonic_ns;
 use crate::sys::ReceiveBatch;
-
-/// Calls to receive in one turn, before timers and sending get theirs.
-const RECEIVE_CALLS: usize = 4;
 
 /// When there is no room, it is looked at most this often for what has been forgotten.
 const MAKE_ROOM: Span = Span::from_ms(100);
 
 impl Endpoint {
-    /// Receives what is there; whether more may be.
-    pub(super) fn receive(&mut self) -> io::Result<bool> {
-        // The turn that sends what the application has to say to what it was just told: who calls `wait` next is
-        // told there what has come meanwhile. Never twice in a row.
-        if std::mem::take(&mut self.emptied) {
-            return Ok(false);
-        }
-        let mut batch = self.receive.take().unwrap_or_default();
-        let mut result = Ok(true);
-        for _ in 0..RECEIVE_CALLS {
-            result = self.socket.receive(&mut batch).map(|_| batch.was_full());
-            self.handle_received(&batch);
-            if !matches!(result, Ok(true)) {
-                break;
-            }
-        }
-        self.receive = Some(batch);
-        self.emptied = self.waits && matches!(result, Ok(false));
-        result
-    }
-
-    fn handle_received(&mut self, batch: &ReceiveBatch) {
-        if batch.is_empty() {
-            return;
-        }
-        let to_monotonic = if self.config.receive_stamps { realtime_to_monotonic_ns() } else { 0 };
-        let now = self.now();
+    pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {
@@ -55,13 +24,8 @@ impl Endpoint {
                 self.stats.malformed += 1;
                 continue;
             };
-            let at = datagram.realtime_ns.map_or(now, |realtime| {
-                self.config.clock.at(realtime.saturating_add_signed(to_monotonic)).min(now)
-            });
-            self.told = self.told.max(at);
-            self.handle_datagram(self.told, datagram.from, &read, datagram.bytes);
+            self.handle_datagram(now, datagram.from, &read, datagram.bytes);
         }
-        self.told = self.told.max(now);
     }
 
     fn handle_datagram(
@@ -97,6 +61,7 @@ impl Endpoint {
             Life::Known => {}
             Life::New => {
                 self.stats.restarts += 1;
+                self.restarted = true;
                 self.events.push_back(Event::PeerRestarted { peer });
                 self.machine.peer_restarted(now, peer);
                 self.changed();

@@ -2,12 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
 use super::outgoing::Payload;
+use crate::driver::{Driven, Driver};
+use crate::sys::ReceiveBatch;
 
 /// Packets that are handed to the kernel together.
 const SEND_BATCH: usize = 128;
@@ -18,14 +21,44 @@ const MAX_BATCH: usize = 4 * SEND_BATCH;
 /// HELLOs go at the highest priority.
 const HELLO_CLASS: u8 = 7 << 5;
 
-impl Endpoint {
-    pub(super) fn transmit(&mut self, now: Time) -> io::Result<()> {
+impl Driven for Endpoint {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch) {
+        self.handle_received(now, batch);
+    }
+
+    fn handle_timeout(&mut self, now: Time, _more: bool) -> ControlFlow<()> {
+        if std::mem::take(&mut self.restarted) {
+            // Packets meant for the peer's previous incarnation are not sent to the new one before the application has
+            // had a chance to cancel them.
+            return ControlFlow::Break(());
+        }
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle_timeout(now);
+            self.changed();
+        }
+        for host in self.peers.due(now) {
+            self.say_hello(host);
+        }
+        if self.sweep_at <= now && !self.incoming.is_empty() {
+            self.sweep(now, false);
+        }
+        if self.leaving_at <= now && !self.leaving.is_empty() {
+            self.leave(now);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn transmit(&mut self, now: Time) -> io::Result<bool> {
         let ahead = now + self.config.run_ahead;
         loop {
-            if self.batch.len() >= SEND_BATCH {
-                self.flush()?;
+            if self.driver.batch().len() >= SEND_BATCH {
+                self.driver.flush()?;
                 if self.is_blocked() {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             if self.idle || self.link_free > ahead {
@@ -39,24 +72,26 @@ impl Endpoint {
             self.link_free = self.link_free.max(now) + span;
             self.queue(now, packet);
         }
-        // Polling for packets may have told something too.
+        // Polling for packets may have produced events too.
         while let Some(event) = self.machine.poll_event() {
             self.on_event(event);
         }
-        self.flush()
+        self.driver.flush()?;
+        Ok(false)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let waiting = self.batch.len();
-        let refused = self.socket.send(&mut self.batch)?;
-        self.stats.send_refused += refused;
-        self.stats.sent += (waiting - self.batch.len()) as u64 - refused;
-        Ok(())
+    fn finish_turn(&mut self, _now: Time) -> Option<Time> {
+        // By then the kernel still holds half of `run_ahead`: trains form, and the link does not idle.
+        let link = (!self.idle && !self.is_blocked())
+            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
+        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
+        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
+        times.into_iter().flatten().min()
     }
+}
 
+impl Endpoint {
     /// Writes a packet into the batch.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
         let Some(peer) = self.peers.get(packet.dst) else { return };
@@ -66,7 +101,7 @@ impl Endpoint {
             }
             return;
         };
-        if self.batch.len() >= MAX_BATCH {
+        if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
         }
@@ -83,7 +118,7 @@ impl Endpoint {
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
         let (layout, from) = (self.layout, peer.ours);
         let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
-        self.batch.push(peer.address, frame::traffic_class(&packet), write, payload);
+        self.driver.batch().push(peer.address, frame::traffic_class(&packet), write, payload);
     }
 
     /// Asks a peer for its incarnation.
@@ -99,12 +134,12 @@ impl Endpoint {
     }
 
     fn hello(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
-        if self.batch.len() >= MAX_BATCH {
+        if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
         }
         let src = self.config.host;
         let write = |out: &mut Vec<u8>| overlay::encode_hello(src, host, ours, theirs, out);
-        self.batch.push(to, HELLO_CLASS, write, Payload::new());
+        self.driver.batch().push(to, HELLO_CLASS, write, Payload::new());
     }
 }
