@@ -1,18 +1,19 @@
-//! What arrives.
+//! Receiving: datagrams from the socket to the machine.
 
 use std::net::SocketAddr;
 
 use rackweave_core::{Node as _, Placement, Span, Time, Transport as _};
 use rackweave_wire::overlay;
 
-use super::peers::{Life, Origin};
+use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
 use crate::sys::ReceiveBatch;
 
-/// When there is no room, it is looked at most this often for what has been forgotten.
+/// The least interval between attempts to free memory when there is no room for a packet.
 const MAKE_ROOM: Span = Span::from_ms(100);
 
 impl Endpoint {
+    /// Handles the datagrams of one call to receive.
     pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
         for datagram in batch.datagrams() {
             self.stats.received += 1;
@@ -46,30 +47,31 @@ impl Endpoint {
             }
         };
         if envelope.to != ours {
-            // Who does not know us yet (any more) is told, with no more bytes than it sent, and only that.
+            // The sender does not know this host's incarnation. It gets no more than a HELLO, which is not longer than what it
+            // sent: a forged source address gains no amplification.
             self.stats.unproven += 1;
             if let Some(host) = known {
-                self.peers.suspect(now, host, envelope.from);
+                self.peers.note_candidate(now, host, envelope.from);
             }
-            return self.answer_hello(from, envelope.src, ours, envelope.from);
+            return self.send_hello_to(from, envelope.src, ours, envelope.from);
         }
         let Some(peer) = known.or_else(|| self.peers.admit(now, from)) else {
             self.stats.foreign += 1;
             return;
         };
-        match self.peers.hear(now, peer, envelope.from, read.packet.is_none()) {
-            Life::Known => {}
-            Life::New => {
+        match self.peers.on_incarnation(now, peer, envelope.from, read.packet.is_none()) {
+            Incarnation::Current => {}
+            Incarnation::New => {
                 self.stats.restarts += 1;
                 self.restarted = true;
                 self.events.push_back(Event::PeerRestarted { peer });
                 self.machine.peer_restarted(now, peer);
                 self.changed();
             }
-            Life::Doubtful(ask) => {
+            Incarnation::Unproven(ask) => {
                 self.stats.late += 1;
                 if ask {
-                    self.say_hello(peer);
+                    self.send_hello(peer);
                 }
                 return;
             }
@@ -93,7 +95,7 @@ impl Endpoint {
             }
         }
         if let Placement::Store(slice) = self.machine.handle_packet(now, 0, &packet) {
-            // A part of the packet's payload, or all of it.
+            // The slice may be a part of the packet's payload.
             let skip = slice.offset.wrapping_sub(sent.map_or(0, |sent| sent.offset)) as usize;
             let payload = bytes[read.payload.clone()].get(skip..).unwrap_or_default();
             let payload = payload.get(..slice.len as usize).unwrap_or(payload);

@@ -1,4 +1,4 @@
-//! What leaves.
+//! The endpoint's turn, and packets and HELLOs on their way to the socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use super::outgoing::Payload;
 use crate::driver::{Driven, Driver};
 use crate::sys::ReceiveBatch;
 
-/// Packets that are handed to the kernel together.
+/// Packets that are passed to the kernel together.
 const SEND_BATCH: usize = 128;
 
-/// While the socket has no room, HELLOs and packets that waited are lost if so much waits already.
+/// While the socket is blocked, HELLOs and held packets are dropped if this many datagrams wait already.
 const MAX_BATCH: usize = 4 * SEND_BATCH;
 
-/// HELLOs go at the highest priority.
+/// The traffic class of HELLOs: the highest priority.
 const HELLO_CLASS: u8 = 7 << 5;
 
 impl Driven for Endpoint {
@@ -41,13 +41,13 @@ impl Driven for Endpoint {
             self.changed();
         }
         for host in self.peers.due(now) {
-            self.say_hello(host);
+            self.send_hello(host);
         }
         if self.sweep_at <= now && !self.incoming.is_empty() {
             self.sweep(now, false);
         }
         if self.leaving_at <= now && !self.leaving.is_empty() {
-            self.leave(now);
+            self.free_cancelled(now);
         }
         ControlFlow::Continue(())
     }
@@ -92,7 +92,7 @@ impl Driven for Endpoint {
 }
 
 impl Endpoint {
-    /// Writes a packet into the batch.
+    /// Writes a packet to the batch, or holds it until the peer's incarnation is known.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
         let Some(peer) = self.peers.get(packet.dst) else { return };
         let Some(to) = peer.incarnation else {
@@ -122,18 +122,14 @@ impl Endpoint {
     }
 
     /// Asks a peer for its incarnation.
-    pub(super) fn say_hello(&mut self, host: HostId) {
+    pub(super) fn send_hello(&mut self, host: HostId) {
         let Some(peer) = self.peers.get(host) else { return };
         let (address, ours, theirs) = (peer.address, peer.ours, peer.incarnation.unwrap_or(0));
-        self.hello(address, host, ours, theirs);
+        self.send_hello_to(address, host, ours, theirs);
     }
 
-    /// Tells who does not know it our incarnation.
-    pub(super) fn answer_hello(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
-        self.hello(to, host, ours, theirs);
-    }
-
-    fn hello(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
+    /// Sends this host's incarnation, as that peer is to use it, to an address.
+    pub(super) fn send_hello_to(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
         if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
