@@ -1,5 +1,7 @@
 //! What the switch counts and tells.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use rackweave_core::{DropReason, Span, Time};
 use rackweave_switch::net::{self, LinkStats, QueueSample};
@@ -55,6 +57,8 @@ pub struct Counters {
     pub copied: u64,
     /// Frames that the program has kept.
     pub consumed: u64,
+    /// Frames of its own that the program has made.
+    pub made: u64,
 }
 
 /// How much later than due frames were handed to the kernel.
@@ -79,6 +83,8 @@ pub struct Report {
     pub since: Time,
     /// Counts.
     pub counters: Counters,
+    /// What the system's programs have counted, by name: the sums over all switches.
+    pub program: BTreeMap<&'static str, u64>,
     /// Every link.
     pub links: Vec<LinkStats>,
     /// Queues over time, if they were asked for.
@@ -111,6 +117,7 @@ impl Counters {
         self.clamped = fabric.clamped;
         self.copied = fabric.copied;
         self.consumed = fabric.consumed;
+        self.made = fabric.made;
         self
     }
 }
