@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
-use super::frame::{self, Carried, Rules, Unfit};
+use super::frame::{self, Carried, Encapsulation, Rules, Unfit};
 use super::stats::Counters;
 use crate::clock::{Clock, realtime_to_monotonic_ns};
 use crate::endpoint::Network;
@@ -81,7 +81,7 @@ impl Stamps {
 }
 
 impl<S: System> Edges<S> {
-    pub(super) fn open(config: &SwitchConfig<Arc<S>>) -> Result<Self, SwitchError> {
+    pub(super) fn open(config: &SwitchConfig<Arc<S>>, switches: u32) -> Result<Self, SwitchError> {
         let mut ports = Vec::with_capacity(config.edges.len());
         for (number, edge) in config.edges.iter().enumerate() {
             ports.push(match edge {
@@ -108,6 +108,7 @@ impl<S: System> Edges<S> {
             learn_from: config.learn_from.clone(),
             rules: Rules {
                 hosts: config.fabric.topology.hosts(),
+                switches,
                 mtu: config.mtu as usize,
                 system: Arc::clone(&config.system),
             },
@@ -121,6 +122,14 @@ impl<S: System> Edges<S> {
 
     pub(super) const fn len(&self) -> usize {
         self.ports.len()
+    }
+
+    /// What is around packets in frames: all hosts are joined in the same way.
+    pub(super) const fn encapsulation(&self) -> Encapsulation {
+        match self.ports.as_slice() {
+            [Port::Interface(_), ..] => Encapsulation::Ethernet,
+            _ => Encapsulation::Overlay,
+        }
     }
 
     /// The local address of each host's UDP socket.

@@ -1,5 +1,7 @@
 //! Counters and reports of the switch.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use rackweave_core::{DropReason, Span, Time};
 use rackweave_switch::net::{self, LinkStats, QueueSample};
@@ -55,6 +57,8 @@ pub struct Counters {
     pub copied: u64,
     /// Frames that the switch program has consumed.
     pub consumed: u64,
+    /// Frames of its own that the program has made.
+    pub made: u64,
 }
 
 /// The distribution of the time by which frames were passed to the kernel later than they were due.
@@ -79,6 +83,8 @@ pub struct Report {
     pub since: Time,
     /// The counters.
     pub counters: Counters,
+    /// What the system's programs have counted, by name: the sums over all switches.
+    pub program: BTreeMap<&'static str, u64>,
     /// The statistics of every link.
     pub links: Vec<LinkStats>,
     /// Samples of queue lengths over time, if sampling was configured.
@@ -111,6 +117,7 @@ impl Counters {
         self.clamped = fabric.clamped;
         self.copied = fabric.copied;
         self.consumed = fabric.consumed;
+        self.made = fabric.made;
         self
     }
 }
