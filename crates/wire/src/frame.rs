@@ -223,7 +223,7 @@ const fn dscp<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
     if packet.is_sprayed() {
         dscp |= DSCP_SPRAYED;
     }
-    if packet.is_trimmable() || packet.is_turned_back() {
+    if packet.is_trimmable() || packet.is_returned() {
         dscp |= DSCP_TRIMMABLE;
     }
     if packet.is_trimmed() {

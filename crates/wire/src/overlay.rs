@@ -225,7 +225,7 @@ pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
 
 /// Turns a datagram around, which was cut behind its header: source and destination are exchanged.
 /// What is no datagram is left as it is.
-pub fn turn_back(bytes: &mut [u8]) {
+pub fn return_to_sender(bytes: &mut [u8]) {
     if Opened::read(bytes).is_ok() {
         let (src, rest) = bytes[4..].split_at_mut(4);
         src.swap_with_slice(&mut rest[..4]);
@@ -383,16 +383,16 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_turned_back() {
+    fn trimmed_and_returned_to_sender() {
         let mut bytes = datagram();
         bytes.truncate(glance(&bytes).unwrap().header_end);
         let cut = data().trimmed(false);
         let read = decode(&bytes, frame::traffic_class(&cut)).unwrap().packet.unwrap();
         assert!(read.is_trimmed() && read.header == cut.header && read.payload().is_none());
-        turn_back(&mut bytes);
+        return_to_sender(&mut bytes);
         let read = decode(&bytes, frame::traffic_class(&data().trimmed(true))).unwrap();
         let packet = read.packet.unwrap();
-        assert!(packet.is_turned_back());
+        assert!(packet.is_returned());
         assert_eq!((packet.src, packet.dst), (HostId(4), HostId(3)));
         assert_eq!((read.envelope.from, read.envelope.to), (8, 7));
     }

@@ -187,7 +187,7 @@ impl Outgoing {
     /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
     /// other packet and no pull is expected, else all senders of an incast would meet again. (htsim
     /// can return such headers once: `docs/sources.md#ndp-switch`. What the sender does then is ours.)
-    fn turned_back(&mut self, packet: u32) {
+    fn returned(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
@@ -389,11 +389,11 @@ impl Host {
         }
     }
 
-    /// DATA that a switch has turned back: this host's own.
-    pub(super) fn handle_turned_back(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
+    /// DATA that a switch has returned: a packet that this host sent.
+    pub(super) fn handle_returned(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
-        outgoing.turned_back(offset / self.config.max_payload);
+        outgoing.returned(offset / self.config.max_payload);
         if outgoing.is_ready() {
             self.scheme.ready.push_back(slot);
         }

@@ -79,7 +79,7 @@ pub(crate) fn overlay(bytes: &[u8]) {
 
 fn overlay_datagram(class: u8, bytes: &[u8]) {
     let mut turned = bytes.to_vec();
-    overlay::turn_back(&mut turned);
+    overlay::return_to_sender(&mut turned);
     assert_eq!(turned.len(), bytes.len());
     let Ok(read) = overlay::decode(bytes, class) else { return };
     let glance = overlay::glance(bytes).expect("what is understood can be looked at");
