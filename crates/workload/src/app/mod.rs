@@ -1,5 +1,5 @@
-//! The application of one host: it starts the messages of its workloads, answers requests, takes in what
-//! arrives, and records what became of every message.
+//! The application of one host: it starts the messages of its workloads, answers requests, processes what arrives,
+//! and records the outcome of every message.
 //!
 //! [`App`] is a state machine without a clock, I/O or randomness of its own (its generators are seeded). A driver,
 //! which owns the transports, uses it as follows.
@@ -80,7 +80,7 @@ impl AppStream {
     }
 }
 
-/// How the sender of a one-way message learns that it has arrived.
+/// How the sender of a one-way message is notified of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneWayEnd {
     /// From its transport: [`Event::Sent`], or the acknowledgement of a stream's bytes.
@@ -89,21 +89,21 @@ pub enum OneWayEnd {
     WhenReceived,
 }
 
-/// What a driver has to do.
+/// An action that the driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Submit a message that this host starts. The driver reports its id with [`App::submitted`], or
     /// that it was refused with [`App::submit_refused`].
     Submit {
-        /// The message.
+        /// The message to submit.
         key: MessageKey,
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The receiver.
+        /// The receiving host.
         peer: HostId,
-        /// Its length.
+        /// Length of the message.
         bytes: u64,
         /// [`Kind::OneWay`] or [`Kind::Request`].
         kind: Kind,
@@ -114,13 +114,13 @@ pub enum Action {
     Respond {
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The client.
+        /// The client that gets the response.
         peer: HostId,
         /// The id of the response.
         id: MessageId,
-        /// Its length.
+        /// Length of the response.
         bytes: u64,
     },
     /// Open a stream of the transport, without a deadline; answered by [`App::opened`] or
@@ -130,9 +130,9 @@ pub enum Action {
         stream: u16,
         /// The channel that it carries.
         channel: ChannelId,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The server.
+        /// The server of the stream.
         peer: HostId,
     },
     /// The next `bytes` of a direction are a message. Nothing is written yet: the driver notes what the bytes
@@ -140,41 +140,41 @@ pub enum Action {
     Append {
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// Where it is sent.
+        /// The direction of the stream that carries it.
         direction: Direction,
         /// The message, as the host that started the exchange names it.
         key: MessageKey,
-        /// Its length.
+        /// Length of the message.
         bytes: u64,
     },
     /// Write the next bytes of a direction; if they are refused, [`App::write_refused`] says so.
     Write {
-        /// Where.
+        /// The direction that is written.
         direction: Direction,
-        /// How many.
+        /// Number of bytes to write.
         bytes: u64,
     },
-    /// The application has taken bytes of a stream in.
+    /// The application has consumed bytes of a stream.
     Consume {
-        /// Of which direction.
+        /// The direction that was read.
         direction: Direction,
-        /// How many.
+        /// Number of bytes consumed.
         bytes: u64,
     },
     /// Cancel a message, or a stream, at this host's transport.
     Cancel {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The other end.
+        /// The peer of the message or stream.
         peer: HostId,
         /// The message or stream.
         id: MessageId,
     },
     /// The same; and a driver that can cancels it at the peer's transport too.
     CancelAtBothEnds {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The other end.
+        /// The peer of the message or stream.
         peer: HostId,
         /// The message or stream.
         id: MessageId,
@@ -182,11 +182,11 @@ pub enum Action {
     /// This host has lost a peer's message after its transport had acknowledged it. A driver that can fails it at
     /// the peer; on real hosts, the peer's application would wait for its own timeout.
     Abandon {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
         /// The peer that started it.
         peer: HostId,
-        /// Its id.
+        /// The message's id in the transport.
         id: MessageId,
         /// The message, as the peer names it.
         key: MessageKey,
@@ -196,7 +196,7 @@ pub enum Action {
     AbandonStream {
         /// What the client sends.
         direction: Direction,
-        /// Why.
+        /// The reason of the failure.
         reason: FailReason,
     },
 }
@@ -218,31 +218,31 @@ impl Action {
     }
 }
 
-/// Something that happened to a message.
+/// An event in the life of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// This host has started a message.
     Started {
-        /// The message.
+        /// The key of the message.
         key: MessageKey,
-        /// What it is.
+        /// Its stream, hosts, length and start.
         start: MessageStart,
         /// The channel that it is the first message of.
         new_channel: Option<ChannelId>,
     },
     /// A message of this host has ended.
     Ended {
-        /// The message.
+        /// The key of the message.
         key: MessageKey,
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The receiver.
+        /// The receiving host.
         dst: HostId,
         /// Its id in the transport, if it was submitted by itself.
         id: Option<MessageId>,
-        /// When.
+        /// The time of its end.
         at: Time,
-        /// How.
+        /// Its completion or failure.
         end: MessageEnd,
     },
     /// The application of this host has taken in a one-way message.
@@ -253,12 +253,12 @@ pub enum Record {
         key: MessageKey,
         /// Its id in the transport, or that of the stream that carried it.
         id: MessageId,
-        /// When.
+        /// The time at which it was processed.
         at: Time,
     },
 }
 
-/// How a message ended, as its sender knows it.
+/// The end of a message, as its sender knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum MessageEnd {
@@ -268,7 +268,8 @@ pub enum MessageEnd {
     Failed(FailReason),
 }
 
-/// What a receiver cannot see in a message: its driver knows it, from the sender or from the message's bytes.
+/// Facts about a message that its receiver cannot see: its driver has them, from the sender or from the message's
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The stream of messages that it belongs to.
@@ -279,10 +280,10 @@ pub struct Origin {
     pub place: Option<Place>,
 }
 
-/// What an application is made of.
+/// The configuration of an application.
 #[derive(Debug)]
 pub struct AppConfig {
-    /// This host.
+    /// The host that it runs on.
     pub host: HostId,
     /// Its streams of messages; the first is the one that is measured.
     pub streams: Vec<AppStream>,
@@ -295,13 +296,13 @@ pub struct AppConfig {
     pub restarted: Option<(Time, Time)>,
 }
 
-/// Whether a host works.
+/// Whether a host is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Up,
-    /// It does nothing; what it would submit waits.
+    /// Paused: what it would submit waits.
     Paused,
-    /// It has lost everything. Messages of open loops fail at once; those of closed loops wait for its return.
+    /// Crashed. Messages of open loops fail at once; those of closed loops wait for the restart.
     Down,
 }
 
@@ -337,7 +338,7 @@ struct Stream {
     alive: u64,
 }
 
-/// What a transport is to do, in order.
+/// The actions for a transport, in order.
 #[derive(Debug, Default)]
 struct ActionQueue {
     actions: VecDeque<Action>,
@@ -367,7 +368,7 @@ pub struct App {
     held: Vec<Ready>,
     /// Messages of closed loops that start after their think time.
     scheduled: Schedule<(u16, Arrival)>,
-    /// By transport.
+    /// Actions by transport.
     actions: Vec<ActionQueue>,
     records: VecDeque<Record>,
     /// Where the bytes of messages that arrive have been stored, if they are checked.
@@ -495,7 +496,7 @@ impl App {
         self.actions[usize::from(action.instance())].actions.push_back(action);
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         let open = self.actions.iter_mut().filter(|queue| !queue.blocked);
         open.into_iter().find_map(|queue| queue.actions.pop_front())
@@ -518,7 +519,7 @@ impl App {
         any
     }
 
-    /// The next thing that happened to a message.
+    /// The next record of a message.
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.pop_front()
     }
@@ -707,7 +708,7 @@ impl App {
         };
         if self.verify {
             let stored = self.coverage.remove(&(peer, id)).unwrap_or_default();
-            let is_whole = stored.iter().eq([0..bytes]);
+            let is_whole = stored.iter().eq(std::iter::once(0..bytes));
             assert!(is_whole, "message {id} of {bytes} bytes: {stored:?} stored");
             self.verified += 1;
         }
@@ -821,19 +822,19 @@ impl App {
         }
     }
 
-    /// The host stands still: nothing is submitted or taken in until [`App::resume`]. Messages start on time.
+    /// Pauses the host: nothing is submitted or processed until [`App::resume`]. Messages start on time.
     pub fn pause(&mut self) {
         self.state = State::Paused;
     }
 
-    /// The host goes on after a pause, and what its threads were at goes on with it. (Our choice: the time of
-    /// the pause counts as time worked, so that at most one thing a thread is done too early.)
+    /// Resumes the host and its threads after a pause. (Our choice, since it is simplest: the time of the pause
+    /// counts as time worked, so that at most one item per thread is finished too early.)
     pub fn resume(&mut self) {
         self.state = State::Up;
         self.ready.extend(self.held.drain(..));
     }
 
-    /// The host loses everything: the messages that it started, and what had arrived and was not taken in.
+    /// The host loses all state: the messages that it started, and those that had arrived and were not processed.
     pub fn crash(&mut self, now: Time) {
         self.state = State::Down;
         self.held.clear();
@@ -858,8 +859,8 @@ impl App {
         self.crash_channels(now);
     }
 
-    /// Something that had arrived is lost. The transport of its sender may have been told that it arrived, and
-    /// would never learn otherwise. Bytes of a stream are lost with it.
+    /// Something that had arrived is lost. Its sender's transport may already have the acknowledgement, and would not
+    /// detect the loss. Bytes of a stream are lost with it.
     fn abandon(&mut self, stream: u16, work: Work) {
         if let Work::Message(ReceivedMessage { peer, id, key, kind, .. }) = work
             && kind != Kind::Response
@@ -869,7 +870,7 @@ impl App {
         }
     }
 
-    /// The host is back after a crash, up or paused.
+    /// Restarts the host after a crash, running or paused.
     pub fn restart(&mut self, now: Time, paused: bool) {
         self.state = if paused { State::Paused } else { State::Up };
         self.up_since = now;
