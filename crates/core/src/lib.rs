@@ -32,6 +32,7 @@
 
 pub mod frame;
 pub mod ids;
+pub mod mixed;
 pub mod node;
 pub mod packet;
 pub mod program;
@@ -46,6 +47,7 @@ pub mod units;
 
 pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
+pub use mixed::Mixed;
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Slice};
 pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};

@@ -5,7 +5,7 @@
 
 use core::marker::PhantomData;
 
-use rackweave_core::{Header, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{Header, Mixed, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict};
 
 pub use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError, SystemProgram};
 
@@ -13,6 +13,17 @@ pub use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError
 pub trait Visible<V>: Header {
     /// What the program sees. `None`: a packet of another system.
     fn view(&self) -> Option<V>;
+}
+
+/// Packets of transports are of no system.
+impl<V, T: Header, G: Visible<V>> Visible<V> for Mixed<T, G> {
+    #[inline]
+    fn view(&self) -> Option<V> {
+        match self {
+            Self::Transport(_) => None,
+            Self::Group(header) => header.view(),
+        }
+    }
 }
 
 /// A system's program in a simulated switch, whose packets have the header `H`.

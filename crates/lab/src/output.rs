@@ -12,7 +12,7 @@ use crate::error::OutputError;
 use crate::report::table::{self, Style};
 use crate::report::{Head, charts, html, svg};
 use crate::results::columns::{self, Arrival, Column};
-use crate::results::{PointResult, Results, plain};
+use crate::results::{Capture, PointResult, Results, plain};
 use crate::scenario::{Scenario, World};
 
 impl Results {
@@ -231,8 +231,17 @@ impl Staged<'_> {
         let written = (|| {
             let names = point.capture_names.iter().map(String::as_str);
             let mut writer = CaptureWriter::new(file, point.capture_layout, names)?;
-            for packet in &point.capture {
-                writer.write(packet.at, packet.interface, &packet.packet)?;
+            match &point.capture {
+                Capture::Packets(packets) => {
+                    for packet in packets {
+                        writer.write(packet.at, packet.interface, &packet.packet)?;
+                    }
+                }
+                Capture::Frames(frames) => {
+                    for frame in frames {
+                        writer.write_frame(frame)?;
+                    }
+                }
             }
             writer.finish()?.flush()?;
             Ok::<(), CaptureError>(())

@@ -9,7 +9,7 @@ use rackweave_sim::{BuildError, Control};
 use rayon::prelude::*;
 
 use crate::cast::{self, CastError, CastSummary};
-use crate::results::{PointFailure, PointResult, Results};
+use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
 use crate::scenario::{PointSpec, Scenario};
 
 /// A scenario being run, which other threads can watch and stop.
@@ -182,15 +182,14 @@ impl Batch {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let before = thread_cpu_s();
             let control = &self.controls[index];
+            let build = |source| RunError::Build { index, source };
             let (result, cast) = match &spec.cast {
-                None => {
-                    let result = simulate(spec, control);
-                    (result.map_err(|source| RunError::Build { index, source })?, None)
-                }
+                None => (simulate(spec, control).map_err(build)?, None),
                 Some(config) => {
-                    let done = cast::run(config, &spec.config, control);
-                    let (result, cast) = done.map_err(|source| RunError::Cast { index, source })?;
-                    (result, Some((CastSummary::new(config, &cast), cast)))
+                    let layout = capture_layout(spec);
+                    let done = cast::run(config, &spec.config, layout, control);
+                    let run = done.map_err(|source| RunError::Cast { index, source })?;
+                    (run.result, Some((config, run.cast, run.capture)))
                 }
             };
             if result.end == End::Cancelled {
@@ -198,9 +197,10 @@ impl Batch {
             }
             let cpu_s = thread_cpu_s() - before;
             let mut point = PointResult::new(index, spec, result, cpu_s);
-            if let Some((summary, result)) = cast {
-                point.summary.cast = Some(summary);
+            if let Some((config, result, capture)) = cast {
+                point.summary.cast = Some(CastSummary::new(config, &result));
                 point.cast = Some(result);
+                point.capture = Capture::Frames(capture);
             }
             Ok(PointEnd::Finished(Box::new(point)))
         }));

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::{HostId, Kind, MessageId, Rng, Span, Time};
 use rackweave_linux::{AnyEndpoint, Clock, Event, SendError};
-use rackweave_workload::SizeDist;
+use rackweave_workload::{
+    Generator, HostGenerator, LoadCounts, Pattern, WorkloadConfig, WorkloadError,
+};
 use rustc_hash::FxHashMap;
 
 use crate::config::{BenchConfig, Load, Mode};
@@ -77,6 +79,50 @@ struct Call {
     len: usize,
 }
 
+/// A request to send.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    host: HostId,
+    /// Where its bytes begin in the noise.
+    offset: usize,
+    len: usize,
+    due: Time,
+}
+
+/// The workload numbers the client 0 and its servers from here on.
+const FIRST_SERVER: u32 = 1;
+
+/// Draws the requests of one thread: how long they are, which server gets them and, in an open loop, when.
+fn generator(
+    config: &BenchConfig,
+    thread: usize,
+    outstanding: u32,
+) -> Result<HostGenerator, WorkloadError> {
+    let sizes = config.sizes.clone();
+    let mut gap = None;
+    let pattern = match config.load {
+        Load::Open { gbps } => {
+            let threads = f64::from(config.ports).max(1.0);
+            let picoseconds = sizes.mean() * 8e3 * threads / gbps;
+            gap = Some(Span(picoseconds.max(1.0) as u64));
+            // The gap says it all.
+            Pattern::OpenLoop { sizes, load: 1.0, counts: LoadCounts::Payload }
+        }
+        Load::Closed | Load::Unloaded { .. } => {
+            Pattern::ClosedLoop { sizes, outstanding, think: Span::ZERO }
+        }
+    };
+    let servers = config.servers.len() as u32;
+    let workload = WorkloadConfig {
+        senders: Some(0..FIRST_SERVER),
+        receivers: Some(FIRST_SERVER..FIRST_SERVER + servers),
+        ..WorkloadConfig::new(pattern)
+    };
+    let hosts = FIRST_SERVER + servers;
+    let generator = Generator::new(&workload, hosts, gap, config.seed, 0, thread as u64)?;
+    Ok(generator.of_host(HostId(0)))
+}
+
 /// One thread's endpoint and state.
 pub(crate) struct Client {
     pub(crate) thread: usize,
@@ -87,18 +133,19 @@ pub(crate) struct Client {
     pub(crate) clock: Clock,
     pub(crate) end: ThreadEnd,
     pub(crate) rng: Rng,
-    sizes: SizeDist,
+    generator: HostGenerator,
     calls: FxHashMap<(HostId, MessageId), Call>,
     /// All calls by deadline, including those that have ended.
     deadlines: VecDeque<(Time, HostId, MessageId)>,
     most: usize,
+    /// When the load began.
+    began: Time,
     /// When the open loop's next request is due.
     due: Time,
-    /// Mean gap of the open loop, in picoseconds.
-    gap: f64,
-    /// Lengths to measure without load, and the next request if it could not be sent.
+    /// Lengths to measure without load.
     plan: Option<VecDeque<(u64, u64)>>,
-    next: Option<(usize, usize)>,
+    /// The next request, if it is not due yet or could not be sent.
+    next: Option<Request>,
     was_backed_up: bool,
     not_before: Time,
     /// Time of the last response, and failures since.
@@ -114,33 +161,30 @@ impl Client {
         config: Arc<BenchConfig>,
         shared: Arc<Shared>,
         mut endpoint: AnyEndpoint,
-    ) -> Self {
+    ) -> Result<Self, WorkloadError> {
         let servers =
             config.servers.iter().map(|&server| (endpoint.add_peer(server), server)).collect();
         let clock = endpoint.clock();
         let threads = u32::from(config.ports).max(1);
-        let sizes = config.sizes.clone();
-        let gap = match config.load {
-            Load::Open { gbps } => sizes.mean() * 8e3 * f64::from(threads) / gbps,
-            Load::Closed | Load::Unloaded { .. } => 0.0,
-        };
+        let sizes = &config.sizes;
         let plan = match config.load {
             Load::Unloaded { each } => Some(sizes.points().map(|(size, _)| (size, each)).collect()),
             Load::Closed | Load::Open { .. } => None,
         };
         let most = if plan.is_some() { 1 } else { config.outstanding.div_ceil(threads).max(1) };
-        Self {
+        let generator = generator(&config, thread, most)?;
+        Ok(Self {
             thread,
             servers,
             clock,
             end: ThreadEnd::new(),
             rng: Rng::stream(config.seed, 0, thread as u64, "calls"),
-            sizes,
+            generator,
             calls: FxHashMap::default(),
             deadlines: VecDeque::new(),
             most: most as usize,
+            began: clock.now(),
             due: clock.now(),
-            gap,
             plan,
             next: None,
             was_backed_up: false,
@@ -151,7 +195,7 @@ impl Client {
             config,
             shared,
             endpoint,
-        }
+        })
     }
 
     /// Runs to the end and returns the outcome.
@@ -226,7 +270,7 @@ impl Client {
 
     fn run_calls(&mut self) -> Result<(), Trouble> {
         let began = self.clock.now();
-        (self.heard, self.due) = (began, began);
+        (self.heard, self.began, self.due) = (began, began, began);
         let until = self.config.duration.map_or(Time::MAX, |span| began + span);
         let mut over = false;
         loop {
@@ -261,11 +305,17 @@ impl Client {
                 self.back_up(open);
                 break;
             }
-            let Some((offset, len)) = self.next.take().or_else(|| self.draw()) else {
+            let Some(request) = self.next.take().or_else(|| self.draw()) else {
                 return Ok(true);
             };
-            let server = self.rng.below(self.servers.len() as u64) as usize;
-            let host = self.servers[server].0;
+            let Request { host, offset, len, due } = request;
+            if open {
+                self.due = due;
+                if due > now {
+                    self.next = Some(request);
+                    break;
+                }
+            }
             let bytes = self.shared.noise.slice(offset..offset + len);
             let at = self.clock.now();
             match self.endpoint.send(host, Kind::Request, bytes) {
@@ -274,12 +324,9 @@ impl Client {
                     self.deadlines.push_back((at + self.config.deadline, host, id));
                     self.shared.interval(self.thread).sent += 1;
                     self.was_backed_up = false;
-                    if open {
-                        self.due += Span(self.rng.exponential(self.gap) as u64);
-                    }
                 }
                 Err(SendError::Full { .. } | SendError::Refused(rackweave_core::Refused::Busy)) => {
-                    self.next = Some((offset, len));
+                    self.next = Some(request);
                     self.back_up(open);
                     break;
                 }
@@ -299,8 +346,11 @@ impl Client {
         }
     }
 
-    /// The next request: its offset in the noise and its length.
-    fn draw(&mut self) -> Option<(usize, usize)> {
+    /// The next request; `None`: there is no more.
+    fn draw(&mut self) -> Option<Request> {
+        // The first requests of a closed loop, then those that follow when one has ended.
+        let arrival = self.generator.next_arrival();
+        let arrival = arrival.or_else(|| self.generator.completed(Time::ZERO))?;
         let len = match &mut self.plan {
             Some(plan) => {
                 let (size, left) = plan.front_mut()?;
@@ -311,11 +361,13 @@ impl Client {
                 }
                 size
             }
-            None => self.sizes.sample(&mut self.rng),
+            None => arrival.bytes,
         };
-        let len = self.shared.take(len);
-        let offset = self.rng.below(NOISE_BYTES);
-        (len > 0).then_some((offset as usize, len as usize))
+        let len = self.shared.take(len) as usize;
+        let offset = self.rng.below(NOISE_BYTES) as usize;
+        let host = self.servers[(arrival.dst.0 - FIRST_SERVER) as usize].0;
+        let due = self.began + Span(arrival.at.0);
+        (len > 0).then_some(Request { host, offset, len, due })
     }
 
     fn take_events(&mut self) {

@@ -55,7 +55,7 @@ impl Bench {
         }
         let mut threads = Vec::new();
         for (index, endpoint) in endpoints.into_iter().enumerate() {
-            let client = Client::new(index, Arc::clone(&config), Arc::clone(&shared), endpoint);
+            let client = Client::new(index, Arc::clone(&config), Arc::clone(&shared), endpoint)?;
             let thread = std::thread::Builder::new()
                 .name(format!("ask {index}"))
                 .spawn(move || client.run())

@@ -1,19 +1,21 @@
 //! Checks a [`RunConfig`], and builds the world that runs it.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{HostId, Mixed, Node, Span, SwitchProgram, Time};
 use rackweave_switch::ForwardOnly;
 use rackweave_transport::{Machine, TransportConfig};
+use rackweave_wire::Header;
 use rackweave_workload::{Generator, StreamMode, WorkloadError};
 
 use crate::config::{
     BufferConfig, CapturePort, FabricConfig, Fault, FaultKind, FaultPlace, RunConfig, StreamConfig,
 };
 use crate::fabric::{Fabric, FabricError};
-use crate::model::TransportsOnly;
+use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, TransportsOnly};
 use crate::result::RunResult;
-use crate::world::{Control, Setup, World};
+use crate::world::{Attached, Control, Setup, World};
 
 /// Most transports that one host can run: packets carry their number in three bits.
 const MAX_TRANSPORTS: usize = 8;
@@ -188,20 +190,12 @@ fn check_fault(fault: &Fault) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Runs to the end.
-///
-/// # Errors
-/// If the configuration cannot be run; see [`BuildError`].
-pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
-    let fabric = Arc::new(Fabric::new(&config.fabric)?);
-    check(config, &fabric)?;
-    let (kinds, instances) = transports(&config.streams);
-    if kinds.is_empty() {
-        return Err(BuildError::NoStreams);
-    }
-    if kinds.len() > MAX_TRANSPORTS {
-        return Err(BuildError::TooManyTransports(kinds.len()));
-    }
+/// The streams of a run, each with the number of its transport at every host.
+fn streams<'a>(
+    config: &'a RunConfig,
+    instances: Vec<u8>,
+    fabric: &Fabric,
+) -> Result<Vec<(&'a StreamConfig, u8, Generator)>, BuildError> {
     let mut streams = Vec::with_capacity(config.streams.len());
     for (number, (stream, instance)) in config.streams.iter().zip(instances).enumerate() {
         let streaming = stream.workload.streaming;
@@ -218,17 +212,72 @@ pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildErro
             generator.map_err(|error| BuildError::Workload { stream: number, error })?;
         streams.push((stream, instance, generator));
     }
-    let machines = move |host| kinds.iter().map(|kind| kind.machine(host)).collect();
+    Ok(streams)
+}
+
+/// Runs message transports to the end.
+///
+/// # Errors
+/// If the configuration cannot be run; see [`BuildError`].
+pub fn run(config: &RunConfig, control: &Control) -> Result<RunResult, BuildError> {
+    let fabric = Arc::new(Fabric::new(&config.fabric)?);
+    check(config, &fabric)?;
+    let (kinds, instances) = transports(&config.streams);
+    if kinds.is_empty() {
+        return Err(BuildError::NoStreams);
+    }
+    if kinds.len() > MAX_TRANSPORTS {
+        return Err(BuildError::TooManyTransports(kinds.len()));
+    }
     let setup = Setup {
         seed: config.seed,
         run: config.run,
+        streams: streams(config, instances, &fabric)?,
         fabric,
-        streams,
-        transports: Box::new(machines),
+        transports: Box::new(move |host| kinds.iter().map(|kind| kind.machine(host)).collect()),
         nodes: Vec::new(),
         programs: Box::new(|_| ForwardOnly::new()),
         faults: &config.faults,
         measure: &config.measure,
     };
     Ok(World::<TransportsOnly<Machine>>::new(setup)?.run(control))
+}
+
+/// The model of a run in which the nodes `N` of a group system are measured, beside transports.
+pub type GroupModel<N, P> =
+    Both<MixedTransport<Machine, <N as Node>::Header>, MixedGroup<Header, N>, P>;
+
+/// Builds a run that is measured by its nodes of a group system; the streams of `config` run beside them.
+///
+/// # Errors
+/// If the configuration cannot be run; see [`BuildError`].
+pub fn group_world<'a, N, P>(
+    config: &'a RunConfig,
+    fabric: Arc<Fabric>,
+    nodes: Vec<Attached<N>>,
+    programs: impl FnMut(u32) -> P + 'a,
+) -> Result<World<'a, GroupModel<N, P>>, BuildError>
+where
+    N: GroupNode + Debug,
+    P: SwitchProgram<Header = Mixed<Header, N::Header>>,
+{
+    check(config, &fabric)?;
+    let (kinds, instances) = transports(&config.streams);
+    // One number is the node's.
+    if kinds.len() >= MAX_TRANSPORTS {
+        return Err(BuildError::TooManyTransports(kinds.len() + 1));
+    }
+    let machine = |kind: &TransportConfig, host| MixedTransport::new(kind.machine(host));
+    let mixed = |Attached { node, hosts }| Attached { node: MixedGroup::new(node), hosts };
+    World::new(Setup {
+        seed: config.seed,
+        run: config.run,
+        streams: streams(config, instances, &fabric)?,
+        fabric,
+        transports: Box::new(move |host| kinds.iter().map(|kind| machine(kind, host)).collect()),
+        nodes: nodes.into_iter().map(mixed).collect(),
+        programs: Box::new(programs),
+        faults: &config.faults,
+        measure: &config.measure,
+    })
 }

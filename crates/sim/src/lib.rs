@@ -74,7 +74,7 @@ pub mod model;
 pub mod result;
 pub mod world;
 
-pub use build::{BuildError, run};
+pub use build::{BuildError, GroupModel, group_world, run};
 pub use config::RunConfig;
 pub use model::{GroupNode, Model};
 pub use rackweave_switch::events;

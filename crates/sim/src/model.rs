@@ -6,7 +6,7 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 
 use rackweave_core::{
-    Event, Framing, Header, HostId, MessageId, Node, Packet, Placement, Refused, Slice, Submit,
+    Event, Framing, Header, HostId, MessageId, Mixed, Node, Packet, Placement, Refused, Submit,
     SwitchProgram, Time, Transport,
 };
 use rackweave_switch::ForwardOnly;
@@ -71,33 +71,6 @@ where
     type Transport = T;
     type Group = G;
     type Program = P;
-}
-
-/// The header of a network that packets of transports and of group systems share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mixed<T, G> {
-    /// A transport's packet.
-    Transport(T),
-    /// A group system's packet.
-    Group(G),
-}
-
-impl<T: Header, G: Header> Header for Mixed<T, G> {
-    #[inline]
-    fn payload(&self) -> Option<Slice> {
-        match self {
-            Self::Transport(header) => header.payload(),
-            Self::Group(header) => header.payload(),
-        }
-    }
-
-    #[inline]
-    fn path(&self) -> Option<u16> {
-        match self {
-            Self::Transport(header) => header.path(),
-            Self::Group(header) => header.path(),
-        }
-    }
 }
 
 /// A transport on a network whose packets it shares with a group system's.

@@ -12,11 +12,11 @@
 //! link ([`Packet::wire_bytes`]); [`decode`] computes the size from the frame.
 
 use rackweave_core::frame::{ETHERNET_FRAME, ETHERNET_GAP, IPV4, MIN_PAYLOAD};
-use rackweave_core::{Ecn, Header as _, HostId, Packet};
+use rackweave_core::{Destination, Ecn, Header as _, HostId, Packet};
 
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
-use crate::{Header, Ports, tcp};
+use crate::{Header, Ports, orca, tcp};
 
 /// An Ethernet header: addresses and type.
 pub const ETHERNET_HEADER: u32 = 14;
@@ -29,6 +29,7 @@ pub const MAX_IP_BYTES: u32 = u16::MAX as u32 - ETHERNET_FRAME - ETHERNET_GAP;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const TTL: u8 = 64;
+const IP_PROTOCOL_UDP: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;
 
@@ -131,6 +132,56 @@ pub fn encode(
         out.resize(padded, 0);
     }
     Ok((ETHERNET_HEADER + IPV4 + header_bytes + travels).max(minimum))
+}
+
+/// Appends the frame of a UDP datagram of a group system without its payload, and returns the length of the whole
+/// frame, as captures count it. `header` is what follows the UDP header; the frame's length is that on the simulated link.
+///
+/// # Errors
+/// See [`Unframeable`]; `out` is unchanged then.
+pub fn encode_datagram<H: rackweave_core::Header>(
+    packet: &Packet<H>,
+    header: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<u32, Unframeable> {
+    let source = ip_address(packet.src).ok_or(Unframeable::NoAddress(packet.src))?;
+    let (destination, mac) = match Destination::of(packet.dst) {
+        Destination::Group(_) => (orca::GROUP, multicast_mac(orca::GROUP)),
+        _ => {
+            let address = ip_address(packet.dst).ok_or(Unframeable::NoAddress(packet.dst))?;
+            (address, mac_address(packet.dst))
+        }
+    };
+    let original = u32::from(packet.wire_bytes) + ETHERNET_HEADER - ETHERNET_FRAME - ETHERNET_GAP;
+    let total_length = (original - ETHERNET_HEADER) as u16;
+    out.extend_from_slice(&mac);
+    out.extend_from_slice(&mac_address(packet.src));
+    out.put_u16(ETHERTYPE_IPV4);
+    let ip_start = out.len();
+    out.put_u8(0x45);
+    out.put_u8(traffic_class(packet));
+    out.put_u16(total_length);
+    out.put_u16(0);
+    out.put_u16(DONT_FRAGMENT);
+    out.put_u8(TTL);
+    out.put_u8(IP_PROTOCOL_UDP);
+    out.put_u16(0);
+    out.extend_from_slice(&source);
+    out.extend_from_slice(&destination);
+    let checksum = !ones_complement_sum(0, &out[ip_start..]);
+    out[ip_start + 10..ip_start + 12].copy_from_slice(&checksum.to_be_bytes());
+    out.put_u16(packet.source_port());
+    out.put_u16(packet.destination_port());
+    out.put_u16(total_length - IPV4 as u16);
+    // No checksum (RFC 768): it would need the payload.
+    out.put_u16(0);
+    out.extend_from_slice(header);
+    Ok(original)
+}
+
+/// The MAC address of an IPv4 multicast group (RFC 1112 section 6.4).
+const fn multicast_mac(group: [u8; 4]) -> [u8; 6] {
+    [0x01, 0x00, 0x5e, group[1] & 0x7f, group[2], group[3]]
 }
 
 /// Decodes a frame, which a capture may have truncated after its headers. Its size on the link is computed from the

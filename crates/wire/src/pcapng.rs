@@ -13,16 +13,20 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::{DataLink, Endianness, PcapError};
-use rackweave_core::{Packet, Time};
+use rackweave_core::frame::{ETHERNET_FRAME, ETHERNET_GAP, IPV4};
+use rackweave_core::{Mixed, Packet, Time};
 
 use crate::Header;
 use crate::dump::Line;
 use crate::frame::{self, Unframeable};
 use crate::homa::Layout;
+use crate::orca;
 
 /// Timestamps are in units of 10^-9 seconds: times are truncated to nanoseconds.
 const TIMESTAMP_RESOLUTION: u8 = 9;
 const PS_PER_NS: u64 = 1000;
+/// A UDP header.
+const UDP: u32 = 8;
 
 /// Reasons why a capture could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +42,114 @@ pub enum CaptureError {
     NoInterface(u32),
 }
 
+/// A header that captures can show.
+pub trait Framed: rackweave_core::Header {
+    /// Appends the packet's frame without its payload, and returns how long the whole frame is.
+    ///
+    /// # Errors
+    /// See [`Unframeable`].
+    fn encode_frame(
+        packet: &Packet<Self>,
+        layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable>;
+
+    /// The packet as a line of text.
+    fn line(packet: &Packet<Self>) -> String;
+}
+
+impl Framed for Header {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        frame::encode(packet, layout, out)
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        Line(packet).to_string()
+    }
+}
+
+impl Framed for orca::Header {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        _layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        let mut header = Vec::with_capacity(64);
+        match &packet.header {
+            // Its check would need the payload: it stays zero.
+            orca::Header::Data(data) => {
+                let fixed = IPV4 + UDP + orca::header_bytes(&packet.header, 0, false);
+                let l3_bytes = u32::from(packet.wire_bytes) - ETHERNET_FRAME - ETHERNET_GAP;
+                let label = l3_bytes.saturating_sub(fixed + u32::from(data.len)) / 4;
+                orca::encode_relayed(data, label as u8, orca::Check::Crc(0), &mut header);
+            }
+            control => orca::encode_header(control, 1, None, &[], &mut header),
+        }
+        frame::encode_datagram(packet, &header, out)
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        format!("{} > {} Orca {:?}", packet.src, packet.dst, packet.header)
+    }
+}
+
+impl<T: Framed, G: Framed> Framed for Mixed<T, G> {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        match packet.header {
+            Self::Transport(header) => T::encode_frame(&packet.map(|_| header), layout, out),
+            Self::Group(header) => G::encode_frame(&packet.map(|_| header), layout, out),
+        }
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        match packet.header {
+            Self::Transport(header) => T::line(&packet.map(|_| header)),
+            Self::Group(header) => G::line(&packet.map(|_| header)),
+        }
+    }
+}
+
+/// A captured packet as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    at: Time,
+    interface: u32,
+    original_len: u32,
+    bytes: Box<[u8]>,
+    comment: Box<str>,
+}
+
+impl Frame {
+    /// The frame of a packet that began to cross an interface at this time.
+    ///
+    /// # Errors
+    /// See [`Unframeable`].
+    pub fn new<H: Framed>(
+        at: Time,
+        interface: u32,
+        packet: &Packet<H>,
+        layout: Layout,
+    ) -> Result<Self, Unframeable> {
+        let mut bytes = Vec::with_capacity(frame::MAX_HEADER_BYTES as usize);
+        let original_len = H::encode_frame(packet, layout, &mut bytes)?;
+        let comment = H::line(packet).into_boxed_str();
+        Ok(Self { at, interface, original_len, bytes: bytes.into_boxed_slice(), comment })
+    }
+}
+
 /// Writes a capture.
 pub struct CaptureWriter<W: Write> {
     writer: PcapNgWriter<W>,
     layout: Layout,
     comments: bool,
-    frame: Vec<u8>,
 }
 
 impl<W: Write> CaptureWriter<W> {
@@ -70,8 +176,7 @@ impl<W: Write> CaptureWriter<W> {
             };
             writer.write_pcapng_block(block).map_err(from_pcap)?;
         }
-        let frame = Vec::with_capacity(frame::MAX_HEADER_BYTES as usize);
-        Ok(Self { writer, layout, comments: true, frame })
+        Ok(Self { writer, layout, comments: true })
     }
 
     /// Sets whether each packet has its line of text as a comment (a third of the file's size).
@@ -86,23 +191,29 @@ impl<W: Write> CaptureWriter<W> {
     /// # Errors
     /// If there is no such interface, the packet has no frame (nothing is written then), or the
     /// writer fails.
-    pub fn write(
+    pub fn write<H: Framed>(
         &mut self,
         at: Time,
         interface: u32,
-        packet: &Packet<Header>,
+        packet: &Packet<H>,
     ) -> Result<(), CaptureError> {
-        self.frame.clear();
-        let original_len = frame::encode(packet, self.layout, &mut self.frame)?;
+        self.write_frame(&Frame::new(at, interface, packet, self.layout)?)
+    }
+
+    /// Writes a frame.
+    ///
+    /// # Errors
+    /// If there is no such interface, or the writer fails.
+    pub fn write_frame(&mut self, frame: &Frame) -> Result<(), CaptureError> {
         let mut options = Vec::new();
         if self.comments {
-            options.push(EnhancedPacketOption::Comment(Cow::Owned(Line(packet).to_string())));
+            options.push(EnhancedPacketOption::Comment(Cow::Borrowed(&*frame.comment)));
         }
         let block = EnhancedPacketBlock {
-            interface_id: interface,
-            timestamp: Duration::from_nanos(at.0 / PS_PER_NS),
-            original_len,
-            data: Cow::Borrowed(&self.frame),
+            interface_id: frame.interface,
+            timestamp: Duration::from_nanos(frame.at.0 / PS_PER_NS),
+            original_len: frame.original_len,
+            data: Cow::Borrowed(&*frame.bytes),
             options,
         };
         self.writer.write_pcapng_block(block).map_err(|error| match error {

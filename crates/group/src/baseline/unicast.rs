@@ -9,6 +9,9 @@ use std::convert::Infallible;
 
 use rackweave_core::ranges::RangeSet;
 use rackweave_core::{Header, HostId, MessageId, Node, Packet, Slice, Time, frame};
+use rackweave_wire::frame::{self as wire_frame, Unframeable};
+use rackweave_wire::homa::Layout;
+use rackweave_wire::pcapng::Framed;
 
 use super::{ACK_BYTES, Client, Cost, Deliveries, Rounds, Write, Writers};
 
@@ -44,6 +47,20 @@ impl Header for Fragment {
             }
             Self::Ack { .. } => None,
         }
+    }
+}
+
+impl Framed for Fragment {
+    fn encode_frame(
+        packet: &Packet<Self>,
+        _layout: Layout,
+        out: &mut Vec<u8>,
+    ) -> Result<u32, Unframeable> {
+        wire_frame::encode_datagram(packet, &[], out)
+    }
+
+    fn line(packet: &Packet<Self>) -> String {
+        format!("{} > {} {:?}", packet.src, packet.dst, packet.header)
     }
 }
 

@@ -21,7 +21,7 @@ use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 
 pub(crate) use self::orca::flow_config;
-pub use self::run::{CastError, run};
+pub use self::run::{CastError, CastRun, run};
 pub use self::summary::{
     CastResult, CastSummary, FileTimes, PlaneSummary, Quantiles, ReceiverSummary, ReceiverTimes,
 };

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use rackweave_core::ranges::RangeSet;
-use rackweave_core::{HostId, Node, Packet, Span, Time};
+use rackweave_core::{HostId, Mixed, Node, Packet, Span, Time};
 use rackweave_group::baseline::{ACK_BYTES, Deliveries, Rounds, Write, Writers};
 use rackweave_group::orca::controller::{Controller, ControllerConfig, ControllerEvent};
 use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEvent};
@@ -13,13 +13,13 @@ use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
 use rackweave_group::system::Simulated;
-use rackweave_sim::result::RunResult;
 use rackweave_sim::{Attached, Fabric};
+use rackweave_wire::Header as WireHeader;
 use rackweave_wire::orca::{Header, Reason, Session};
 
+use super::OrcaScheme;
 use super::nodes::{Either, Role};
-use super::run::{CastError, Scene};
-use super::{CastResult, OrcaScheme};
+use super::run::{CastError, CastRun, Scene};
 
 /// The session of the files; those of the acknowledgements have numbers from this on.
 const FILES: Session = Session(1);
@@ -37,7 +37,7 @@ pub(super) fn run(
     scene: &Scene<'_>,
     scheme: &OrcaScheme,
     fabric: Fabric,
-) -> Result<(RunResult, CastResult), CastError> {
+) -> Result<CastRun, CastError> {
     let cast = scene.cast;
     let layout = Arc::new(Layout::new(&fabric)?);
     let flow = flow_config(scheme);
@@ -108,7 +108,7 @@ pub(super) fn run(
     let switches = Fabric::new(fabric.config())?;
     scene.run(fabric, nodes, |switch| {
         let program = Program::new(Arc::clone(&layout), &switches, switch)?;
-        Ok(Simulated::<_, Header>::new(match scheme.controller {
+        Ok(Simulated::<_, Mixed<WireHeader, Header>>::new(match scheme.controller {
             Some(controller) => program.with_controller(controller),
             None => program,
         }))

@@ -4,16 +4,21 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rackweave_core::{FailReason, Framing, Header, HostId, SwitchProgram, Time, frame};
+use rackweave_core::{FailReason, Framing, HostId, Mixed, SwitchProgram, Time, frame};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, Deliveries, Rounds, streams, unicast};
 use rackweave_group::orca::label::LabelError;
 use rackweave_group::orca::scale;
 use rackweave_sim::config::RunConfig;
-use rackweave_sim::model::GroupsOnly;
-use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
-use rackweave_sim::{Attached, BuildError, Control, Fabric, FabricError, GroupNode, Setup, World};
+use rackweave_sim::result::{Captured, End, MessageRecord, Outcome, RunResult};
+use rackweave_sim::{
+    Attached, BuildError, Control, Fabric, FabricError, GroupModel, GroupNode, World, group_world,
+};
 use rackweave_switch::ForwardOnly;
+use rackweave_wire::Header as WireHeader;
+use rackweave_wire::frame::Unframeable;
+use rackweave_wire::homa::Layout;
+use rackweave_wire::pcapng::{Frame, Framed};
 
 use super::nodes::{Either, Role};
 use super::summary::{CastResult, FileTimes, ReceiverTimes};
@@ -34,24 +39,40 @@ pub enum CastError {
     /// The transport has no streams.
     #[error("this transport has no streams")]
     NoStreams,
+    /// A captured packet can't be written.
+    #[error(transparent)]
+    Capture(#[from] Unframeable),
     /// Orca's host has not taken the session.
     #[error("the session can't be opened: {0}")]
     Session(String),
 }
 
-/// Runs to the end. `config` has no streams: what is sent is in `cast`.
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct CastRun {
+    /// What every run has. Stream 0 is the files; the streams of the configuration follow.
+    pub result: RunResult,
+    /// The files in detail.
+    pub cast: CastResult,
+    /// The captured packets: [`RunResult::capture`] is empty, since packets of a group system have headers of their own.
+    pub capture: Vec<Frame>,
+}
+
+/// Runs to the end. The files are in `cast`; the streams of `config` run beside them. Captures have Homa's headers in
+/// this layout.
 ///
 /// # Errors
 /// See [`CastError`].
 pub fn run(
     cast: &CastConfig,
     config: &RunConfig,
+    layout: Layout,
     control: &Control,
-) -> Result<(RunResult, CastResult), CastError> {
+) -> Result<CastRun, CastError> {
     let fabric = Fabric::new(&config.fabric)?;
     // How far a run is, is told by its time.
     control.wanted.store(u64::MAX, Ordering::Relaxed);
-    let scene = Scene { cast, config, control };
+    let scene = Scene { cast, config, layout, control };
     let plane = cast.plane.as_ref().map(scale::report).transpose()?;
     let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
@@ -97,7 +118,7 @@ pub fn run(
         }
         Scheme::Orca(scheme) => orca::run(&scene, scheme, fabric),
     };
-    done.map(|(run, result)| (run, CastResult { plane, ..result }))
+    done.map(|run| CastRun { cast: CastResult { plane, ..run.cast }, ..run })
 }
 
 impl CastConfig {
@@ -143,6 +164,7 @@ impl CastConfig {
 pub(super) struct Scene<'a> {
     pub(super) cast: &'a CastConfig,
     config: &'a RunConfig,
+    layout: Layout,
     control: &'a Control,
 }
 
@@ -170,11 +192,11 @@ impl Scene<'_> {
         fabric: Fabric,
         nodes: Vec<Attached<N>>,
         program: impl Fn(u32) -> Result<P, CastError>,
-    ) -> Result<(RunResult, CastResult), CastError>
+    ) -> Result<CastRun, CastError>
     where
-        H: Header,
+        H: Framed,
         N: GroupNode<Header = H> + Role + Debug,
-        P: SwitchProgram<Header = H>,
+        P: SwitchProgram<Header = Mixed<WireHeader, H>>,
     {
         let mut programs = (0..fabric.switches())
             .map(program)
@@ -182,36 +204,29 @@ impl Scene<'_> {
             .into_iter()
             .map(Some)
             .collect::<Vec<_>>();
-        let setup = Setup {
-            seed: self.config.seed,
-            run: self.config.run,
-            fabric: Arc::new(fabric),
-            streams: Vec::new(),
-            transports: Box::new(|_| Vec::new()),
-            nodes,
-            // Each switch is made once.
-            programs: Box::new(move |switch| {
-                programs
-                    .get_mut(switch as usize)
-                    .and_then(Option::take)
-                    .expect("a switch of the fabric")
-            }),
-            faults: &self.config.faults,
-            measure: &self.config.measure,
+        // Each switch is made once.
+        let program = move |switch: u32| {
+            programs
+                .get_mut(switch as usize)
+                .and_then(Option::take)
+                .expect("a switch of the fabric")
         };
-        let mut world: World<'_, GroupsOnly<N, P>> = World::new(setup)?;
+        let mut world = group_world(self.config, Arc::new(fabric), nodes, program)?;
         let end = world.run_to_end(self.control);
         let result = self.cast_result(&mut world);
-        Ok((self.run_result(end, &mut world, &result), result))
+        self.run_result(end, &mut world, result)
     }
 
-    fn cast_result<N: GroupNode + Role + Debug, P: SwitchProgram<Header = N::Header>>(
+    fn cast_result<
+        N: GroupNode + Role + Debug,
+        P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
+    >(
         &self,
-        world: &mut World<'_, GroupsOnly<N, P>>,
+        world: &mut World<'_, GroupModel<N, P>>,
     ) -> CastResult {
         let links = world.link_stats();
         let of_senders = || self.cast.senders.iter().filter_map(|host| links.get(host.0 as usize));
-        let rounds = world.node(0).rounds();
+        let rounds = world.node(0).node().rounds();
         let times: Vec<_> = rounds.map(|rounds| rounds.times().collect()).unwrap_or_default();
         let file = |(&bytes, (begun, ended)): (&u64, (Time, Option<Time>))| FileTimes {
             bytes,
@@ -219,7 +234,7 @@ impl Scene<'_> {
             ended,
         };
         let receiver = |(nth, &host): (usize, &HostId)| {
-            let deliveries = world.node(nth + 1).deliveries();
+            let deliveries = world.node(nth + 1).node().deliveries();
             let gaps = deliveries.map(Deliveries::gaps).unwrap_or_default();
             ReceiverTimes {
                 host,
@@ -232,7 +247,7 @@ impl Scene<'_> {
         };
         let receivers: Vec<ReceiverTimes> =
             self.cast.receivers.iter().enumerate().map(receiver).collect();
-        let sum = |of: fn(&N) -> u64| world.nodes().map(of).sum();
+        let sum = |of: fn(&N) -> u64| world.nodes().map(|node| of(node.node())).sum();
         CastResult {
             files: self.cast.files.iter().zip(times).map(file).collect(),
             receivers,
@@ -247,24 +262,35 @@ impl Scene<'_> {
     }
 
     /// The same as every run has it.
-    fn run_result<N: GroupNode + Debug, P: SwitchProgram<Header = N::Header>>(
+    fn run_result<N, P>(
         &self,
         end: End,
-        world: &mut World<'_, GroupsOnly<N, P>>,
-        result: &CastResult,
-    ) -> RunResult {
-        let messages = self.cast.messages(world.fabric(), result);
+        world: &mut World<'_, GroupModel<N, P>>,
+        cast: CastResult,
+    ) -> Result<CastRun, CastError>
+    where
+        N: GroupNode<Header: Framed> + Debug,
+        P: SwitchProgram<Header = Mixed<WireHeader, N::Header>>,
+    {
+        let mut messages = self.cast.messages(world.fabric(), &cast);
         let whole = |message: &&MessageRecord| matches!(message.outcome, Outcome::Completed(_));
         let delivered = messages.iter().filter(whole).map(|message| message.bytes).sum();
         let report = world.report(end);
-        RunResult {
+        messages.extend(report.messages);
+        let frame = |captured: &Captured<_>| {
+            Frame::new(captured.at, captured.interface, &captured.packet, self.layout)
+        };
+        let capture = report.capture.iter().map(frame).collect::<Result<_, _>>()?;
+        let mut delivered_bytes = vec![delivered];
+        delivered_bytes.extend(report.delivered_bytes);
+        let result = RunResult {
             end,
             ended_at: report.ended_at,
-            measured: result.execution().unwrap_or(report.measured),
+            measured: cast.execution().unwrap_or(report.measured),
             messages,
-            delivered_bytes: vec![delivered],
+            delivered_bytes,
             delivered_by_sender: Vec::new(),
-            round_trips: Vec::new(),
+            round_trips: report.round_trips,
             counters: report.counters,
             refused: report.refused,
             mean_queue_bytes: report.mean_queue_bytes,
@@ -272,10 +298,10 @@ impl Scene<'_> {
             links: report.links,
             queue_series: report.queue_series,
             capture_names: report.capture_names,
-            // Frames of a group system are not encoded for captures yet.
             capture: Vec::new(),
             peak_packets: report.peak_packets,
-            verified_messages: 0,
-        }
+            verified_messages: report.verified_messages,
+        };
+        Ok(CastRun { result, cast, capture })
     }
 }

@@ -13,6 +13,7 @@ use rackweave_sim::result::{
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
+use rackweave_wire::pcapng::Frame;
 use rackweave_workload::Pattern;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -281,7 +282,7 @@ pub struct PointResult {
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
     /// Captured packets.
-    pub capture: Vec<Captured<Header>>,
+    pub capture: Capture,
     /// Of files from one to many: every file and receiver.
     pub cast: Option<CastResult>,
 }
@@ -295,6 +296,21 @@ pub struct Results {
     pub points: Vec<PointResult>,
 }
 
+/// Captured packets.
+#[derive(Clone, Debug)]
+pub enum Capture {
+    /// Packets of transports, to be encoded when they are written.
+    Packets(Vec<Captured<Header>>),
+    /// Encoded packets of transports and group systems.
+    Frames(Vec<Frame>),
+}
+
+impl Default for Capture {
+    fn default() -> Self {
+        Self::Frames(Vec::new())
+    }
+}
+
 /// Steps of a slowdown curve.
 const CURVE_STEPS: usize = 100;
 
@@ -303,7 +319,8 @@ impl PointResult {
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
         // Files from one to many are no stream of the configuration, but are measured like one.
-        let streams = spec.config.streams.len().max(1);
+        let first = usize::from(spec.cast.is_some());
+        let streams = spec.config.streams.len() + first;
         let mut by_stream: Vec<Vec<&MessageRecord>> = vec![Vec::new(); streams];
         for message in &result.messages {
             if let Some(stream) = by_stream.get_mut(usize::from(message.stream)) {
@@ -318,6 +335,7 @@ impl PointResult {
             by_stream[0].iter().map(|message| message.src).collect();
         // In a closed loop one that starts no message is starved by those that it waits for.
         if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
+            && spec.cast.is_none()
             && let (Pattern::ClosedLoop { .. }, Some(range)) =
                 (&workload.pattern, &workload.senders)
         {
@@ -335,7 +353,7 @@ impl PointResult {
         let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
             let (slowdown, latency_us) = distributions(&samples(messages));
             StreamSummary {
-                transport: spec.config.streams[stream].transport.name().to_owned(),
+                transport: spec.config.streams[stream - first].transport.name().to_owned(),
                 label: spec.labels[stream].clone(),
                 messages: counts(messages),
                 slowdown,
@@ -390,7 +408,7 @@ impl PointResult {
             messages: spec.messages_csv.then_some(result.messages),
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
-            capture: result.capture,
+            capture: Capture::Packets(result.capture),
             cast: None,
         }
     }
@@ -464,7 +482,7 @@ impl MessageCounts {
 }
 
 /// Headers as hosts of this configuration would write them (the simulations of 2018 had no bytes).
-fn capture_layout(spec: &PointSpec) -> Layout {
+pub(crate) fn capture_layout(spec: &PointSpec) -> Layout {
     let mut homa = spec.config.streams.iter().map(|stream| &stream.transport);
     let homa = homa.find(|transport| matches!(transport, TransportConfig::Homa(_)));
     homa.map_or(Layout::Head, TransportConfig::layout)

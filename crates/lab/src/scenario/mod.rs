@@ -397,22 +397,18 @@ impl Reader<'_> {
     ) -> Result<Streams, ScenarioError> {
         let Some(workload) = &file.cast else { return Ok(Streams::default()) };
         let PointContext { swept, fabric, faults, located } = context;
-        if let Some(beside) = background {
-            return Err(located(
-                Problem::new("background", "nothing runs beside [workload.cast]")
-                    .with_help(format!("leave out `{}`", beside.key)),
-            ));
-        }
         let scheme =
             cast::read(&transport.node, swept).map_err(|error| self.sources.de_error(error))?;
         let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);
-        Ok(Streams {
+        let mut streams = Streams {
             transport: scheme.name.as_str().to_owned(),
             labels: vec![scheme.label()],
             kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
             cast: Some(Arc::new(config.map_err(located)?)),
             ..Streams::default()
-        })
+        };
+        self.background(background, context, &mut streams)?;
+        Ok(streams)
     }
 
     /// The measured messages, and what runs beside them.
@@ -429,7 +425,18 @@ impl Reader<'_> {
         };
         let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
         self.stream("workload", messages, ("transport", &transport.node), context, &mut streams)?;
-        let Some(background) = background else { return Ok(streams) };
+        self.background(background, context, &mut streams)?;
+        Ok(streams)
+    }
+
+    /// The streams of messages beside what is measured.
+    fn background(
+        &self,
+        background: Option<&tree::Entry>,
+        context: PointContext<'_>,
+        streams: &mut Streams,
+    ) -> Result<(), ScenarioError> {
+        let Some(background) = background else { return Ok(()) };
         let not_tables = |origin| {
             self.sources
                 .error("`background` must be a list of tables", "here", origin)
@@ -450,9 +457,9 @@ impl Reader<'_> {
             let messages: workload::Workload = de::from_table(&table, item.origin)
                 .map_err(|error| self.sources.de_error(error))?;
             let transport = (&*format!("{path}.transport"), &transport.node);
-            self.stream(&path, &messages, transport, context, &mut streams)?;
+            self.stream(&path, &messages, transport, context, streams)?;
         }
-        Ok(streams)
+        Ok(())
     }
 
     /// Adds a stream: its workload, at `path`, over the transport of the table at the other path.
@@ -473,7 +480,7 @@ impl Reader<'_> {
         let workload = messages.resolve(path, &of_workload).map_err(located)?;
         let transport = chosen.resolve(self.world, fabric, &workload).map_err(located)?;
         chosen.check_streams(path, &transport, fabric, &workload).map_err(located)?;
-        if streams.configs.is_empty() {
+        if streams.transport.is_empty() {
             chosen.name.as_str().clone_into(&mut streams.transport);
         }
         streams.configs.push(StreamConfig { transport, workload });

@@ -53,7 +53,7 @@ impl Process {
 struct Entry {
     id: String,
     coordinator: Process,
-    #[serde(alias = "parts")]
+    #[serde(rename = "parts")]
     workers: Vec<Process>,
 }
 

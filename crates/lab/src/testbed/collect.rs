@@ -30,6 +30,8 @@ struct Message {
     counted: [u64; 2],
     /// Its sender knows that it is complete.
     sent: Option<Time>,
+    /// It has ended. It is kept until its receiver has reported its bytes.
+    has_ended: bool,
 }
 
 /// Bytes that arrived.
@@ -110,8 +112,8 @@ impl<'a> ReportCollector<'a> {
         let start = MessageStart { stream, src, dst: HostId(dst), bytes, at };
         let record = self.collector.started(start, *order);
         let wire = wire.map(|(endpoint, id)| (host, endpoint, id));
-        let (counted, sent) = ([0; 2], None);
-        let message = Message { record, wire, stream, dst, bytes, counted, sent };
+        let (counted, sent, has_ended) = ([0; 2], None, false);
+        let message = Message { record, wire, stream, dst, bytes, counted, sent, has_ended };
         self.messages.insert((host, key), message);
         let Some(wire) = wire else { return };
         self.by_wire.insert(wire, key);
@@ -138,9 +140,13 @@ impl<'a> ReportCollector<'a> {
         let bytes =
             if arrived.whole { arrived.bytes.saturating_sub(*counted) } else { arrived.bytes };
         *counted += bytes;
+        let has_ended = message.has_ended;
         self.deliveries.push(Delivery { at, stream, src: starter, bytes });
         if arrived.whole && self.exchange(stream) == Exchange::OneWay {
             self.end((starter, key), at, MessageEnd::Completed);
+        }
+        if arrived.whole && (has_ended || self.exchange(stream) == Exchange::OneWay) {
+            self.forget((starter, key));
         }
     }
 
@@ -148,7 +154,11 @@ impl<'a> ReportCollector<'a> {
         let (key, at) = ((host, ended.key), Time(ended.at));
         let Some(&message) = self.messages.get(&key) else { return };
         if let Some(reason) = ended.failed {
-            return self.end(key, at, MessageEnd::Failed(reason));
+            self.end(key, at, MessageEnd::Failed(reason));
+            if message.wire.is_none() {
+                self.forget(key);
+            }
+            return;
         }
         match self.exchange(message.stream).response_bytes(message.bytes) {
             // It ends where it arrives.
@@ -163,16 +173,24 @@ impl<'a> ReportCollector<'a> {
                 let (stream, src) = (message.stream, host);
                 self.deliveries.push(Delivery { at, stream, src, bytes });
                 self.end(key, at, MessageEnd::Completed);
+                // The server may report later than the client.
+                if message.counted[0] >= message.bytes {
+                    self.forget(key);
+                }
             }
         }
     }
 
     fn end(&mut self, key: Key, at: Time, end: MessageEnd) {
-        let Some(message) = self.messages.remove(&key) else { return };
-        if let Some(wire) = message.wire {
+        let Some(message) = self.messages.get_mut(&key) else { return };
+        message.has_ended = true;
+        self.collector.ended(message.record, at, end);
+    }
+
+    fn forget(&mut self, key: Key) {
+        if let Some(wire) = self.messages.remove(&key).and_then(|message| message.wire) {
             self.by_wire.remove(&wire);
         }
-        self.collector.ended(message.record, at, end);
     }
 
     /// All that was to be measured has ended.
@@ -199,10 +217,7 @@ impl<'a> ReportCollector<'a> {
                 let (stream, src) = (message.stream, key.0);
                 self.deliveries.push(Delivery { at, stream, src, bytes });
             }
-            self.messages.remove(&key);
-            if let Some(wire) = message.wire {
-                self.by_wire.remove(&wire);
-            }
+            self.forget(key);
         }
     }
 
@@ -297,17 +312,21 @@ mod tests {
         assert!(all.is_done());
         let fabric = Fabric::new(&point.config.fabric).unwrap();
         let messages = all.messages(&fabric);
-        let told: Vec<_> = messages.iter().map(|m| (m.src.0, m.start.0, m.outcome)).collect();
+        let outcomes: Vec<_> = messages.iter().map(|m| (m.src.0, m.start.0, m.outcome)).collect();
         let expected = [
             (1, 120, Outcome::Failed(FailReason::PeerSilent)),
             (0, 150, Outcome::Completed(Time(180))),
             (1, 300, Outcome::Completed(Time(550))),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(outcomes, expected);
         assert_eq!(all.last_end(), Some(550));
         let (by_stream, by_host) = all.delivered(520);
-        assert_eq!(by_stream, [4000], "one request's response, at 550, is too late");
-        assert_eq!(by_host, [3000, 1000, 0]);
+        assert_eq!(
+            by_stream,
+            [5000],
+            "two echoes and a request, whose response at 550 is too late"
+        );
+        assert_eq!(by_host, [4000, 1000, 0]);
     }
 
     #[test]
@@ -328,8 +347,8 @@ mod tests {
         all.crashed(2, 300);
         assert!(all.is_done(), "its sender knew that the second had arrived");
         let fabric = Fabric::new(&point.config.fabric).unwrap();
-        let told: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
-        assert_eq!(told, [Outcome::Completed(Time(170)), Outcome::Completed(Time(210))]);
+        let outcomes: Vec<_> = all.messages(&fabric).iter().map(|m| m.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Completed(Time(170)), Outcome::Completed(Time(210))]);
         assert_eq!(all.delivered(400).0, [2000]);
     }
 

@@ -2,11 +2,11 @@
 //! simulator's, at real rates.
 //!
 //! - [`Testbed`] runs the points of a sweep one after the other. For each it starts the switch and a process a host
-//!   (this program with other arguments, see [`worker_main`]), watches them, and makes of what they say what
-//!   the simulator says: a [`RunResult`](rackweave_sim::RunResult).
+//!   (this program with other arguments, see [`worker_main`]), watches them, and makes of their reports what
+//!   the simulator makes of its hosts: a [`RunResult`](rackweave_sim::RunResult).
 //! - In the *overlay* each host is a UDP socket of this machine, joined to the switch by datagrams: no right is
 //!   needed. Otherwise each is a network namespace, joined by a pair of virtual interfaces.
-//! - Nobody tells a host what to send: all have the scenario, and generators seeded alike.
+//! - No host is sent its messages: each reads the scenario, and generators are seeded alike.
 //! - What a run makes is named after it and written down before it is made, so that the next run can remove what
 //!   a killed one has left (`cleanup`).
 

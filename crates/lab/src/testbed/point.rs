@@ -10,9 +10,7 @@ use rackweave_core::{Framing, HostId, Span, Time, frame};
 use rackweave_linux::Clock;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{FaultKind, FaultPlace};
-use rackweave_sim::result::{
-    Counters, End, LinkStats, MeasuredRoundTrip, Outcome, QueueSample, RunResult,
-};
+use rackweave_sim::result::{Counters, End, MeasuredRoundTrip, Outcome, RunResult};
 use rackweave_workload::Generator;
 use rustix::process::Signal;
 
@@ -32,7 +30,7 @@ const HEAD_START: Span = Span::from_ms(500);
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 /// How often the coordinator looks.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// How long a host that crashes may take to say what had become of its messages.
+/// How long a host that crashes may take to report what had become of its messages.
 const LAST_WORDS: Span = Span::from_secs(2);
 /// The smallest packet on a link: what answers data in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
@@ -103,8 +101,8 @@ pub(super) fn run(
             })
             .map_err(|error| TestbedError::Worker(error.to_string()))?
             .total(),
-        // Files to many are no messages: hosts tell when they are idle, and at their end what became of them.
-        None => Some(0),
+        // A cast is no message: hosts report when they are idle, and at their end what became of the files.
+        None => None,
     };
     let entry = journal.begin()?;
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
@@ -218,24 +216,24 @@ impl PointRun<'_> {
         for role in &all {
             self.start_worker(*role)?;
         }
-        let up = |said: &WorkerMessage| matches!(said, WorkerMessage::Up).then_some(());
+        let up = |message: &WorkerMessage| matches!(message, WorkerMessage::Up).then_some(());
         if self.wait_for(&all, up)?.is_none() {
             return Ok(false);
         }
         self.clock = Clock::start();
         self.start = HEAD_START + Span(HEAD_START_PER_HOST.0 * hosts.len() as u64);
-        let bound = |said: &WorkerMessage| match said {
+        let bound = |message: &WorkerMessage| match message {
             WorkerMessage::Bound(addresses) => Some(addresses.clone()),
             _ => None,
         };
-        self.tell(Role::Switch, &Command::Bind(self.bind(Role::Switch, None)));
+        self.command(Role::Switch, &Command::Bind(self.bind(Role::Switch, None)));
         let Some(mut ports) = self.wait_for(&[Role::Switch], bound)? else { return Ok(false) };
         if self.bed.overlay {
             self.ports = ports.remove(&Role::Switch).unwrap_or_default();
         }
         for role in &hosts {
             let bind = self.bind(*role, None);
-            self.tell(*role, &Command::Bind(bind));
+            self.command(*role, &Command::Bind(bind));
         }
         let Some(bound) = self.wait_for(&hosts, bound)? else { return Ok(false) };
         for (role, addresses) in bound {
@@ -244,7 +242,7 @@ impl PointRun<'_> {
             }
         }
         for role in &hosts {
-            self.tell(*role, &Command::Greet);
+            self.command(*role, &Command::Greet);
         }
         if self.clock.now().0 >= self.start.0 {
             return Err(TestbedError::Late("the last host".into()));
@@ -279,22 +277,22 @@ impl PointRun<'_> {
         }
     }
 
-    fn tell(&mut self, role: Role, command: &Command) {
+    fn command(&mut self, role: Role, command: &Command) {
         if let Some(worker) = self.workers.get_mut(&role) {
             worker.command(command);
         }
     }
 
-    /// Waits until all of some workers have said something. `None`: the run was stopped meanwhile.
+    /// Waits until some workers have all sent a message of a kind. `None`: the run was stopped meanwhile.
     fn wait_for<T>(
         &mut self,
         roles: &[Role],
         what: impl Fn(&WorkerMessage) -> Option<T>,
     ) -> Result<Option<BTreeMap<Role, T>>, TestbedError> {
-        let mut said = BTreeMap::new();
+        let mut answers = BTreeMap::new();
         let patience = Span(PATIENCE.as_nanos() as u64 * 1000);
         let began = Clock::start();
-        while let Some(missing) = roles.iter().find(|role| !said.contains_key(*role)) {
+        while let Some(missing) = roles.iter().find(|role| !answers.contains_key(*role)) {
             if self.bed.is_cancelled() {
                 return Ok(None);
             }
@@ -302,19 +300,19 @@ impl PointRun<'_> {
                 return Err(TestbedError::Late(missing.to_string()));
             }
             let Some(update) = self.next_update(POLL_EVERY)? else { continue };
-            if let Some(told) = what(&update.1) {
-                said.insert(update.0, told);
+            if let Some(answer) = what(&update.1) {
+                answers.insert(update.0, answer);
             }
         }
-        Ok(Some(said))
+        Ok(Some(answers))
     }
 
-    /// The next thing that a worker says. That it has ended, or cannot go on, is an error.
+    /// The next message of a worker. That it has ended, or cannot go on, is an error.
     fn next_update(
         &mut self,
         patience: Duration,
     ) -> Result<Option<(Role, WorkerMessage)>, TestbedError> {
-        let Update { role, incarnation, said } = match self.update.recv_timeout(patience) {
+        let Update { role, incarnation, message } = match self.update.recv_timeout(patience) {
             Ok(update) => update,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
         };
@@ -324,7 +322,7 @@ impl PointRun<'_> {
             // Of a incarnation that has ended, and was meant to.
             return Ok(None);
         };
-        match said {
+        match message {
             None => {
                 let exit_report = worker.exit_report();
                 Err(TestbedError::Worker(format!("{exit_report}, in the middle of the run")))
@@ -332,11 +330,11 @@ impl PointRun<'_> {
             Some(WorkerMessage::Failed(problem)) => {
                 Err(TestbedError::Worker(format!("{role}: {problem}")))
             }
-            Some(said) => Ok(Some((role, said))),
+            Some(message) => Ok(Some((role, message))),
         }
     }
 
-    /// Takes in what hosts say of messages.
+    /// Takes the hosts' reports.
     fn listen(&mut self, patience: Duration) -> Result<(), TestbedError> {
         let mut patience = patience;
         while let Some(update) = self.next_update(patience)? {
@@ -350,12 +348,14 @@ impl PointRun<'_> {
                     self.host_ends.insert(host, *end);
                     self.workers.remove(&Role::Host(host));
                 }
-                (role @ Role::Host(_), WorkerMessage::Bound(_)) => self.tell(role, &Command::Greet),
+                (role @ Role::Host(_), WorkerMessage::Bound(_)) => {
+                    self.command(role, &Command::Greet)
+                }
                 (role @ Role::Host(host), WorkerMessage::Up) => {
                     // A host in its next incarnation.
                     let crashed = self.crashed_at.get(&host).copied();
                     let bind = self.bind(role, crashed);
-                    self.tell(role, &Command::Bind(bind));
+                    self.command(role, &Command::Bind(bind));
                     let now = self.now();
                     self.collector.revived(host, now.0);
                 }
@@ -384,7 +384,7 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// A host loses all it knows. It is told to stop, not killed: what had become of its messages until then would
+    /// A host loses all it knows. It is stopped, not killed: what had become of its messages until then would
     /// be lost with it. To its peers that is the same: it ends without a word to them.
     fn crash(&mut self, host: u32, now: Time) -> Result<(), TestbedError> {
         let role = Role::Host(host);
@@ -402,7 +402,7 @@ impl PointRun<'_> {
         Ok(())
     }
 
-    /// Ends all workers, and takes in what they still say.
+    /// Ends all workers, and takes their last reports.
     fn finish(&mut self) -> Result<SwitchEnd, TestbedError> {
         let roles: Vec<Role> = self.workers.keys().copied().collect();
         let hosts: Vec<Role> = roles.into_iter().filter(|role| *role != Role::Switch).collect();
@@ -410,7 +410,7 @@ impl PointRun<'_> {
             if let Some(worker) = self.workers.get(role) {
                 worker.signal(Signal::CONT);
             }
-            self.tell(*role, &Command::Stop);
+            self.command(*role, &Command::Stop);
         }
         let mut left = hosts;
         let began = Clock::start();
@@ -418,7 +418,7 @@ impl PointRun<'_> {
         while let Some(first) = left.first().copied() {
             if began.now().0 > patience.0 {
                 return Err(TestbedError::Worker(format!(
-                    "{first} does not end when it is told to"
+                    "{first} does not end when it is asked to"
                 )));
             }
             match self.next_update(POLL_EVERY)? {
@@ -433,14 +433,14 @@ impl PointRun<'_> {
                 _ => {}
             }
         }
-        self.tell(Role::Switch, &Command::Stop);
-        let end = |said: &WorkerMessage| match said {
+        self.command(Role::Switch, &Command::Stop);
+        let end = |message: &WorkerMessage| match message {
             WorkerMessage::SwitchEnd(end) => Some(SwitchEnd::clone(end)),
             _ => None,
         };
-        let mut said = self.wait_for(&[Role::Switch], end)?.unwrap_or_default();
+        let mut ends = self.wait_for(&[Role::Switch], end)?.unwrap_or_default();
         self.workers.clear();
-        Ok(said.remove(&Role::Switch).unwrap_or_default())
+        Ok(ends.remove(&Role::Switch).unwrap_or_default())
     }
 
     fn result(&mut self, end: End, ended_at: Time, switch: &SwitchEnd) -> Ran {
@@ -460,27 +460,9 @@ impl PointRun<'_> {
         }
         let (delivered_bytes, delivered_by_sender) = self.collector.delivered(until);
         let ends = self.host_ends.values();
-        let counters = Counters {
-            events: ends.clone().map(|end| end.packets).sum(),
-            packet_hops: switch.packet_hops,
-            drops: switch.drops,
-            ecn_marks: switch.ecn_marks,
-            trims: switch.trims,
-            turned_back: switch.turned_back,
-            ..Counters::default()
-        };
-        let links: Vec<LinkStats> = (switch.links.iter().enumerate())
-            .map(|(number, link)| LinkStats {
-                name: self.fabric.link_name(number as u32),
-                utilisation: link.utilisation,
-                mean_queue_bytes: link.mean_queue_bytes,
-                max_queue_bytes: link.max_queue_bytes,
-                drops: link.drops,
-                queue_bytes: 0,
-                frames: 0,
-                bytes: 0,
-            })
-            .collect();
+        let counters =
+            Counters { events: ends.clone().map(|end| end.packets).sum(), ..switch.counters };
+        let links = switch.links.clone();
         let ports = links.get(self.fabric.hosts() as usize..).unwrap_or_default();
         let mean = ports.iter().map(|port| port.mean_queue_bytes).sum::<f64>();
         let result = RunResult {
@@ -495,17 +477,11 @@ impl PointRun<'_> {
             refused: ends.clone().map(|end| end.refused).sum(),
             mean_queue_bytes: mean / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
-            queue_series: (switch.queues.iter())
-                .map(|&(at, max_bytes, total_bytes)| QueueSample {
-                    at: Time(at),
-                    max_bytes,
-                    total_bytes,
-                })
-                .collect(),
+            queue_series: switch.queues.clone(),
             links,
             capture_names: Vec::new(),
             capture: Vec::new(),
-            peak_packets: switch.peak_packets,
+            peak_packets: 0,
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };
         let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
@@ -519,7 +495,7 @@ impl PointRun<'_> {
         Ran { result, cast, cpu_s, doubts: self.doubts(switch) }
     }
 
-    /// What hosts have said of files to many.
+    /// What hosts have reported of a cast.
     fn cast_result(&self, config: &CastConfig) -> CastResult {
         let nothing = CastEnd::default();
         let of = |host: &HostId| {
@@ -532,11 +508,11 @@ impl PointRun<'_> {
             ended: ended.map(Time),
         };
         let receiver = |&host: &HostId| {
-            let told = of(&host);
+            let end = of(&host);
             ReceiverTimes {
                 host,
-                completed: told.completed.iter().map(|at| Time(*at)).collect(),
-                longest_gap_before: Span(told.longest_gap),
+                completed: end.completed.iter().map(|at| Time(*at)).collect(),
+                longest_gap_before: Span(end.longest_gap),
                 longest_gap: Span::ZERO,
                 crashed: false,
                 lost: sender.lost.contains(&host.0),
@@ -603,9 +579,9 @@ impl PointRun<'_> {
             self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
         let round_trip = self.fabric.base_rtt(framing, SMALLEST);
         let mut doubts = Vec::new();
-        let late = Span(switch.late_p99_ps);
+        let late = switch.late_p99;
         if late > round_trip {
-            let worst = Span(switch.late_max_ps);
+            let worst = switch.late_max;
             doubts.push(format!(
                 "the switch was late: 1 of 100 packets by more than {late} (at most {worst}), and an idle round \
                  trip of this fabric is {round_trip}"

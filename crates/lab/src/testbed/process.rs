@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::TestbedError;
 use super::protocol::{Command, Role, Setup, WorkerMessage};
 
-/// How workers are begun: this program, with arguments that make a worker of it.
+/// How workers are started: this program, with arguments that make a worker of it.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
     /// The program.
@@ -21,17 +21,17 @@ pub struct WorkerCommand {
     pub arguments: Vec<String>,
 }
 
-/// Something that a worker has said, or that it has ended.
+/// A message from a worker, or that it has ended.
 #[derive(Debug)]
 pub(super) struct Update {
     pub(super) role: Role,
     /// Of a host with several incarnations: which.
     pub(super) incarnation: u32,
     /// `None`: its output has ended.
-    pub(super) said: Option<WorkerMessage>,
+    pub(super) message: Option<WorkerMessage>,
 }
 
-/// Of what a worker writes to stderr, the end is kept.
+/// Bytes of a worker's standard error that are kept: the last ones.
 const MAX_STDERR: usize = 4096;
 
 /// A process of a run. It is killed when this is dropped.
@@ -45,7 +45,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker; what it says goes to `update`.
+    /// Starts a worker; its messages go to `updates`.
     pub(super) fn start(
         command: &WorkerCommand,
         setup: &Setup,
@@ -73,13 +73,13 @@ impl Worker {
         std::thread::spawn(move || {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             for line in lines {
-                let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-                let ended = said.is_none();
-                if update.send(Update { role, incarnation, said }).is_err() || ended {
+                let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+                let ended = message.is_none();
+                if update.send(Update { role, incarnation, message }).is_err() || ended {
                     return;
                 }
             }
-            let _ = update.send(Update { role, incarnation, said: None });
+            let _ = update.send(Update { role, incarnation, message: None });
         });
         std::thread::spawn(move || {
             let Some(mut stderr) = stderr else { return };
@@ -103,7 +103,7 @@ impl Worker {
         self.incarnation
     }
 
-    /// Tells it what to do. One that has ended can't be told; that it has is update by itself.
+    /// Sends it a command. One that has ended gets none; its end is an update by itself.
     pub(super) fn command(&mut self, command: &Command) {
         self.write(command);
     }
@@ -130,15 +130,16 @@ impl Worker {
         let _ = self.child.wait();
     }
 
-    /// Why it has ended, for a person.
+    /// Why it has ended, for an error message.
     pub(super) fn exit_report(&mut self) -> String {
         let status = self.child.wait();
-        let said = self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned());
-        let said = said.unwrap_or_default();
+        let stderr =
+            self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned());
+        let stderr = stderr.unwrap_or_default();
         let how = status.map_or_else(|error| error.to_string(), how);
         let process = self.child.id();
-        let colon = if said.is_empty() { "" } else { ": " };
-        format!("{} (process {process}) {how}{colon}{said}", self.role)
+        let colon = if stderr.is_empty() { "" } else { ": " };
+        format!("{} (process {process}) {how}{colon}{stderr}", self.role)
     }
 }
 

@@ -1,9 +1,10 @@
-//! What the coordinator and the workers say to each other: a JSON document a line. The coordinator writes to a worker's
+//! The messages between the coordinator and its workers: a JSON document a line. The coordinator writes to a worker's
 //! standard input, the worker to its standard output.
 
 use std::net::SocketAddr;
 
-use rackweave_core::{DropReason, FailReason, RoundTrip, Span};
+use rackweave_core::{FailReason, RoundTrip, Span};
+use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use serde::{Deserialize, Serialize};
 
 /// What a process of a run is.
@@ -24,7 +25,7 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// The first thing that a worker reads: with it alone it can work out what it will send.
+/// The first thing that a worker reads. From it and the scenario it works out what it will send.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Setup {
     pub(super) role: Role,
@@ -43,14 +44,14 @@ pub(super) struct Setup {
     pub(super) namespace: Option<String>,
 }
 
-/// What a worker is told.
+/// A command to a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Command {
     /// Take your addresses; load begins at `start_ps` of the clock.
     Bind(Bind),
     /// All are there: get to know your peers.
     Greet,
-    /// That was it: say what is left to say, and end.
+    /// Send the last report, and end.
     Stop,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Bind {
     pub(super) crashed_ps: Option<u64>,
 }
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum WorkerMessage {
     /// It has read the scenario.
@@ -140,7 +141,7 @@ pub(super) struct Arrived {
     pub(super) at: u64,
 }
 
-/// What a host says at its end.
+/// A host's report at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct HostEnd {
     pub(super) cpu_s: f64,
@@ -156,7 +157,7 @@ pub(super) struct HostEnd {
     pub(super) cast: Option<CastEnd>,
 }
 
-/// What a host of a run with files to many says at its end: the sender of the files and its link, a receiver of when it had
+/// What a host of a cast reports at its end: the sender of the files and its link, a receiver of when it had
 /// them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct CastEnd {
@@ -191,31 +192,16 @@ pub(super) struct MeasuredRoundTrips {
     pub(super) trips: Vec<RoundTrip>,
 }
 
-/// What the switch says at its end.
+/// The switch's report at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct SwitchEnd {
     pub(super) cpu_s: f64,
-    pub(super) packet_hops: u64,
-    pub(super) drops: [u64; DropReason::ALL.len()],
-    pub(super) ecn_marks: u64,
-    pub(super) trims: u64,
-    pub(super) turned_back: u64,
-    pub(super) peak_packets: u64,
-    /// Samples of the queues: when, the longest, all together.
-    pub(super) queues: Vec<(u64, u64, u64)>,
-    pub(super) links: Vec<LinkEnd>,
+    pub(super) counters: Counters,
+    pub(super) queues: Vec<QueueSample>,
+    pub(super) links: Vec<LinkStats>,
     /// Packets that were lost elsewhere than in its queues: where, and how many.
     pub(super) lost: Vec<(String, u64)>,
     /// How late it was: the 99th percentile and the worst.
-    pub(super) late_p99_ps: u64,
-    pub(super) late_max_ps: u64,
-}
-
-/// One link since statistics of ports began.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct LinkEnd {
-    pub(super) utilisation: f64,
-    pub(super) mean_queue_bytes: f64,
-    pub(super) max_queue_bytes: u64,
-    pub(super) drops: u64,
+    pub(super) late_p99: Span,
+    pub(super) late_max: Span,
 }

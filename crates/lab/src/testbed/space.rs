@@ -18,7 +18,7 @@ pub(super) const PREFIX: &str = "rw-";
 pub(super) struct Space(Network);
 
 impl Space {
-    /// Makes those that a point needs; the run's entry says already that they may exist.
+    /// Makes those that a point needs; the run's journal entry names them already.
     pub(super) fn make(entry: &RunEntry, point: &PointSpec) -> Result<Self, TestbedError> {
         let fabric = &point.config.fabric;
         let network = Network {

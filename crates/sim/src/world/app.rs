@@ -113,12 +113,14 @@ enum Deferred {
 }
 
 /// When an application is called.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Wakeup {
-    /// The earliest time that is valid; wake-ups at other times are obsolete.
+    /// The earliest time that is valid; wake-ups at other times are ignored.
     armed: Time,
     /// The time at which the network reports the host as a source.
     scheduled: Option<Time>,
+    /// Wake-ups that are earlier than that.
+    early: Vec<Time>,
 }
 
 /// The applications of all hosts.
@@ -128,7 +130,7 @@ pub(super) struct Apps<'a> {
     pub(super) streams: Vec<(&'a StreamConfig, u8)>,
     apps: Vec<App>,
     wakeups: Vec<Wakeup>,
-    /// Wake-ups that are earlier than the one that the network has pending for the host.
+    /// The hosts' early wake-ups.
     early: Schedule<HostId>,
     messages: Messages,
     carriers: BTreeMap<MessageId, Carrier>,
@@ -178,7 +180,10 @@ impl<'a> Apps<'a> {
             in_order: true,
         });
         Self {
-            wakeups: vec![Wakeup { armed: Time::MAX, scheduled: None }; apps.len()],
+            wakeups: vec![
+                Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() };
+                apps.len()
+            ],
             early: Schedule::default(),
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
@@ -246,7 +251,8 @@ impl<M: Model> World<'_, M> {
 
     /// Calls applications that are due earlier than they were scheduled for.
     pub(super) fn on_early_apps(&mut self) {
-        while let Some((_, host)) = self.apps.early.pop_due(self.net.now()) {
+        while let Some((at, host)) = self.apps.early.pop_due(self.net.now()) {
+            self.apps.wakeups[host.0 as usize].early.retain(|early| *early != at);
             self.wake_app(host);
         }
     }
@@ -267,8 +273,9 @@ impl<M: Model> World<'_, M> {
         }
         wakeup.armed = at;
         match wakeup.scheduled {
-            Some(scheduled) if scheduled == at => {}
+            Some(scheduled) if scheduled == at || wakeup.early.contains(&at) => {}
             Some(_) => {
+                wakeup.early.push(at);
                 self.apps.early.push(at, host);
                 self.net.wake_at(at, wake::APPS);
             }

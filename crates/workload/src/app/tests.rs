@@ -11,7 +11,7 @@ use rackweave_core::{
 use super::*;
 use crate::application::StreamMode;
 use crate::generator::Generator;
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, WorkloadConfig};
 use crate::sizes::SizeDist;
 
 const HOSTS: u32 = 3;

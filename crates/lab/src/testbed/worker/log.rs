@@ -82,14 +82,16 @@ impl MessageLog {
     }
 }
 
+const HOUR_NS: u64 = 3_600_000_000_000;
+
 /// How late messages were started, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct LagHistogram(Histogram<u64>);
 
 impl LagHistogram {
     pub(super) fn new() -> Self {
-        // One digit is exact to 10 %: enough to say whether a machine keeps up.
-        Self(Histogram::new(1).expect("one significant digit is a valid precision"))
+        // One digit is exact to 10 %: enough to say whether a machine keeps up. A lag above an hour counts as one.
+        Self(Histogram::new_with_max(HOUR_NS, 1).expect("the precision is valid"))
     }
 
     pub(super) fn record(&mut self, lag: Span) {

@@ -1,4 +1,4 @@
-//! A process of a run: a host, or the switch. It is told what it is on its standard input, reads the scenario
+//! A process of a run: a host, or the switch. It learns its role from its standard input, reads the scenario
 //! itself, and works out by itself what it will send: generators are seeded alike in all processes.
 
 mod cast;
@@ -27,12 +27,12 @@ use super::endpoints::EndpointSpecs;
 use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
 
-/// How often a host tells what became of its messages.
+/// How often a host reports what became of its messages.
 const REPORT_EVERY: Span = Span::from_ms(100);
 /// How often the bytes of messages that have arrived in part are counted. What arrives of such messages in the last
 /// interval before the end of the measured time does not count in goodput.
 const COUNT_EVERY: Span = Span::from_ms(10);
-/// Records that are told before that.
+/// Records that are reported before that.
 const MANY_RECORDS: usize = 4096;
 /// How long a worker waits at most before it looks for commands.
 const POLL_EVERY: Span = Span::from_ms(20);
@@ -56,16 +56,16 @@ pub fn main() -> u8 {
     match ended {
         Ok(()) => 0,
         Err(problem) => {
-            tell(&WorkerMessage::Failed(problem));
+            send(&WorkerMessage::Failed(problem));
             1
         }
     }
 }
 
 /// Writes a line. Without a reader there is no use for this process.
-fn tell(said: &WorkerMessage) {
+fn send(message: &WorkerMessage) {
     let mut stdout = std::io::stdout().lock();
-    let written = serde_json::to_writer(&mut stdout, said)
+    let written = serde_json::to_writer(&mut stdout, message)
         .map_err(std::io::Error::from)
         .and_then(|()| stdout.write_all(b"\n"))
         .and_then(|()| stdout.flush());
@@ -109,7 +109,7 @@ fn run(setup: &Setup) -> Result<(), String> {
         many => return Err(format!("there are {many} points in place of one")),
     };
     let commands = listen();
-    tell(&WorkerMessage::Up);
+    send(&WorkerMessage::Up);
     let bind = match commands.recv() {
         Ok(Command::Bind(bind)) => bind,
         Ok(Command::Greet | Command::Stop) | Err(_) => return Ok(()),
@@ -132,7 +132,7 @@ fn die_with(parent: u32) -> Result<(), String> {
     if now == i32::try_from(parent).ok() { Ok(()) } else { Err("the coordinator has gone".into()) }
 }
 
-/// Reads commands as they come. When there is nobody left to give any, the process ends.
+/// Reads commands as they come. The process ends with the coordinator that gives them.
 fn listen() -> Receiver<Command> {
     let (sender, commands): (Sender<Command>, _) = channel();
     std::thread::spawn(move || {
@@ -185,13 +185,13 @@ fn run_host(
     let streams = streams(this, point, &specs, &fabric)?;
     let bound = endpoints.iter().map(|endpoint| Some(endpoint.local_addr())).collect();
     let mut host = Host::new(this, endpoints, streams, (clock, start, incarnation), point);
-    tell(&WorkerMessage::Bound(bound));
+    send(&WorkerMessage::Bound(bound));
     serve(&mut host, clock, fabric.hosts(), commands)?;
-    tell(&WorkerMessage::HostEnd(Box::new(host.end())));
+    send(&WorkerMessage::HostEnd(Box::new(host.end())));
     Ok(())
 }
 
-/// Turns until it is told to stop.
+/// Serves a host until the command to stop.
 fn serve(
     host: &mut Host,
     clock: Clock,
@@ -246,8 +246,8 @@ fn next_count(host: &Host, now: Time) -> Time {
 fn writer() -> (Sender<WorkerMessage>, std::thread::JoinHandle<()>) {
     let (lines, to_write) = channel();
     let written = std::thread::spawn(move || {
-        for said in to_write {
-            tell(&said);
+        for message in to_write {
+            send(&message);
         }
     });
     (lines, written)

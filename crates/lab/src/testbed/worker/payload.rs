@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_core::{HostId, Rng};
 
-/// Messages begin at up to so many places of the pattern.
+/// The number of offsets in the pattern at which messages begin.
 const PLACES: u64 = 1 << 16;
 /// The pattern is made of blocks of this many bytes: random ones, mixed with the block's number.
 const BLOCK: usize = 1 << 12;

@@ -9,11 +9,12 @@ use rackweave_group::orca::system::Orca;
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_sim::config::FabricConfig;
+use rackweave_sim::result::{Counters, QueueSample};
 
 use crate::cast::Scheme;
 use crate::scenario::PointSpec;
 use crate::systems::Systems;
-use crate::testbed::protocol::{Bind, Command, LinkEnd, Setup, SwitchEnd, WorkerMessage};
+use crate::testbed::protocol::{Bind, Command, Setup, SwitchEnd, WorkerMessage};
 
 /// Looks at queues that the switch is asked for at most: each is kept.
 const MOST_SAMPLES: u64 = 100_000;
@@ -60,7 +61,7 @@ pub(super) fn run(
     let mut switch = Switch::new(wanted).map_err(|error| error.to_string())?;
     let ports_from = config.measure.ports_from.unwrap_or(config.measure.warmup);
     switch.measure_from(Time::ZERO + start + ports_from);
-    super::tell(&WorkerMessage::Bound(switch.udp_ports()));
+    super::send(&WorkerMessage::Bound(switch.udp_ports()));
     let control = Control::default();
     let ended = std::thread::scope(|threads| {
         let control = &control;
@@ -80,11 +81,11 @@ pub(super) fn run(
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err("it failed: this is an error in Rackweave".into()),
     }
-    super::tell(&WorkerMessage::SwitchEnd(Box::new(told(&switch.report(), start))));
+    super::send(&WorkerMessage::SwitchEnd(Box::new(summary(&switch.report(), start))));
     Ok(())
 }
 
-/// As the scenario says, unless that would be more than a run can keep.
+/// The scenario's interval, or a longer one if there would be more samples than a run can keep.
 fn sample_every(point: &PointSpec) -> Span {
     let measure = &point.config.measure;
     match measure.sample_every {
@@ -94,33 +95,26 @@ fn sample_every(point: &PointSpec) -> Span {
 }
 
 /// Times are since load began.
-fn told(report: &Report, start: Span) -> SwitchEnd {
+fn summary(report: &Report, start: Span) -> SwitchEnd {
     let counters = &report.counters;
     let samples = report.queue_series.iter().filter(|sample| sample.at.0 >= start.0);
+    let since_load =
+        |sample: &QueueSample| QueueSample { at: Time(sample.at.0 - start.0), ..*sample };
     SwitchEnd {
         cpu_s: super::process_cpu_s(),
-        packet_hops: report.links.iter().map(|link| link.frames).sum(),
-        drops: counters.drops,
-        ecn_marks: counters.ecn_marks,
-        trims: counters.trims,
-        turned_back: counters.turned_back,
-        peak_packets: 0,
-        queues: samples
-            .map(|sample| (sample.at.0 - start.0, sample.max_bytes, sample.total_bytes))
-            .collect(),
-        links: report
-            .links
-            .iter()
-            .map(|link| LinkEnd {
-                utilisation: link.utilisation,
-                mean_queue_bytes: link.mean_queue_bytes,
-                max_queue_bytes: link.max_queue_bytes,
-                drops: link.drops,
-            })
-            .collect(),
+        counters: Counters {
+            packet_hops: report.links.iter().map(|link| link.frames).sum(),
+            drops: counters.drops,
+            ecn_marks: counters.ecn_marks,
+            trims: counters.trims,
+            turned_back: counters.turned_back,
+            ..Counters::default()
+        },
+        queues: samples.map(since_load).collect(),
+        links: report.links.clone(),
         lost: lost(report),
-        late_p99_ps: report.lateness.p99.0,
-        late_max_ps: report.lateness.max.0,
+        late_p99: report.lateness.p99,
+        late_max: report.lateness.max,
     }
 }
 

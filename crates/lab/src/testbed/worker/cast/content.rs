@@ -92,13 +92,13 @@ impl Arrivals {
         Self(Arc::new(Mutex::new((deliveries, 0))))
     }
 
-    /// What a receiver says of them at its end.
+    /// What a receiver reports of them at its end.
     pub(super) fn end(&self) -> CastEnd {
-        let told = self.lock();
+        let arrivals = self.lock();
         CastEnd {
-            completed: told.0.completed().iter().map(|at| at.0).collect(),
-            longest_gap: told.0.gaps().0.span.0,
-            wrong_bytes: told.1,
+            completed: arrivals.0.completed().iter().map(|at| at.0).collect(),
+            longest_gap: arrivals.0.gaps().0.span.0,
+            wrong_bytes: arrivals.1,
             ..CastEnd::default()
         }
     }

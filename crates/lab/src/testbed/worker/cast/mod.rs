@@ -13,7 +13,7 @@ use rackweave_linux::Clock;
 use rackweave_linux::netns::HOST_INTERFACE;
 
 use self::content::Content;
-use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, tell, writer};
+use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
 use crate::cast::{CastConfig, Scheme};
 use crate::scenario::PointSpec;
 use crate::testbed::protocol::{Bind, CastEnd, Command, HostEnd, Records, Setup, WorkerMessage};
@@ -100,14 +100,14 @@ pub(super) fn run(
         Scheme::Streams { .. } => Box::new(streams::Receiver::new(&place)?),
         Scheme::Unicast { .. } => return Err("the testbed has no UDP copies".into()),
     };
-    tell(&WorkerMessage::Bound(vec![Some(at)]));
+    send(&WorkerMessage::Bound(vec![Some(at)]));
     let before = link_counters();
     serve(&mut *member, line, commands)?;
     let mut end = member.end();
     let after = link_counters();
     let packets = after.1 - before.1;
     end.link = (after.0 - before.0 + BEYOND_FRAME * packets, packets);
-    tell(&WorkerMessage::HostEnd(Box::new(HostEnd {
+    send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: member.packets(),
         cast: Some(end),
@@ -116,10 +116,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Turns until it is told to stop, and what is under way is done.
+/// Serves a host until the command to stop, and until what is under way is done.
 fn serve(member: &mut dyn Member, line: Line, commands: &Receiver<Command>) -> Result<(), String> {
     let (lines, written) = writer();
-    let mut told: Option<(Time, bool)> = None;
+    let mut reported: Option<(Time, bool)> = None;
     let mut stop_at = None;
     loop {
         match next_command(commands) {
@@ -135,9 +135,9 @@ fn serve(member: &mut dyn Member, line: Line, commands: &Receiver<Command>) -> R
         }
         let idle = member.is_idle();
         if let Some(now) = now
-            && told.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
+            && reported.is_none_or(|(at, was)| was != idle || now >= at + REPORT_EVERY)
         {
-            told = Some((now, idle));
+            reported = Some((now, idle));
             let records = Records { until: now.0, idle, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));

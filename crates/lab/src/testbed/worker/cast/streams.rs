@@ -14,7 +14,7 @@ use super::{Line, Member, Place, pause};
 use crate::testbed::protocol::CastEnd;
 use crate::testbed::worker;
 
-/// Between two looks at what threads have done, who tell the times themselves.
+/// How often the updates of threads are taken. They carry their own times.
 const LOOK: Span = Span::from_ms(2);
 
 /// A receiver has the file, or will not have it.
@@ -52,9 +52,9 @@ impl Sender {
             .collect();
         let ways: Vec<&[(usize, SocketAddr)]> =
             if self.chain { vec![&all] } else { all.chunks(1).collect() };
-        let (told, update) = channel();
+        let (updates, update) = channel();
         for way in ways {
-            let (way, told, line) = (way.to_vec(), told.clone(), self.line);
+            let (way, updates, line) = (way.to_vec(), updates.clone(), self.line);
             let (mut source, gate) = self.content.source();
             gate.open(self.content.len());
             let send = move || {
@@ -68,7 +68,7 @@ impl Sender {
                 right.resize(way.len(), false);
                 for ((nth, _), right) in way.iter().zip(right) {
                     // Nobody listens any more at the time limit.
-                    let _ = told.send((*nth, now, right));
+                    let _ = updates.send((*nth, now, right));
                 }
             };
             let thread = std::thread::Builder::new().name("cast".into());
@@ -128,7 +128,7 @@ impl Member for Sender {
     }
 }
 
-/// A host that receives, and hands on if it is told to.
+/// A host that receives, and forwards if it is in a chain.
 pub(super) struct Receiver {
     arrivals: Arrivals,
 }
@@ -141,7 +141,7 @@ impl Receiver {
         let (content, given, line) = (place.content.clone(), arrivals.clone(), place.line);
         let take = move || {
             let sink = |_| Ok(Box::new(content.sink(&given, line)) as Box<dyn Sink>);
-            // What came is told by the sink, and that something did not by the sender.
+            // The sink reports what came, and the sender what did not.
             let _ = baseline::take(&listener, |_| true, sink);
         };
         let thread = std::thread::Builder::new().name("cast".into());

@@ -1,0 +1,30 @@
+//! One header type for networks that message transports and group systems share.
+
+use crate::packet::{Header, Slice};
+
+/// The header of a network that packets of transports and of group systems share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixed<T, G> {
+    /// A transport's packet.
+    Transport(T),
+    /// A group system's packet.
+    Group(G),
+}
+
+impl<T: Header, G: Header> Header for Mixed<T, G> {
+    #[inline]
+    fn payload(&self) -> Option<Slice> {
+        match self {
+            Self::Transport(header) => header.payload(),
+            Self::Group(header) => header.payload(),
+        }
+    }
+
+    #[inline]
+    fn path(&self) -> Option<u16> {
+        match self {
+            Self::Transport(header) => header.path(),
+            Self::Group(header) => header.path(),
+        }
+    }
+}
