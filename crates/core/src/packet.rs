@@ -218,12 +218,12 @@ impl<H: Header> Packet<H> {
         self.wire_bytes = frame::wire_bytes(frame::MIN_PAYLOAD) as u16;
     }
 
-    /// The same packet after a switch has trimmed its payload and, if `turned_back`, returned it to its sender; the
+    /// The same packet after a switch has trimmed its payload and, if `returned`, returned it to its sender; the
     /// addresses are not changed. For drivers that decode packets.
     #[must_use]
-    pub const fn trimmed(mut self, turned_back: bool) -> Self {
+    pub const fn trimmed(mut self, returned: bool) -> Self {
         self.trim();
-        if turned_back {
+        if returned {
             self.flags |= TRIMMABLE;
         }
         self
@@ -231,7 +231,7 @@ impl<H: Header> Packet<H> {
 
     /// Returns a packet to its sender without its payload, as NDP's switches do when there is no room for its header
     /// either. A packet is returned only once.
-    pub const fn turn_back(&mut self) {
+    pub const fn return_to_sender(&mut self) {
         (self.src, self.dst) = (self.dst, self.src);
         self.trim();
         self.flags |= TRIMMABLE;
@@ -240,7 +240,7 @@ impl<H: Header> Packet<H> {
     /// Whether a switch has returned it: its source is the host that it was for.
     #[must_use]
     #[inline]
-    pub const fn is_turned_back(&self) -> bool {
+    pub const fn is_returned(&self) -> bool {
         self.flags & (TRIMMED | TRIMMABLE) == TRIMMED | TRIMMABLE
     }
 

@@ -300,7 +300,7 @@ pub enum Admission {
     /// It, or one that waited, was trimmed to its header; both wait.
     Trimmed,
     /// This packet, the new one or one that waited, left the queue and is to be returned to its sender.
-    TurnedBack(PacketRef),
+    ReturnedToSender(PacketRef),
     /// It was dropped, and its slot is free.
     Dropped(DropReason),
 }

@@ -4,6 +4,42 @@
 //! - [`orca`]: multicast with labels in packets and agents in racks.
 //! - [`system`]: what switches must know of a system.
 //! - [`baseline`]: one-to-many transfers of applications without such assistance, for comparison.
+//!
+//! The pilot label of an Orca packet from host 0 to two of the racks of a leaf-spine fabric:
+//!
+//! ```
+//! use rackweave_core::{HostId, Rate, Span};
+//! use rackweave_group::orca::label::Layout;
+//! use rackweave_switch::Fabric;
+//! use rackweave_switch::config::*;
+//!
+//! let fabric = FabricConfig {
+//!     topology: Topology::LeafSpine {
+//!         leaves: 4,
+//!         hosts_per_leaf: 8,
+//!         spines: 2,
+//!         host_link: Rate::from_gbps(10),
+//!         core_link: Rate::from_gbps(40),
+//!     },
+//!     host_link_delay: Span::from_ns(100),
+//!     host_link_delays: Vec::new(),
+//!     core_link_delay: Span::ZERO,
+//!     host_send_delay: Span::ZERO,
+//!     host_receive_delay: Span::ZERO,
+//!     switch: SwitchConfig {
+//!         latency: Span::from_ns(250),
+//!         buffer: BufferConfig::PerPort { bytes: 500_000 },
+//!         ecn_threshold_bytes: None,
+//!         priorities: true,
+//!         trim: None,
+//!         routing: Routing::Transport,
+//!     },
+//! };
+//! let layout = Layout::new(&Fabric::new(&fabric)?)?;
+//! let pilot = layout.pilot(HostId(0), [1, 3].into_iter(), 0);
+//! assert_eq!(layout.racks_of(HostId(0), pilot).collect::<Vec<_>>(), [1, 3]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod baseline;
 pub mod orca;

@@ -1,16 +1,40 @@
-//! From a scenario file to results.
+//! From a scenario file to results, in the simulator and on real hosts.
 //!
-//! - [`scenario`]: TOML in, checked runs out.
-//! - [`explain`]: what a run means and costs, without running it.
-//! - [`list`]: what can be run.
+//! - [`scenario`]: reads TOML files and checks the runs that they describe.
+//! - [`explain`]: the meaning and the cost of a run, without running it.
+//! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`testbed`]: runs on real hosts.
 //! - [`cast`]: files from one host to many.
 //! - [`systems`]: the group systems that switches can run.
-//! - [`results`]: what was measured, as numbers.
-//! - [`report`]: the same as a table and as a page.
-//! - [`output`]: both as files.
-//! - [`paper`]: what papers claim, and whether it holds here.
+//! - [`results`]: the results of a scenario's runs.
+//! - [`report`]: results as a table and as a page.
+//! - [`output`]: results as files.
+//! - [`paper`]: the claims of papers, checked against results.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use rackweave_lab::{Batch, Scenario};
+//!
+//! let text = r#"
+//! name = "example"
+//! [fabric]
+//! topology = "single-switch"
+//! hosts = 4
+//! host_link = "10 Gbps"
+//! [transport]
+//! name = "homa"
+//! [workload]
+//! arrivals = "incast"
+//! sizes = "100 KB"
+//! receiver = 0
+//! "#;
+//! let scenario = Scenario::parse("example.toml", text, Path::new("."), &[], None)?;
+//! let results = Batch::new(scenario).run(Some(1))?;
+//! assert_eq!(results.points.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod builtin;
 pub mod cast;

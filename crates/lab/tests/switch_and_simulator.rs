@@ -37,7 +37,7 @@ fn seen(at: Time, host: u32, packet: &Packet<impl rackweave_core::Header>) -> Se
         packet.wire_bytes,
         packet.priority,
         packet.is_trimmed(),
-        packet.is_turned_back(),
+        packet.is_returned(),
         packet.ecn() as u8,
     )
 }
@@ -55,7 +55,7 @@ fn run(text: &str) -> (RunConfig, rackweave_sim::RunResult) {
     (config, result)
 }
 
-/// Compares the two, and says how many frames arrived, were marked, cut, turned back and dropped.
+/// Compares the two, and says how many frames arrived, were marked, trimmed, returned to their senders and dropped.
 fn compare(text: &str) -> [u64; 5] {
     let (config, result) = run(text);
     let fabric = Fabric::new(&config.fabric).unwrap();

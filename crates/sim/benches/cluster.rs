@@ -1,5 +1,5 @@
-//! Packet-hops per CPU second on one core of a cluster whose switches make copies: `cargo bench -p rackweave-sim --bench
-//! cluster [-- PACKETS]`. One sender, all other hosts receive; every 16th packet is answered by each of them.
+//! Packet hops per CPU second on one core of a cluster whose switches replicate: `cargo bench -p rackweave-sim
+//! --bench cluster [-- PACKETS]`. One host sends, all others receive and answer every 16th packet.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rackweave_wire::orca;
 const LINK: Rate = Rate::from_gbps(10);
 const TO_ALL: HostId = orca::TO_GROUP;
 
-/// As large as Orca's header.
+/// A header as large as Orca's.
 #[derive(Clone, Copy, Debug)]
 struct Large {
     number: u64,
@@ -35,7 +35,8 @@ fn packet(src: HostId, dst: HostId, bytes: u32, number: u64) -> Packet<Large> {
     Packet::new(src, dst, bytes, Large { number, _fill: [0; size_of::<orca::Header>() - 8] })
 }
 
-/// A tree: a leaf sends copies to all its hosts, and up if they come from one of them; a spine to the other leaves.
+/// Replication on a tree: a leaf copies to all its hosts, and up if the packet came from one of them; a spine to the
+/// other leaves.
 struct Copies {
     downs: u64,
     up: u64,
@@ -63,7 +64,7 @@ impl SwitchProgram for Copies {
 
 #[derive(Debug)]
 enum Peer {
-    Sender { left: u64, heard: u64 },
+    Sender { left: u64, replies: u64 },
     Receiver { me: HostId, got: u64, wants: u64, answers: u64 },
 }
 
@@ -75,7 +76,7 @@ impl Node for Peer {
     #[inline]
     fn handle_packet(&mut self, _: Time, _: u8, packet: &Packet<Large>) {
         match self {
-            Self::Sender { heard, .. } => *heard += 1,
+            Self::Sender { replies, .. } => *replies += 1,
             Self::Receiver { got, answers, .. } => {
                 *got += 1;
                 *answers += u64::from(packet.header.number.is_multiple_of(16));
@@ -138,7 +139,7 @@ fn run(name: &str, topology: Topology, packets: u64) {
     };
     let fabric = Fabric::new(&fabric).expect("a possible fabric");
     let hosts = fabric.hosts();
-    let mut nodes = vec![Attached::at(HostId(0), Peer::Sender { left: packets, heard: 0 })];
+    let mut nodes = vec![Attached::at(HostId(0), Peer::Sender { left: packets, replies: 0 })];
     for host in 1..hosts {
         let me = HostId(host);
         nodes.push(Attached::at(me, Peer::Receiver { me, got: 0, wants: packets, answers: 0 }));

@@ -1,8 +1,7 @@
-//! Packet-hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
+//! Packet hops per CPU second on one core, and memory, on the traffic of `docs/benchmarks.md`.
 //!
-//! `cargo bench -p rackweave-sim --bench hops [-- FILTER]` prints one line a case. Each case runs in a
-//! process of its own, so that its peak memory is its own. Figures are of the whole process: CPU
-//! time as the kernel counts it, set-up included.
+//! `cargo bench -p rackweave-sim --bench hops [-- FILTER]` prints one line per case. Each case runs in a process of
+//! its own, for its own peak memory. CPU time is the kernel's figure for the whole process, set-up included.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
 
 const LINK: Rate = Rate::from_gbps(10);
 
-/// A traffic that any transport can carry.
+/// A workload that any transport can carry.
 struct Traffic {
     name: &'static str,
     topology: Topology,
@@ -123,7 +122,8 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
         "dctcp" => TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
         "tcp" => TransportConfig::Tcp(Arc::new(tcp::Config::tcp())),
         "ndp" => {
-            // htsim's 15 packets are a round trip on this fabric without any queue: three times that.
+            // The transport's window: htsim's 15 packets are a round trip on this fabric without queues; three times
+            // that.
             let paths = fabric.config().topology.paths() as u16;
             let config = ndp::Config { initial_window: 45, paths, ..ndp::Config::paper(LINK) };
             TransportConfig::Ndp(Arc::new(config))

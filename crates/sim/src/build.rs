@@ -1,4 +1,4 @@
-//! From a [`RunConfig`] to a running world.
+//! Checks a [`RunConfig`], and builds the world that runs it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::world::{Attached, Control, Setup, World};
 /// Most transports that one host can run: packets carry their number in three bits.
 const MAX_TRANSPORTS: usize = 8;
 
-/// Why a run cannot begin.
+/// Reasons why a run cannot begin.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BuildError {
     /// The fabric is impossible.
@@ -29,15 +29,15 @@ pub enum BuildError {
     /// A workload is impossible on this fabric.
     #[error("{}: {error}", stream_name(*stream))]
     Workload {
-        /// Which stream: 0 is the measured one.
+        /// Index of the stream in the configuration: 0 is the measured one.
         stream: usize,
-        /// Why.
+        /// The rule that it breaks.
         error: WorkloadError,
     },
     /// There is nothing to run.
     #[error("there is no workload")]
     NoStreams,
-    /// More different transports than a host can tell apart.
+    /// More transports than packets can name.
     #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]
     TooManyTransports(usize),
     /// A fault or a capture names something that the fabric does not have.
@@ -45,23 +45,23 @@ pub enum BuildError {
     NoSuchPlace {
         /// "host" or "core link".
         what: &'static str,
-        /// Its number.
+        /// The number that does not exist.
         number: u32,
-        /// How many there are.
+        /// The count of such things: numbers are below it.
         count: u32,
     },
-    /// A probability out of [0, 1].
+    /// A probability outside [0, 1].
     #[error("a fault's probability must be between 0 and 1, not {0}")]
     Probability(f64),
     /// A fault that ends before it begins.
     #[error("a fault from {from} until {until} never happens")]
     EmptyFault {
-        /// Its beginning.
+        /// When it is to begin.
         from: Time,
-        /// Its end.
+        /// When it is to end.
         until: Time,
     },
-    /// Pausing a link, losing packets at a host.
+    /// A kind of fault that its place cannot have: a pause of a link, a loss at a host.
     #[error(
         "a fault of this kind cannot be at this place: hosts pause and crash, links do the rest"
     )]
@@ -72,7 +72,7 @@ pub enum BuildError {
     /// Messages on streams over a transport that has none.
     #[error("{}: its transport has no streams", stream_name(*stream))]
     NoSuchExchange {
-        /// Which stream of messages.
+        /// Index of the stream in the configuration.
         stream: usize,
     },
     /// A node at a host that the fabric does not have.
@@ -80,7 +80,7 @@ pub enum BuildError {
     NoSuchHost {
         /// The number of the node.
         node: usize,
-        /// The host.
+        /// The host that does not exist.
         host: HostId,
         /// The number of hosts.
         hosts: u32,
@@ -88,7 +88,7 @@ pub enum BuildError {
     /// Two ports of nodes at one host.
     #[error("{host} has two nodes, or the same one twice")]
     HostTaken {
-        /// The host.
+        /// The host with two ports.
         host: HostId,
     },
     /// A node without a port, or with too many.
@@ -96,10 +96,10 @@ pub enum BuildError {
     Ports {
         /// The number of the node.
         node: usize,
-        /// Its ports.
+        /// The number of its ports.
         ports: usize,
     },
-    /// A run of no time.
+    /// A run with a time limit of zero.
     #[error(
         "the time limit must be above zero, beyond the warm-up and the start of port statistics"
     )]
@@ -110,7 +110,7 @@ fn stream_name(stream: usize) -> String {
     if stream == 0 { "the workload".into() } else { format!("background {stream}") }
 }
 
-/// The different transports of a run, and which one each stream uses.
+/// The different transports of a run, and the index of each stream's transport among them.
 fn transports(streams: &[StreamConfig]) -> (Vec<&TransportConfig>, Vec<u8>) {
     let mut kinds: Vec<&TransportConfig> = Vec::new();
     let instances = streams.iter().map(|stream| {
@@ -141,7 +141,7 @@ fn check(config: &RunConfig, fabric: &Fabric) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// What [`Fabric::new`] does not look at.
+/// The rules of a fabric that [`Fabric::new`] does not check.
 pub(crate) fn check_fabric(config: &FabricConfig) -> Result<(), BuildError> {
     match config.switch.buffer {
         BufferConfig::Shared { alpha, .. } if !(1.0 / 256.0..=1024.0).contains(&alpha) => {

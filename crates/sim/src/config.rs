@@ -1,4 +1,4 @@
-//! What a run is made of: plain numbers, resolved from a scenario by the caller.
+//! The configuration of a run: plain numbers, resolved from a scenario by the caller.
 
 use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_transport::TransportConfig;
@@ -9,48 +9,48 @@ pub use rackweave_switch::config::{
     TrimConfig,
 };
 
-/// One run.
+/// The configuration of one run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// Everything random follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// Repetition: another one draws anew under the same seed.
+    /// Number of the repetition: each has its own random streams for one seed.
     pub run: u64,
     /// Switches, links and hosts.
     pub fabric: FabricConfig,
-    /// Who sends over what: the first is the one that is measured, the others run beside it.
+    /// The workloads: the first one is measured, the others are background traffic.
     pub streams: Vec<StreamConfig>,
-    /// What goes wrong, and when.
+    /// Injected faults.
     pub faults: Vec<Fault>,
-    /// What is measured.
+    /// What is measured, and when the run ends.
     pub measure: MeasureConfig,
 }
 
 /// A workload over a transport.
 #[derive(Clone, Debug)]
 pub struct StreamConfig {
-    /// The transport. Streams with equal transports share one machine a host.
+    /// The transport. Streams with equal transports share one state machine per host.
     pub transport: TransportConfig,
-    /// The messages.
+    /// The messages that it carries.
     pub workload: WorkloadConfig,
 }
 
 impl StreamConfig {
-    /// The mean gap between the messages that a host starts in an open loop, on hosts' links of this rate; `None`
-    /// for other patterns.
+    /// The mean gap between the messages that a host starts in an open loop, for host links of this rate; `None` for
+    /// other patterns.
     ///
     /// # Errors
     /// If the load is impossible.
     pub fn mean_gap(&self, link: Rate) -> Result<Option<Span>, WorkloadError> {
-        // Receiver-driven transports send a grant for each packet beyond the unscheduled ones; with
-        // uniform destinations each host sends as many as it causes.
+        // Receiver-driven transports send a grant for each packet beyond the unscheduled ones. With uniform
+        // destinations, each host sends as many grants as it causes others to send.
         let grants = match &self.transport {
             TransportConfig::Homa(config) => Some(Grants {
                 unscheduled_bytes: u64::from(config.unscheduled_bytes),
                 bytes_per_grant: u64::from(config.max_payload),
                 wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
             }),
-            // The load of the others counts data (not NDP's pulls and acknowledgements, pHost's tokens, nor
+            // For the others the load counts data only (not NDP's pulls and acknowledgements, pHost's tokens, nor
             // Polo's driving packets).
             _ => None,
         };
@@ -63,31 +63,31 @@ impl StreamConfig {
 pub struct MeasureConfig {
     /// Messages that start before this are not measured.
     pub warmup: Span,
-    /// How many messages of the first stream are measured; `u64::MAX`: all that start before the
-    /// time limit. Load goes on until all of them have ended.
+    /// Number of messages of the first stream that are measured; `u64::MAX`: all that start before the time limit.
+    /// The load continues until all of them have ended.
     pub messages: u64,
-    /// The run ends here at the latest.
+    /// The latest end of the run.
     pub time_limit: Span,
-    /// Statistics of ports (use, queues, drops) begin here; `None`: when the warm-up ends. It is apart
-    /// from that, because a queue may have to settle while the very first messages are to be measured.
+    /// When the statistics of ports (utilisation, queues, drops) begin; `None`: at the end of the warm-up. A separate
+    /// value, because queues may need time to reach their steady state while the very first messages are measured.
     pub ports_from: Option<Span>,
-    /// How often queues are looked at for the time series; zero: never.
+    /// Interval of the queue samples for the time series; zero: no samples.
     pub sample_every: Span,
-    /// Receivers check every byte of every message.
+    /// Whether receivers check every byte of every message.
     pub verify: bool,
-    /// Ports whose packets are kept for a capture.
+    /// Ports whose packets are captured.
     pub capture: Vec<CapturePort>,
-    /// Most packets kept in all captures together.
+    /// Most packets in all captures together.
     pub capture_limit: usize,
 }
 
-/// A port to capture: the packets that its link carries, in the order in which they start.
+/// A port to capture: the packets that its link carries, in the order in which they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapturePort {
-    /// What a host sends.
+    /// The uplink of a host.
     HostSends(HostId),
-    /// What a host receives.
+    /// The downlink of a host.
     HostReceives(HostId),
-    /// Both directions of a link between switches: up first.
+    /// Both directions of a link between switches: upwards first.
     CoreLink(u32),
 }

@@ -1,14 +1,72 @@
-//! The simulated world: a deterministic packet-level simulator of data-center fabrics.
+//! A deterministic packet-level simulator of data-center fabrics.
 //!
-//! The same transports, queues and forwarding that run on Linux run here, on links and hosts that
-//! are made of integers. A run is a function of its [`config::RunConfig`]: the same bytes on every
-//! machine, whatever runs beside it.
+//! The transports, queues and forwarding are those that run on Linux; links, hosts and time are simulated with
+//! integers. A run is a function of its [`config::RunConfig`]: its results are the same on every machine.
 //!
-//! - [`config`], [`result`]: what goes in and what comes out.
+//! - [`config`], [`result`]: the configuration and the result of a run.
 //! - [`fabric`]: topologies, paths, ideal times.
 //! - [`world`]: a network with its hosts and applications. [`events`]: the event queue.
-//! - [`model`]: what a run is made of, as types.
+//! - [`model`]: the types of a run.
 //! - [`run`]: a whole run of [`rackweave_transport::Machine`]s.
+//!
+//! Three hosts send 100 KB each to a fourth one, over DCTCP:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use rackweave_core::{HostId, Rate, Span};
+//! use rackweave_sim::config::{MeasureConfig, RunConfig, StreamConfig};
+//! use rackweave_sim::result::End;
+//! use rackweave_sim::{Control, run};
+//! use rackweave_switch::config::*;
+//! use rackweave_transport::{TransportConfig, tcp};
+//! use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
+//!
+//! let fabric = FabricConfig {
+//!     topology: Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(10) },
+//!     host_link_delay: Span::from_ns(100),
+//!     host_link_delays: Vec::new(),
+//!     core_link_delay: Span::ZERO,
+//!     host_send_delay: Span::ZERO,
+//!     host_receive_delay: Span::ZERO,
+//!     switch: SwitchConfig {
+//!         latency: Span::from_ns(250),
+//!         buffer: BufferConfig::PerPort { bytes: 500_000 },
+//!         ecn_threshold_bytes: Some(100_000),
+//!         priorities: true,
+//!         trim: None,
+//!         routing: Routing::Transport,
+//!     },
+//! };
+//! let incast = Pattern::Incast {
+//!     senders: None,
+//!     receiver: HostId(0),
+//!     sizes: SizeDist::fixed(100_000)?,
+//!     messages_per_sender: 1,
+//!     at: Span::ZERO,
+//!     spread: Span::ZERO,
+//! };
+//! let stream = StreamConfig {
+//!     transport: TransportConfig::Tcp(Arc::new(tcp::Config::dctcp())),
+//!     workload: WorkloadConfig::new(incast),
+//! };
+//! let measure = MeasureConfig {
+//!     warmup: Span::ZERO,
+//!     messages: u64::MAX,
+//!     time_limit: Span::from_secs(1),
+//!     ports_from: None,
+//!     sample_every: Span::ZERO,
+//!     verify: true,
+//!     capture: Vec::new(),
+//!     capture_limit: 0,
+//! };
+//! let config =
+//!     RunConfig { seed: 1, run: 0, fabric, streams: vec![stream], faults: Vec::new(), measure };
+//!
+//! let result = run(&config, &Control::default())?;
+//! assert_eq!((result.end, result.messages.len()), (End::AllDone, 3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod build;
 pub mod config;

@@ -1,5 +1,5 @@
-//! What a run is made of, as types: the transports of its hosts, the nodes of a group system, and the programs of its
-//! switches, which share one network and so one type of header.
+//! The types of a run: the transports of its hosts, the nodes of a group system, and the programs of its switches,
+//! which share one network and so one type of header.
 
 use core::convert::Infallible;
 use core::fmt::Debug;
@@ -25,13 +25,13 @@ pub trait Model {
 
 /// A [`Node`] of a group system together with its application, which takes its events and places its payload.
 pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
-    /// Whether its application has done all that it was to do: a run ends once all of them have.
+    /// Whether its application has finished: a run ends once all of them have.
     #[must_use]
     fn is_done(&self) -> bool {
         true
     }
 
-    /// Its host has crashed (`down`), or is back with an empty memory. In between nothing else is called.
+    /// Its host has crashed (`down`), or is back with an empty memory. No other method is called in between.
     fn crash(&mut self, _now: Time, _down: bool) {}
 }
 
@@ -174,7 +174,7 @@ impl<T, G> MixedGroup<T, G> {
         Self(node, PhantomData)
     }
 
-    /// The node.
+    /// The wrapped node.
     #[must_use]
     pub const fn node(&self) -> &G {
         &self.0

@@ -1,49 +1,49 @@
-//! What a run leaves behind.
+//! The result of a run.
 
 use rackweave_core::{HostId, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
 pub use rackweave_workload::app::{MessageRecord, Outcome};
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum End {
     /// Every measured message completed or failed.
     AllDone,
-    /// The time limit came first.
+    /// The time limit was reached.
     TimeLimit,
-    /// Nothing was left to happen, but messages were unfinished.
+    /// No event was left, but messages were unfinished.
     Stalled,
-    /// The caller asked.
+    /// The caller cancelled it.
     Cancelled,
 }
 
-/// What a transport measured of the way from one host to another and back.
+/// A transport's measurements of the round trip between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MeasuredRoundTrip {
     /// The first of the run's streams that uses this transport.
     pub stream: u16,
-    /// Who measured.
+    /// The host that measured.
     pub src: HostId,
-    /// To whom.
+    /// The peer that it measured the round trip to.
     pub dst: HostId,
-    /// The smallest round trip of those that were not too old.
+    /// The smallest recent round trip.
     pub min: Span,
-    /// The last one.
+    /// The latest round trip.
     pub recent: Span,
-    /// What the idle fabric takes ([`crate::Fabric::base_rtt_between`]): a full packet of data of this
-    /// transport there, and the smallest packet back.
+    /// The round trip on the idle fabric ([`crate::Fabric::base_rtt_between`]): a full data packet of this transport
+    /// to the peer, and the smallest packet back.
     pub base: Span,
-    /// How many were measured.
+    /// The number of measurements.
     pub samples: u64,
 }
 
-/// All that a run found out.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunResult<H = Header> {
-    /// Why it ended.
+    /// The reason why it ended.
     pub end: End,
     /// Simulated time at the end.
     pub ended_at: Time,
@@ -51,7 +51,7 @@ pub struct RunResult<H = Header> {
     pub measured: Span,
     /// Measured messages of all streams, in the order of their start.
     pub messages: Vec<MessageRecord>,
-    /// Payload bytes that receivers stored in the measured time, by stream, of messages complete or not.
+    /// Payload bytes that receivers stored in the measured time, by stream, of complete and incomplete messages.
     pub delivered_bytes: Vec<u64>,
     /// Those of the first stream, by the host that started the message (or sent the request).
     pub delivered_by_sender: Vec<u64>,
@@ -66,16 +66,16 @@ pub struct RunResult<H = Header> {
     pub mean_queue_bytes: f64,
     /// Most bytes that any switch port's queue held since then.
     pub max_queue_bytes: u64,
-    /// Queues over time.
+    /// Samples of the queues over time.
     pub queue_series: Vec<QueueSample>,
-    /// Every link.
+    /// Statistics of all links, in the fabric's order.
     pub links: Vec<LinkStats>,
     /// Names of the capture's interfaces.
     pub capture_names: Vec<String>,
-    /// The capture.
+    /// The captured packets of all interfaces, in the order in which they were sent.
     pub capture: Vec<Captured<H>>,
-    /// Most packets that were under way at one time.
+    /// Most packets in the network at one time.
     pub peak_packets: u64,
-    /// Messages whose bytes were checked, if they were.
+    /// Messages whose bytes were checked; 0 unless [`crate::config::MeasureConfig::verify`] is set.
     pub verified_messages: u64,
 }

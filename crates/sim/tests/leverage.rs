@@ -1,4 +1,4 @@
-//! Leverage Homa on simulated fabrics: round trips, and what follows from them.
+//! Leverage Homa on simulated fabrics: measured round trips, and the rules that depend on them.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn different_links() -> FabricConfig {
 
 #[test]
 fn each_pair_finds_its_round_trip() {
-    // One message from each to each, one after the other.
+    // One message for each pair of hosts, in sequence.
     let mut rows = Vec::new();
     for src in 0..6 {
         for dst in (0..6).filter(|dst| *dst != src) {
@@ -52,8 +52,8 @@ fn the_kernel_modules_homa_measures_none() {
 
 #[test]
 fn with_congestion_fewer_unscheduled_packets_arrive_at_once() {
-    // Hosts that know each other, then rounds of an incast that the port has hardly room for: windows of a
-    // round trip are too large for it, and congestion makes them smaller.
+    // Hosts that have measured each other, then rounds of an incast that nearly exceeds the port's buffer: windows of
+    // a round trip are too large for it, and congestion control reduces them.
     let drops = |congestion| {
         let mut leverage = homa::Leverage::talk();
         leverage.congestion = congestion;

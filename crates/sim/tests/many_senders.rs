@@ -1,4 +1,4 @@
-//! A thousand hosts and one port: each message arrives, once and whole, over every transport.
+//! A thousand hosts and one port: each message arrives once and complete, over every transport.
 
 mod common;
 
@@ -11,7 +11,7 @@ use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
 use rackweave_sim::result::RunResult;
 use rackweave_transport::{TransportConfig, homa, ndp, phost, polo};
 
-/// Every sender is a host of its own: the port's buffer holds a third of their first packets.
+/// Each sender is a host of its own: the port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {
     leaves: 26,
     hosts_per_leaf: 40,
@@ -20,7 +20,7 @@ const THOUSAND: Topology = Topology::LeafSpine {
     core_link: G40,
 };
 
-/// The fabric, for a transport that needs switches that trim or not.
+/// The fabric, with switches that trim or with ones that drop.
 fn thousand_hosts(trims: bool) -> FabricConfig {
     let mut fabric = fabric(THOUSAND);
     fabric.switch.trim = trims.then_some(TrimConfig {
@@ -58,8 +58,8 @@ fn leverage(link: Rate) -> TransportConfig {
     TransportConfig::Homa(Arc::new(homa::Config::leverage(link)))
 }
 
-/// All send at once; every message must arrive once and whole. How many times as long as the receiver's
-/// link needs for them it takes.
+/// All hosts send at once; every message must arrive once and complete. Returns the time taken as a multiple of what
+/// the receiver's link needs.
 fn times_the_link(
     name: &str,
     fabric: &FabricConfig,
@@ -108,12 +108,12 @@ fn a_thousand_longer_messages_arrive_over_every_transport() {
     }
 }
 
-/// What the first windows lose is asked for as it can come, and nothing else is asked for: packets of
-/// low priority that wait for seconds are not lost.
+/// Retransmissions are requested no faster than the link can carry them, and only for lost packets: packets of low
+/// priority may wait for seconds.
 #[test]
 fn homa_repairs_an_incast_and_sends_nothing_twice() {
     let mut fabric = fabric(single_switch(128));
-    // The few long messages that are granted wait for each other longer than `resend_ticks`.
+    // The few long messages with grants wait for each other longer than `resend_ticks`.
     let bytes = 8_000_000;
     fabric.switch.buffer = BufferConfig::PerPort { bytes: 300_000 };
     let transport = homa(&fabric, &fixed(bytes));
@@ -123,8 +123,8 @@ fn homa_repairs_an_incast_and_sends_nothing_twice() {
     assert!((1..400).contains(&drops), "{drops}");
 }
 
-/// The fabric of Polo's slides: 1 Gbps, a round trip of about 50 us, 86 KB. Homa may be slow there, with
-/// timers of 1 or 5 ms, but nothing is lost for good.
+/// The fabric of Polo's slides: 1 Gbps, a round trip of about 50 us, 86 KB. Homa may be slow there, with timers of 1
+/// or 5 ms, but no message is lost.
 #[test]
 fn homa_completes_on_polos_fabric() {
     let slow = Rate::from_gbps(1);

@@ -22,8 +22,8 @@ fn last(result: &RunResult) -> Span {
     result.messages.iter().map(latency).max().unwrap()
 }
 
-/// Every host of a fat-tree sends to another one. Of a link, 1538 of 1622 bytes are data at most: the rest
-/// is the acknowledgements of what the host receives.
+/// Every host of a fat-tree sends to another one. At most 1538 of 1622 bytes on a link are data: the others are the
+/// acknowledgements of what the host receives.
 #[test]
 fn a_permutation_over_ndp_uses_the_links() {
     let bytes = 2_000_000;
@@ -55,7 +55,7 @@ fn an_incast_over_ndp_takes_the_ideal_time() {
     }
 }
 
-/// Headers that come back save the timeout that their loss costs.
+/// Headers that are returned to their senders avoid the timeout that their loss would cost.
 #[test]
 fn without_returned_headers_an_incast_waits_for_a_timeout() {
     let fabric = trimming(fabric(FAT_TREE), 8, false);
@@ -66,7 +66,7 @@ fn without_returned_headers_an_incast_waits_for_a_timeout() {
     assert!(last(&result) > Span::from_ms(5));
 }
 
-/// Thousands at once: each message whole, once, and the link is used.
+/// Thousands of senders at once: each message arrives once and complete, and the link stays busy.
 #[test]
 fn thousands_of_senders_at_one_port() {
     for senders in [1000, 4000] {

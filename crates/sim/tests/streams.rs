@@ -35,7 +35,7 @@ fn streams(transport: TransportConfig, mode: StreamMode, exchange: Exchange) -> 
     config
 }
 
-/// All transports in all ways in which they carry streams.
+/// All transports, in each way in which they can carry streams.
 fn all() -> Vec<(&'static str, TransportConfig, StreamMode)> {
     let transports =
         [("homa", homa(&fabric(LEAF_SPINE), &sizes())), ("dctcp", dctcp()), ("tcp", cubic())];
@@ -75,7 +75,7 @@ fn streams_over_lossy_links_deliver_all_in_order() {
     }
 }
 
-/// A host that crashes and comes back: what it sends and is sent fails with a reason or arrives.
+/// A host crashes and restarts: its messages and those sent to it arrive, or fail with a reason.
 #[test]
 fn crashes_leave_no_message_in_between() {
     for (name, transport, mode) in all() {

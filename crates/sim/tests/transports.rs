@@ -1,4 +1,4 @@
-//! The transports on simulated fabrics, against what theory says of them.
+//! The transports on simulated fabrics, compared with theory.
 
 mod common;
 
@@ -35,9 +35,9 @@ fn homa_on_an_idle_path_takes_exactly_the_ideal_time() {
     }
 }
 
-/// Where a queue builds up at slow core links though nobody else sends, TCP's messages, in order, take
-/// their ideal time within the first window. Homa's packets are reordered by their priorities, and
-/// sprayed ones by their paths: those take somewhat longer. Nothing is faster than ideal.
+/// A queue builds up at slow core links even without other traffic. TCP's messages, in order, take their ideal time
+/// within the first window. Homa's packets are reordered by their priorities, and sprayed ones by their paths: those
+/// take somewhat longer. Nothing is faster than ideal.
 #[test]
 fn slow_core_links_make_nothing_faster_than_ideal() {
     let (host_link, core_link) = (G10, Rate::from_gbps(5));
@@ -56,7 +56,7 @@ fn slow_core_links_make_nothing_faster_than_ideal() {
                 if is_tcp && record.bytes <= 5_000 && routing != Routing::Spray {
                     assert_eq!(latency(record), record.ideal, "{routing:?} {record:?}");
                 }
-                // Sprayed against its transport's wish, a short last packet may overtake.
+                // If a transport that expects order is sprayed, a short last packet may overtake.
                 let least = if routing == Routing::Spray { 0.98 } else { 1.0 };
                 assert!((least..3.0).contains(&slowdown), "{routing:?} {slowdown} {record:?}");
             }
@@ -64,7 +64,7 @@ fn slow_core_links_make_nothing_faster_than_ideal() {
     }
 }
 
-/// TCP's first window covers messages of up to ten segments: those take the ideal time, too.
+/// TCP's first window covers messages of up to ten segments: they take the ideal time, too.
 #[test]
 fn tcp_within_its_first_window_takes_exactly_the_ideal_time() {
     for transport in [dctcp(), cubic(), new_reno()] {
@@ -78,8 +78,9 @@ fn tcp_within_its_first_window_takes_exactly_the_ideal_time() {
     }
 }
 
-/// Polo's messages within the first window take the ideal time, too, but that the adjoint packet, of high
-/// priority, may overtake a short last packet; beyond it, adjoint packets take a little of the link.
+/// Polo's messages within the first window take the ideal time, too, except that the adjoint packet, of high
+/// priority, may overtake a short last packet. Beyond the first window, adjoint packets take a small share of the
+/// link.
 #[test]
 fn polo_within_its_first_window_takes_the_ideal_time() {
     let sizes = [1, 100, 1460, 1461, 17_520, 100_000, 1_000_000];
@@ -171,7 +172,7 @@ fn some_load() -> Pattern {
     Pattern::OpenLoop { sizes, load: 0.4, counts: LoadCounts::Payload }
 }
 
-/// Loss, damage, duplication and reordering on every link: every message arrives, whole and once.
+/// Loss, damage, duplication and reordering on every link: every message arrives once and complete.
 #[test]
 fn faults_cost_time_and_nothing_else() {
     let fabric = fabric(LEAF_SPINE);
@@ -213,7 +214,7 @@ fn faults_cost_time_and_nothing_else() {
     }
 }
 
-/// A host that crashes and comes back: what it sends and is sent fails with a reason or arrives.
+/// A host crashes and restarts: its messages and those sent to it arrive, or fail with a reason.
 #[test]
 fn crashes_leave_no_message_in_between() {
     let fabric = fabric(LEAF_SPINE);
@@ -246,7 +247,7 @@ fn crashes_leave_no_message_in_between() {
     }
 }
 
-/// Homa and TCP on the same hosts and links: both get through, and each gets what it is sent.
+/// Homa and TCP on the same hosts and links: both make progress, and each receives only its own packets.
 #[test]
 fn two_transports_on_the_same_hosts() {
     let fabric = fabric(LEAF_SPINE);
@@ -284,7 +285,7 @@ fn closed_loops_keep_their_number_outstanding() {
     config.measure.messages = 5000;
     let result = go(&config);
     for host in 0..24 {
-        // Sweep over starts and ends: never more than three at once, and mostly three.
+        // A sweep over starts and ends: never more than three messages at once, and mostly three.
         let of_host = result.messages.iter().filter(|m| m.src == HostId(host));
         let mut events: Vec<(Time, i32)> =
             of_host.flat_map(|m| [(m.start, 1), (m.start + latency(m), -1)]).collect();
@@ -318,7 +319,7 @@ fn the_same_seed_gives_the_same_run_over_every_transport() {
     }
 }
 
-/// A closed loop goes on after failures, at a pace, and ends with the run.
+/// A closed loop continues after failures, at a limited rate, and ends with the run.
 #[test]
 fn closed_loops_survive_crashes_and_refusals() {
     let fabric = fabric(LEAF_SPINE);
@@ -335,9 +336,9 @@ fn closed_loops_survive_crashes_and_refusals() {
         let failed = failed.count();
         assert!((4..2_000).contains(&failed), "{name}: {failed}");
         let back = result.messages.iter().filter(|m| m.src == HostId(3) && m.start >= ms(3));
-        assert!(back.count() > 0, "{name}: the host goes on after its crash");
+        assert!(back.count() > 0, "{name}: the host sends again after its crash");
     }
-    // Longer than the kernel module's messages can be: each is refused.
+    // Longer than the kernel module's messages can be, so each is refused.
     let linux = rackweave_transport::homa::Config::linux(G10);
     let transport = TransportConfig::Homa(linux.into());
     let mut config = config(fabric, vec![stream(transport, closed(2_000_000))]);
@@ -348,7 +349,7 @@ fn closed_loops_survive_crashes_and_refusals() {
 }
 
 #[test]
-fn closed_loops_end_when_they_are_told_to() {
+fn closed_loops_end_at_their_time_limit() {
     for think in [Span::ZERO, Span::from_us(1)] {
         let fabric = fabric(LEAF_SPINE);
         let pattern = Pattern::ClosedLoop { sizes: fixed(20_000), outstanding: 2, think };
@@ -359,8 +360,8 @@ fn closed_loops_end_when_they_are_told_to() {
     }
 }
 
-/// Timers go on while a link is down: what is sent fails in the end. Only Homa's sender behind its own
-/// dead link waits: it counts silence from the last byte that it could send (`HomaModule`'s rule).
+/// Timers run while a link is down, so that messages fail in the end. Only Homa's sender behind its own dead link
+/// waits: it counts silence from the last byte that it could send (`HomaModule`'s rule).
 #[test]
 fn timers_run_while_the_link_is_down() {
     let fabric = fabric(LEAF_SPINE);
@@ -383,7 +384,7 @@ fn timers_run_while_the_link_is_down() {
     }
 }
 
-/// A message that is only half there at the end counts for goodput with what has arrived.
+/// A message that is incomplete at the end counts for goodput with the bytes that have arrived.
 #[test]
 fn goodput_counts_what_has_arrived() {
     let rows = [(0.0, 0, 1, 2_000_000_000)];
@@ -406,10 +407,10 @@ fn a_run_that_ends_before_its_warm_up_has_measured_nothing() {
     assert_eq!(result.mean_queue_bytes, 0.0);
 }
 
-/// Nothing is in the way of a periodic stream of datagrams: each takes its ideal time, and the link
-/// carries just so much.
+/// A periodic stream of datagrams on an idle path: each takes its ideal time, and the link carries exactly the
+/// offered load.
 #[test]
-fn datagrams_at_a_constant_rate_load_a_link_as_they_are_told() {
+fn datagrams_at_a_constant_rate_offer_the_configured_load() {
     let transport = TransportConfig::Datagram(Arc::default());
     for bytes in [100, 1_456, 1_457, 40_000] {
         let pattern = Pattern::Periodic { sizes: fixed(bytes), rate: Rate(200_000_000) };
@@ -432,8 +433,8 @@ fn datagrams_at_a_constant_rate_load_a_link_as_they_are_told() {
     }
 }
 
-/// Datagrams do not react: of two senders at line rate into one, half is lost, and TCP beside them
-/// gets what they leave.
+/// Datagrams do not react to congestion: of two senders at line rate into one, half is lost, and TCP beside them gets
+/// the capacity that they leave.
 #[test]
 fn datagrams_do_not_react_and_others_do() {
     let mut fabric = fabric(single_switch(4));

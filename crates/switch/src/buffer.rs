@@ -24,12 +24,12 @@ impl SharedBuffer {
         packet_bytes <= free && u128::from(port_bytes + packet_bytes) <= limit
     }
 
-    /// A packet has joined a port.
+    /// Counts a packet that has joined a port.
     pub const fn take(&mut self, packet_bytes: u64) {
         self.used += packet_bytes;
     }
 
-    /// A packet has left.
+    /// Counts a packet that has left.
     ///
     /// # Panics
     /// If more bytes leave than were taken.

@@ -1,18 +1,19 @@
-//! What a fabric is made of, and what may go wrong in it: plain numbers, the same for both worlds.
+//! The description of a fabric and of the faults in it: plain numbers, the same for the simulator and the user-space
+//! switch.
 
 use rackweave_core::{HostId, Rate, Span, Time};
 
 use crate::{QueueConfig, SharedBuffer, Trim};
 
-/// The fabric.
+/// A fabric: its topology, its delays and its switches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FabricConfig {
     /// How switches and hosts are joined.
     pub topology: Topology,
     /// Propagation delay of a host's link, each way.
     pub host_link_delay: Span,
-    /// Where hosts differ: that of host `i` is entry `i` modulo their number, in place of
-    /// `host_link_delay`. Empty: all are alike.
+    /// Delays that differ between hosts, in place of `host_link_delay`: host `i` has entry `i` modulo the length.
+    /// Empty if all hosts are alike.
     pub host_link_delays: Vec<Span>,
     /// Propagation delay of a link between switches, each way.
     pub core_link_delay: Span,
@@ -20,7 +21,7 @@ pub struct FabricConfig {
     pub host_send_delay: Span,
     /// From the last bit on the link to the transport.
     pub host_receive_delay: Span,
-    /// All switches are alike.
+    /// The configuration of every switch.
     pub switch: SwitchConfig,
 }
 
@@ -31,7 +32,7 @@ pub enum Topology {
     SingleSwitch {
         /// Number of hosts.
         hosts: u32,
-        /// Their links.
+        /// Rate of the hosts' links.
         host_link: Rate,
     },
     /// Two switches joined by one link.
@@ -40,106 +41,106 @@ pub enum Topology {
         left: u32,
         /// Hosts at the second.
         right: u32,
-        /// Their links.
+        /// Rate of the hosts' links.
         host_link: Rate,
         /// The link between the switches.
         core_link: Rate,
     },
     /// Every leaf joined to every spine by one link.
     LeafSpine {
-        /// Leaves (`ToR`s).
+        /// Number of leaves (`ToR`s).
         leaves: u32,
-        /// Hosts of each.
+        /// Number of hosts at each leaf.
         hosts_per_leaf: u32,
-        /// Spines.
+        /// Number of spines.
         spines: u32,
-        /// Links of hosts.
+        /// Rate of the hosts' links.
         host_link: Rate,
-        /// Links between leaves and spines.
+        /// Rate of the links between leaves and spines.
         core_link: Rate,
     },
     /// The three-stage fat-tree of k-port switches: k^3/4 hosts, all links alike.
     FatTree {
         /// Ports of a switch; even.
         k: u32,
-        /// All links.
+        /// Rate of every link.
         host_link: Rate,
     },
 }
 
-/// A switch.
+/// The configuration of a switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchConfig {
-    /// From the last bit in to the queue of the way out.
+    /// From the last bit received to the packet joining the queue of its output port.
     pub latency: Span,
-    /// Where packets wait.
+    /// The buffers of its ports.
     pub buffer: BufferConfig,
-    /// A packet that finds more than this many bytes waiting is marked. `None`: never.
+    /// A packet that finds more than this many bytes queued is marked. `None`: no marking.
     pub ecn_threshold_bytes: Option<u64>,
-    /// Whether packets wait by their priority, or all of a port in one queue.
+    /// Whether each port has strict priorities; otherwise it has one FIFO.
     pub priorities: bool,
-    /// NDP's trimming. `None`: full queues drop.
+    /// NDP's trimming. `None`: a full queue drops the packet.
     pub trim: Option<TrimConfig>,
-    /// How a path is picked among equals.
+    /// How one of several equal-cost paths is chosen.
     pub routing: Routing,
 }
 
-/// A switch's buffers.
+/// The buffers of a switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BufferConfig {
-    /// Each port has its own.
+    /// Each port has a buffer of its own.
     PerPort {
-        /// Bytes of each port; `u64::MAX` is no limit.
+        /// Size of each port's buffer; `u64::MAX` is no limit.
         bytes: u64,
     },
-    /// All ports share one; a port may hold up to `alpha` times what is free (dynamic thresholds).
+    /// All ports share one buffer with dynamic thresholds: a port may hold up to `alpha` times the free bytes.
     Shared {
-        /// Bytes of the whole switch.
+        /// Size of the switch's buffer.
         bytes: u64,
-        /// The factor.
+        /// Bytes that a port may hold for each free byte.
         alpha: f64,
     },
 }
 
-/// NDP's trimming: a full data queue cuts packets, and the cut ones wait in a queue of their own.
+/// NDP's trimming: packets beyond the data queue are trimmed to their headers, which have a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimConfig {
-    /// Bytes that the data queue of a port holds.
+    /// Size of a port's data queue.
     pub data_queue_bytes: u64,
-    /// Bytes that its header queue holds.
+    /// Size of a port's header queue.
     pub header_queue_bytes: u64,
-    /// A cut packet that finds the header queue full goes back to its sender.
+    /// Whether a trimmed packet that finds the header queue full is returned to its sender.
     pub return_to_sender: bool,
 }
 
-/// How a switch picks one of several equally short ways.
+/// How a switch chooses one of several equal-cost paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// As the packet's transport wishes: by flow, or sprayed.
+    /// As the packet's transport asks: by flow, or sprayed.
     Transport,
-    /// By a hash of hosts and ports, for all packets.
+    /// By a hash of addresses and ports, for all packets (ECMP).
     Ecmp,
-    /// At random, for each packet.
+    /// At random for each packet (packet spraying).
     Spray,
 }
 
-/// Something that goes wrong.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// From when.
+    /// When it begins.
     pub from: Time,
-    /// Until when (for ever: [`Time::MAX`]).
+    /// When it ends; [`Time::MAX`] if it never does.
     pub until: Time,
-    /// Where.
+    /// The links or the host that it affects.
     pub place: FaultPlace,
-    /// What.
+    /// Its effect.
     pub kind: FaultKind,
 }
 
-/// Where a fault is. A link fault holds for both directions.
+/// The place of a fault. A link fault affects both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultPlace {
-    /// Every link.
+    /// Every link of the fabric.
     AllLinks,
     /// Every link between switches.
     CoreLinks,
@@ -147,36 +148,36 @@ pub enum FaultPlace {
     HostLink(HostId),
     /// One link between switches, in the order of [`crate::fabric::Fabric::core_links`].
     CoreLink(u32),
-    /// A host.
+    /// A host, for [`FaultKind::Pause`] and [`FaultKind::Crash`].
     Host(HostId),
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
-    /// Packets vanish with this probability.
+    /// Packets are lost with this probability.
     Loss(f64),
-    /// Packets are damaged with this probability; the receiver's checksum finds out.
+    /// Packets are damaged with this probability, which the receiver's checksum detects.
     Corruption(f64),
     /// Packets arrive twice with this probability.
     Duplication(f64),
     /// Packets arrive late with this probability, by a time uniform up to the given one.
     Reordering {
-        /// How many.
+        /// Share of the packets that are delayed.
         probability: f64,
-        /// How late at most.
+        /// The longest delay.
         delay: Span,
     },
-    /// The link is down: what is on it is lost, what would cross it finds another way or is dropped.
+    /// The link is down: packets on it are lost, and others are rerouted or dropped.
     Down,
     /// The host does nothing: arriving packets wait in a bounded ring.
     Pause,
-    /// The host loses all state; at the end of the fault it starts anew.
+    /// The host loses all state, and restarts when the fault ends.
     Crash,
 }
 
 impl SwitchConfig {
-    /// What the queue of each port does.
+    /// What the queue of each port does with a packet.
     #[must_use]
     pub fn queue(&self) -> QueueConfig {
         QueueConfig {
@@ -189,7 +190,7 @@ impl SwitchConfig {
             trim: self.trim.map(|trim| Trim {
                 data_limit_bytes: trim.data_queue_bytes,
                 header_limit_bytes: trim.header_queue_bytes,
-                turn_back: trim.return_to_sender,
+                return_to_sender: trim.return_to_sender,
             }),
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Each component (a link, a source of messages) has at most one event pending, so a bucket is a
 //! list through an array indexed by component: pushing allocates nothing and touches two or three
-//! cache lines. Only the bucket that time is in is sorted. Timers, which are few, far away and
-//! may be pushed again earlier, wait in a heap and join the bucket when its time comes.
+//! cache lines. Only the current bucket is sorted. Timers, which are few, far away and may be pushed again with an
+//! earlier time, wait in a heap and join the bucket when its time comes.
 //!
 //! Ties break by component, so the order of events does not depend on the order of pushes; and by
 //! time, so that no component always comes first. Flows whose packets keep arriving at the same
@@ -15,15 +15,15 @@ use std::collections::BinaryHeap;
 
 use rackweave_core::Time;
 
-/// What an event happens to: a number that the engine gives out.
+/// An event's subject: a number that the engine assigns.
 pub type Component = u32;
 
 const NONE: u32 = u32::MAX;
 
-/// From so many components on, what they name does not fit the processor's caches.
+/// With this many components or more, their state does not fit the processor's caches.
 pub const LARGE: usize = 8192;
 
-/// 32 bits that look random, of a time.
+/// A 32-bit hash of a time.
 #[inline]
 const fn scramble(at: Time) -> u32 {
     (at.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
@@ -43,7 +43,7 @@ pub struct EventQueue {
     summary: Vec<u64>,
     /// For each component: its time, and the next component in its bucket.
     pending: Vec<(u64, u32)>,
-    /// The bucket that time is in (absolute number), and its events, latest first.
+    /// The current bucket (absolute number), and its events, latest first.
     bucket: u64,
     current: Vec<u128>,
     far: BinaryHeap<Reverse<(u64, u32)>>,
@@ -100,8 +100,8 @@ impl EventQueue {
         (at, key as u32 ^ scramble(at))
     }
 
-    /// Adds an event of a component that has none pending. Times before the last popped one count
-    /// as that one's bucket, so they come next.
+    /// Adds an event of a component that has none pending. A time before the last popped one counts as the current
+    /// bucket, so the event comes next.
     #[inline]
     pub fn push(&mut self, at: Time, component: Component) {
         self.len += 1;
@@ -136,7 +136,7 @@ impl EventQueue {
         Some(Self::unkey(key))
     }
 
-    /// When the earliest event is. The queue does not move on: what is pushed next may be earlier.
+    /// When the earliest event is. The queue does not advance, so an earlier event may still be pushed.
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
         if let Some(key) = self.current.last() {
@@ -159,8 +159,8 @@ impl EventQueue {
         }
     }
 
-    /// Takes the earliest event, if it is not later than `until`. If it is, the queue does not move on beyond that time's
-    /// bucket.
+    /// Takes the earliest event if it is not later than `until`. Otherwise the queue does not advance beyond the
+    /// bucket of `until`.
     #[inline]
     pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
         if self.current.is_empty()
@@ -213,7 +213,7 @@ impl EventQueue {
         }
     }
 
-    /// Moves on to the next bucket that has events; false if there is none.
+    /// Advances to the next bucket that has events; false if there is none.
     fn advance(&mut self) -> bool {
         let near = self.next_occupied();
         let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
@@ -300,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// As the queue orders: the last number is the component itself.
+    /// The queue's order; the last number is the component itself.
     const fn order(at: u64, component: u32) -> (u64, u32, u32) {
         (at, component ^ scramble(Time(at)), component)
     }

@@ -1,11 +1,11 @@
-//! Fabrics: which links join which switches and hosts, and what a path costs when it is idle.
+//! Fabrics: how links connect switches and hosts, and the delays of their idle paths.
 
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 
 use crate::config::{FabricConfig, Routing, Topology};
 use crate::{Forwarder, PathChoice};
 
-/// Slower links would overflow the arithmetic of serialisation.
+/// Slower links would overflow the arithmetic of serialisation delays.
 const SLOWEST: Rate = Rate(100_000);
 
 /// Longer delays would overflow sums of times.
@@ -14,33 +14,33 @@ const LONGEST_DELAY: Span = Span::from_secs(10);
 /// Most entries of [`FabricConfig::host_link_delays`]: hosts beyond repeat them.
 pub const MAX_HOST_DELAYS: usize = 10_000;
 
-/// Why a fabric cannot be built.
+/// Reasons why a fabric cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
-    /// A number that must not be zero is.
+    /// A number that must be positive is zero.
     #[error("a fabric needs at least one of: {0}")]
     Zero(&'static str),
-    /// A fat-tree of an odd number of ports.
+    /// A fat-tree with an odd number of ports.
     #[error("a fat-tree's k must be even and at least 2, not {0}")]
     OddK(u32),
-    /// A link of (nearly) zero bits per second.
+    /// A link whose rate is below the minimum.
     #[error("the {name} link must have a rate of at least {SLOWEST}, not {rate}")]
     TooSlow {
-        /// Which one.
+        /// The kind of the link: "host" or "core".
         name: &'static str,
-        /// Its rate.
+        /// The rate that was asked for.
         rate: Rate,
     },
-    /// A delay that no data center has.
+    /// A delay above the maximum.
     #[error("a delay of {0} is too long: at most {LONGEST_DELAY} is possible")]
     TooLong(Span),
-    /// More different links than the simulator can number.
+    /// More different link delays than the simulator can number.
     #[error("hosts can have at most {MAX_HOST_DELAYS} different link delays, not {0}")]
     TooManyDelays(usize),
-    /// More than the simulator can number.
+    /// More ports than the simulator can number.
     #[error("a switch would have {0} ports; at most 65535 are possible")]
     TooManyPorts(u64),
-    /// More than the simulator can number.
+    /// More hosts than the simulator can number.
     #[error("the fabric would have {0} hosts; at most 1000000 are possible")]
     TooManyHosts(u64),
 }
@@ -48,27 +48,27 @@ pub enum FabricError {
 /// A host or a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A host.
+    /// A host, by its number.
     Host(u32),
-    /// A switch.
+    /// A switch, by its number.
     Switch(u32),
 }
 
 /// One direction of a cable.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSpec {
-    /// Who sends.
+    /// The sending node.
     pub from: Node,
-    /// Who receives.
+    /// The receiving node.
     pub to: Node,
-    /// How fast.
+    /// The link's rate in this direction.
     pub rate: Rate,
-    /// From the last bit sent to the packet being at hand: propagation, what the sending host takes
-    /// before, and what the receiving switch or host takes after.
+    /// From the last bit sent to the packet's availability: propagation delay, the sending host's delay before it,
+    /// and the delay of the receiving switch or host after it.
     pub delay: Span,
 }
 
-/// A kind of switch: its name and its place.
+/// A switch's role and its index among the switches of that role.
 #[derive(Clone, Copy, Debug)]
 struct SwitchSpec {
     /// "leaf", "spine" ...
@@ -89,11 +89,11 @@ pub struct Fabric {
     hosts: u32,
     switches: Vec<SwitchSpec>,
     links: Vec<LinkSpec>,
-    /// Hosts of one leaf, or 1 where leaves differ: the grain of detours.
+    /// Hosts of one leaf, or 1 where leaves differ: the granularity of detours.
     hosts_per_group: u32,
 }
 
-/// A switch before its links are known: what its ports lead to.
+/// A switch before its links are numbered: the nodes that its ports lead to.
 struct Draft {
     role: &'static str,
     index: u32,
@@ -110,14 +110,14 @@ impl LinkSpec {
         ((8_000_000_000_000_u128 << 16).div_ceil(self.rate.0 as u128)) as u64
     }
 
-    /// The time to send `wire_bytes`.
+    /// Serialisation delay of `wire_bytes`.
     #[must_use]
     pub const fn span_of(&self, wire_bytes: u32) -> Span {
         serialisation(self.ps_per_byte_q16(), wire_bytes)
     }
 }
 
-/// The time that `wire_bytes` take at so many picoseconds (in 1/65536) a byte.
+/// Serialisation delay of `wire_bytes`, given the picoseconds per byte (in units of 1/65536).
 #[must_use]
 #[inline]
 pub const fn serialisation(ps_per_byte_q16: u64, wire_bytes: u32) -> Span {
@@ -194,7 +194,7 @@ impl Fabric {
         Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group })
     }
 
-    /// Its description.
+    /// The configuration that it was built from.
     #[must_use]
     pub const fn config(&self) -> &FabricConfig {
         &self.config
@@ -212,13 +212,13 @@ impl Fabric {
         self.switches.len() as u32
     }
 
-    /// All links, each direction by itself.
+    /// All links: each direction of a cable is one.
     #[must_use]
     pub fn links(&self) -> &[LinkSpec] {
         &self.links
     }
 
-    /// The links of a switch: its ports in order.
+    /// The links that leave a switch, in the order of its ports.
     #[must_use]
     pub fn ports(&self, switch: u32) -> std::ops::Range<u32> {
         let spec = &self.switches[switch as usize];
@@ -231,7 +231,7 @@ impl Fabric {
         self.links[0].rate
     }
 
-    /// The link from a host's leaf to it.
+    /// The link from a host's leaf to the host.
     #[must_use]
     pub fn downlink(&self, host: HostId) -> u32 {
         let Node::Switch(leaf) = self.links[host.0 as usize].to else {
@@ -241,7 +241,7 @@ impl Fabric {
         spec.first_link + (host.0 - spec.first_host)
     }
 
-    /// The cables between switches, as (way up, way down).
+    /// The cables between switches, as pairs of links (up, down).
     #[must_use]
     pub fn core_links(&self) -> Vec<(u32, u32)> {
         let mut cables = Vec::new();
@@ -261,7 +261,7 @@ impl Fabric {
         cables
     }
 
-    /// "leaf0->h3" and the like.
+    /// A link's name: "leaf0->h3".
     #[must_use]
     pub fn link_name(&self, link: u32) -> String {
         let name = |node| match node {
@@ -275,7 +275,7 @@ impl Fabric {
         format!("{}->{}", name(spec.from), name(spec.to))
     }
 
-    /// The forwarding program of a switch.
+    /// The forwarder of a switch.
     #[must_use]
     pub fn forwarder(&self, switch: u32, seed: u64, run: u64) -> Forwarder {
         let spec = &self.switches[switch as usize];
@@ -288,12 +288,13 @@ impl Fabric {
         let first = HostId(spec.first_host);
         let forwarder =
             Forwarder::new(first, spec.hosts_per_port, spec.downs, spec.ups, choice, rng);
-        // Paths are numbered by up ports, the leaf's first: what is above the leaves divides by theirs.
+        // Paths are numbered by up ports, the leaf's first: above the leaves, the number is divided by the leaves'
+        // ports.
         let above_leaves = spec.hosts_per_port > 1;
         forwarder.with_stride(if above_leaves { u32::from(self.switches[0].ups) } else { 1 })
     }
 
-    /// The links that a packet takes from one host to another; of several ways the first.
+    /// The links of the path between two hosts; of several equal-cost paths, the first.
     #[must_use]
     pub fn path(&self, src: HostId, dst: HostId) -> Vec<u32> {
         let mut path = vec![src.0];
@@ -313,19 +314,19 @@ impl Fabric {
         path
     }
 
-    /// The time from submission to delivery of a message on idle links, sent at line rate:
-    /// store and forward at every switch, each packet once.
+    /// The time from submission to delivery of a message on idle links, sent at line rate and stored and forwarded at
+    /// every switch.
     ///
-    /// Packets that are sprayed count as using all equally short ways at once, evenly and in
-    /// order. Where links between switches are slower than hosts', spraying at random is not quite that: there
-    /// a sprayed message takes some percent longer even on an idle fabric.
+    /// Sprayed packets count as using all equal-cost paths at once, evenly and in order. Where links between switches
+    /// are slower than hosts' links, random spraying does worse than that: a sprayed message takes some percent
+    /// longer even on an idle fabric.
     #[must_use]
     pub fn ideal(&self, src: HostId, dst: HostId, bytes: u64, framing: Framing) -> Span {
         let full_packets = bytes.div_ceil(u64::from(framing.max_payload)).max(1) - 1;
         let rest = (bytes - full_packets * u64::from(framing.max_payload)) as u32;
         let full_bytes = framing.packet_wire_bytes(framing.max_payload);
         let last_bytes = framing.packet_wire_bytes(rest);
-        // `full` is when the last full packet is through a link, `last` when the last one is.
+        // `full` is when the last full packet has crossed a link, `last` when the last packet has.
         let sprayed = match self.config.switch.routing {
             Routing::Transport => bytes > u64::from(framing.spray_above_bytes),
             Routing::Ecmp => false,
@@ -351,18 +352,17 @@ impl Fabric {
         last
     }
 
-    /// How many links share the packets of one message with this link.
+    /// The number of links that share the packets of one message with this link.
     fn ways(&self, link: u32) -> u64 {
         let spec = &self.links[link as usize];
         let (Node::Switch(from), Node::Switch(to)) = (spec.from, spec.to) else { return 1 };
         let spread = |switch: u32| u64::from(self.switches[switch as usize].ups);
-        // Upwards as many as the lower switch has; downwards they come together again.
+        // Upwards, one for each path of the lower switch; downwards, the paths converge again.
         spread(from).max(spread(to)).max(1)
     }
 
-    /// The time from the decision to send a full packet of data to the moment when an answer of
-    /// `reply_wire_bytes`, sent at once, is in the sender's hands, on idle links: all delays of hosts
-    /// and switches are in it, both ways.
+    /// The time from the decision to send a full data packet to the arrival of a reply of `reply_wire_bytes`, sent at
+    /// once, on idle links. It includes the delays of hosts and switches in both directions.
     #[must_use]
     pub fn base_rtt_between(
         &self,
@@ -381,7 +381,7 @@ impl Fabric {
         there + back
     }
 
-    /// The longest [`Fabric::base_rtt_between`] two hosts: what an unscheduled window has to cover.
+    /// The longest [`Fabric::base_rtt_between`] two hosts: what an unscheduled window must cover.
     #[must_use]
     pub fn base_rtt(&self, framing: Framing, reply_wire_bytes: u32) -> Span {
         let pairs = self.farthest().into_iter();
@@ -390,11 +390,11 @@ impl Fabric {
         rtts.max().unwrap_or(Span::ZERO)
     }
 
-    /// Pairs of hosts, one of which is the farthest apart.
+    /// Pairs of hosts that include one with the longest path.
     ///
-    /// A path is the longer the more of its switches' layers it climbs, and by what the links of its two
-    /// ends add. So for each layer it is enough to look at the two hosts with the longest links among those
-    /// that must climb so far to meet.
+    /// A path's length depends on the number of switch layers that it climbs and on the links at its two ends. So for
+    /// each layer it is enough to consider the two hosts with the longest links among those whose path climbs to that
+    /// layer.
     fn farthest(&self) -> Vec<(HostId, HostId)> {
         let ends = (HostId(0), HostId(self.hosts - 1));
         if self.config.host_link_delays.is_empty() {
@@ -424,7 +424,7 @@ impl Fabric {
         pairs
     }
 
-    /// The longest time that a full packet takes over one link.
+    /// The longest time of a full packet on one link.
     #[must_use]
     pub fn longest_hop(&self) -> Span {
         let mtu = u64::from(frame::wire_bytes(frame::MTU));
@@ -435,8 +435,8 @@ impl Fabric {
             .unwrap_or(Span::ZERO)
     }
 
-    /// For each switch, its lowest port on a shortest path to the switch `to`; [`u16::MAX`] at that switch itself, and
-    /// where there is no path.
+    /// For each switch, its lowest port on a shortest path to the switch `to`; [`u16::MAX`] at that switch, and where
+    /// there is no path.
     #[must_use]
     pub fn ports_towards_switch(&self, to: u32) -> Vec<u16> {
         let links = || (self.hosts..self.links.len() as u32).map(|link| &self.links[link as usize]);
@@ -470,8 +470,8 @@ impl Fabric {
         (0..self.switches.len() as u32).map(port).collect()
     }
 
-    /// For each switch, the ports that lead to each group of hosts by a shortest way over the links that work;
-    /// with the number of hosts in a group.
+    /// For each switch, the ports on shortest paths to each group of hosts over the working links; and the number of
+    /// hosts in a group.
     #[must_use]
     pub fn detours(&self, works: impl Fn(u32) -> bool) -> (u32, Vec<Vec<Vec<u16>>>) {
         let groups = self.hosts.div_ceil(self.hosts_per_group);
@@ -539,7 +539,8 @@ impl Topology {
         }
     }
 
-    /// Number of paths between two hosts that are farthest from each other: what a sender can name.
+    /// Number of paths between the two hosts that are farthest from each other: the path numbers that a sender can
+    /// use.
     #[must_use]
     pub const fn paths(self) -> u32 {
         match self {
@@ -549,7 +550,7 @@ impl Topology {
         }
     }
 
-    /// Hosts of each leaf, where all leaves are alike.
+    /// Hosts of each leaf, if all leaves are alike.
     const fn hosts_per_leaf(self) -> Option<u32> {
         match self {
             Self::SingleSwitch { hosts, .. } => Some(hosts),

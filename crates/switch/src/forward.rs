@@ -1,48 +1,46 @@
 //! Forwarding in fabrics whose hosts are numbered leaf by leaf.
 //!
-//! A switch knows the range of hosts below it and how many of them each of its down ports
-//! leads to; everything else goes up. That is a division instead of a table, so that a fabric
-//! of 16,000 hosts needs no routing state in the cache. While links are down, a table of detours
-//! takes over.
+//! A switch has the range of hosts below it and the number of them behind each of its down ports; packets to all
+//! other hosts go up. Forwarding is a division instead of a table lookup, so a fabric of 16,000 hosts needs no
+//! routing state in the cache. While links are down, a table of detours is used.
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Header, HostId, Packet, Port, Rng};
 
-/// How one of several equally good ports is picked.
+/// How one of several equal-cost ports is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathChoice {
-    /// As the packet wishes: by its flow; or anew for each packet, at random or by the path that its
-    /// sender has named.
+    /// As the packet asks: by its flow, or for each packet at random, or by the path number that its sender has set.
     Packet,
-    /// By a hash of hosts and ports, for all packets (ECMP).
+    /// By a hash of addresses and ports, for all packets (ECMP).
     Flow,
-    /// At random, for each packet (spraying).
+    /// At random for each packet (packet spraying).
     Spray,
 }
 
-/// The forwarding program of one switch.
+/// The forwarder of one switch.
 #[derive(Clone, Debug)]
 pub struct Forwarder {
     /// First host below this switch.
     first_host: u32,
     /// Number of hosts below it.
     host_count: u32,
-    /// How many of them each down port leads to.
+    /// Number of hosts behind each down port.
     hosts_per_port: u32,
     /// Number of the first up port: the down ports come before.
     first_up: u16,
     /// Number of up ports.
     up_count: u16,
     choice: PathChoice,
-    /// Paths below each of its up ports: what a packet's path number is divided by here.
+    /// Number of paths below each of its up ports: a packet's path number is divided by it here.
     stride: u32,
-    /// Makes switches hash differently, or all flows that share one link would share the next.
+    /// Makes switches hash differently; otherwise flows that share one link would share the next.
     salt: u64,
     rng: Rng,
     detours: Option<Box<Detours>>,
 }
 
-/// Working ports towards each group of hosts, while some link is down.
+/// Working ports towards each group of hosts while some link is down.
 #[derive(Clone, Debug)]
 struct Detours {
     hosts_per_group: u32,
@@ -50,8 +48,8 @@ struct Detours {
 }
 
 impl Forwarder {
-    /// Forwards to `hosts_per_port` hosts through each port before `first_up`, beginning with
-    /// `first_host`, and everything else through the `up_count` ports from `first_up` on.
+    /// Forwards to `hosts_per_port` hosts through each port before `first_up`, beginning with `first_host`, and to
+    /// all other hosts through the `up_count` ports from `first_up` on.
     ///
     /// # Panics
     /// If `hosts_per_port` is 0.
@@ -81,22 +79,21 @@ impl Forwarder {
         }
     }
 
-    /// The same forwarder among switches of which those below have picked one of `stride` ways
-    /// already. A packet's path number is a number whose digits, the lowest first, are the up ports on its
-    /// way.
+    /// The same forwarder for a switch above others, which have already chosen one of `stride` paths. A path number
+    /// is a number in mixed radix whose digits, the lowest first, are the up ports along the path.
     #[must_use]
     pub fn with_stride(mut self, stride: u32) -> Self {
         self.stride = stride.max(1);
         self
     }
 
-    /// From now on, packets to a host leave by one of `ports[host / hosts_per_group]`; packets to a
-    /// group without ports are dropped.
+    /// Installs detours: packets to a host leave by one of `ports[host / hosts_per_group]`, and packets to a group
+    /// without ports are dropped.
     pub fn detour(&mut self, hosts_per_group: u32, ports: Vec<Vec<u16>>) {
         self.detours = Some(Box::new(Detours { hosts_per_group, ports }));
     }
 
-    /// All links work again.
+    /// Removes the detours, when all links work again.
     pub fn clear_detours(&mut self) {
         self.detours = None;
     }
@@ -106,13 +103,13 @@ impl Forwarder {
         &mut self.rng
     }
 
-    /// The port for a packet, or `None` if no way leads there.
+    /// The output port of a packet; `None` if there is no path.
     #[inline]
     pub fn route<H: Header>(&mut self, packet: &Packet<H>) -> Option<Port> {
         if self.detours.is_some() {
             return self.route_around(packet);
         }
-        let down = self.way_down(packet.dst);
+        let down = self.downlink_port(packet.dst);
         if down.is_some() {
             return down;
         }
@@ -126,12 +123,12 @@ impl Forwarder {
     /// The port down to a host, if it is below this switch and all links work.
     #[must_use]
     #[inline]
-    pub const fn way_down(&self, dst: HostId) -> Option<Port> {
+    pub const fn downlink_port(&self, dst: HostId) -> Option<Port> {
         let below = dst.0.wrapping_sub(self.first_host);
         if below >= self.host_count {
             return None;
         }
-        // Leaves need no division.
+        // A leaf needs no division.
         let port = if self.hosts_per_port == 1 { below } else { below / self.hosts_per_port };
         Some(Port(port as u16))
     }
@@ -152,7 +149,7 @@ impl Forwarder {
         port
     }
 
-    /// One of `n` equally good ways.
+    /// Chooses one of `n` equal-cost ports.
     #[inline]
     fn pick<H: Header>(&mut self, packet: &Packet<H>, n: u16) -> u16 {
         let spray = match self.choice {
@@ -161,7 +158,7 @@ impl Forwarder {
             PathChoice::Spray => true,
         };
         let random = if spray {
-            // The numbers of paths hold as long as all links work.
+            // Path numbers are valid only while all links work.
             if self.choice == PathChoice::Packet
                 && let Some(path) = packet.header.path()
                 && self.detours.is_none()
@@ -183,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A header with a path, or none.
+    /// A test header, with a path number or without.
     #[derive(Clone, Copy, Debug)]
     struct Empty(Option<u16>);
     impl Header for Empty {

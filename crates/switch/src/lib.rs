@@ -1,7 +1,53 @@
-//! What fabrics and their switches are made of: topologies, the queue of each port, a shared buffer, and forwarding;
-//! and [`net`], a whole fabric in virtual time.
+//! Fabrics and their switches: topologies, port queues, shared buffers and forwarding; and [`net`], a whole fabric in
+//! virtual time.
 //!
-//! No I/O, no clock: the simulator and the user-space switch on Linux run the same code.
+//! It has no I/O and no clock: the simulator and the user-space switch on Linux run the same code.
+//!
+//! One packet crosses a switch that only forwards:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use rackweave_core::{Header, HostId, Packet, Rate, Slice, Span, Time};
+//! use rackweave_switch::config::*;
+//! use rackweave_switch::{Fabric, ForwardOnly, Net, NetConfig};
+//!
+//! #[derive(Clone, Copy, Debug)]
+//! struct Datagram;
+//! impl Header for Datagram {
+//!     fn payload(&self) -> Option<Slice> {
+//!         None
+//!     }
+//! }
+//!
+//! let fabric = FabricConfig {
+//!     topology: Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(10) },
+//!     host_link_delay: Span::from_ns(100),
+//!     host_link_delays: Vec::new(),
+//!     core_link_delay: Span::ZERO,
+//!     host_send_delay: Span::ZERO,
+//!     host_receive_delay: Span::ZERO,
+//!     switch: SwitchConfig {
+//!         latency: Span::from_ns(250),
+//!         buffer: BufferConfig::PerPort { bytes: 500_000 },
+//!         ecn_threshold_bytes: None,
+//!         priorities: true,
+//!         trim: None,
+//!         routing: Routing::Transport,
+//!     },
+//! };
+//! let fabric = Arc::new(Fabric::new(&fabric)?);
+//! let mut net = Net::new(NetConfig::new(fabric, 1, 0), (), |_switch| ForwardOnly::new());
+//!
+//! let packet = Packet::new(HostId(0), HostId(3), 1500, Datagram);
+//! net.arrive(Time(0), HostId(0), packet);
+//! net.run(Time(0) + Span::from_ms(1));
+//! let departure = net.departure().expect("an idle fabric loses no packet");
+//! assert_eq!(departure.host, HostId(3));
+//! // 1538 bytes at 10 Gbps on each of two links, their propagation delays, and the switch's latency.
+//! assert_eq!(departure.due, Time(0) + Span::from_ns(2 * 100 + 250) + Span(2 * 1538 * 800));
+//! # Ok::<(), rackweave_switch::FabricError>(())
+//! ```
 
 mod buffer;
 pub mod config;

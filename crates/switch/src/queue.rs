@@ -6,36 +6,36 @@ use rackweave_core::{Admission, DropReason, Fifo, Header, Packet, PacketRef, Poo
 
 use crate::PRIORITIES;
 
-/// The highest priority: control packets, and what was trimmed.
+/// The highest priority: control packets and trimmed ones.
 const TOP: usize = PRIORITIES - 1;
 
-/// What a port does with a packet that has to wait.
+/// What a port does with a packet that has to queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Most bytes that wait; a packet that does not fit is dropped. `u64::MAX`: no limit.
+    /// Most bytes in the queue; a packet that does not fit is dropped. `u64::MAX`: no limit.
     pub limit_bytes: u64,
-    /// A packet that finds more than this many bytes waiting is marked, if its transport reacts to
-    /// marks (DCTCP section 3.1: the instantaneous queue on arrival). `u64::MAX`: never.
+    /// A packet that finds more than this many bytes queued is marked, if its transport reacts to marks (DCTCP
+    /// section 3.1: the instantaneous queue on arrival). `u64::MAX`: no marking.
     pub ecn_threshold_bytes: u64,
-    /// Packets wait by their priority; else all in one queue, first come, first served.
+    /// Whether packets are queued by priority; otherwise in one FIFO.
     pub priorities: bool,
-    /// NDP's trimming.
+    /// NDP's trimming; `None`: a full queue drops the packet.
     pub trim: Option<Trim>,
 }
 
-/// NDP's trimming: data packets beyond a short queue are cut to their headers.
+/// NDP's trimming: data packets beyond a short queue are trimmed to their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
-    /// Most bytes of data packets (all but the highest priority) that wait.
+    /// Most bytes of data packets in the queue (all priorities but the highest).
     pub data_limit_bytes: u64,
-    /// Most bytes of control packets and cut ones (the highest priority) that wait.
+    /// Most bytes of control packets and trimmed ones in the queue (the highest priority).
     pub header_limit_bytes: u64,
-    /// A cut packet that finds no room goes back to its sender (htsim's return to sender),
-    /// once; otherwise it is dropped.
-    pub turn_back: bool,
+    /// Whether a trimmed packet that finds no room is returned to its sender (htsim's return to sender), once;
+    /// otherwise it is dropped.
+    pub return_to_sender: bool,
 }
 
-/// The queue of one port. What is looked at while nothing waits comes first, in 32 bytes.
+/// The queue of one port. The fields that an empty queue needs come first, in 32 bytes.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct PortQueue {
@@ -48,27 +48,27 @@ pub struct PortQueue {
 }
 
 impl PortQueue {
-    /// An empty queue.
+    /// An empty queue with this configuration.
     #[must_use]
     pub const fn new(config: Arc<QueueConfig>) -> Self {
         Self { bytes: 0, top_bytes: 0, config, occupied: 0, fifos: [Fifo::EMPTY; PRIORITIES] }
     }
 
-    /// Bytes that wait.
+    /// Bytes in the queue.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.occupied == 0
     }
 
-    /// The packet that goes next.
+    /// The packet that is sent next.
     #[must_use]
     #[inline]
     pub const fn front(&self) -> Option<PacketRef> {
@@ -78,7 +78,7 @@ impl PortQueue {
         self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
     }
 
-    /// Marks a packet that finds this queue as it is; says whether it did.
+    /// Marks a packet if the queue it finds is above the threshold; true if it did.
     #[inline]
     fn mark<H: Header>(&self, pool: &mut Pool<H>, packet: PacketRef) -> bool {
         self.bytes > self.config.ecn_threshold_bytes && pool.modify(packet, Packet::mark)
@@ -112,8 +112,8 @@ impl PortQueue {
         trim: Trim,
         rng: &mut Rng,
     ) -> Admission {
-        // htsim: with probability 1/2 the arriving packet is cut, else the last one
-        // that waits. The latter keeps its place: the arriving packet moves into the slot.
+        // htsim: with probability 1/2 the arriving packet is trimmed, otherwise the last one in the queue. The latter
+        // keeps its place: the arriving packet moves into its slot.
         if rng.below(2) == 0
             && let Some(last) = self.last_trimmable(pool, pool.priority(packet))
         {
@@ -136,28 +136,28 @@ impl PortQueue {
         Admission::Trimmed
     }
 
-    /// A full header queue: what was cut, here or before, may go back to its sender, unless it is on its
-    /// way there.
+    /// The header queue is full: a packet that was trimmed, here or at an earlier switch, is returned to its sender
+    /// unless it has been returned before.
     #[cold]
     fn refuse_header<H: Header>(pool: &mut Pool<H>, packet: PacketRef, trim: Trim) -> Admission {
         let header = pool.get(packet);
-        if !trim.turn_back || !header.is_trimmed() || header.is_turned_back() {
+        if !trim.return_to_sender || !header.is_trimmed() || header.is_returned() {
             return Self::drop(pool, packet, DropReason::HeaderQueueFull);
         }
         pool.modify(packet, |header| {
-            header.turn_back();
+            header.return_to_sender();
             header.priority = TOP as u8;
         });
-        Admission::TurnedBack(packet)
+        Admission::ReturnedToSender(packet)
     }
 
-    /// The last packet waiting at this priority, if it may be cut.
+    /// The last packet of this priority, if it may be trimmed.
     fn last_trimmable<H: Header>(&self, pool: &Pool<H>, priority: u8) -> Option<PacketRef> {
         let fifo = &self.fifos[usize::from(priority).min(TOP)];
         fifo.back().filter(|last| pool.get(*last).is_trimmable())
     }
 
-    /// Lets a packet in, or not, and frees its slot if not. `rng` decides where a rule says "at random".
+    /// Queues a packet, or drops it and frees its slot. `rng` makes the rules' random decisions.
     #[inline]
     pub fn enqueue<H: Header>(
         &mut self,
@@ -186,7 +186,7 @@ impl PortQueue {
         if marked { Admission::Marked } else { Admission::Queued }
     }
 
-    /// Takes the next packet for the link: the first of the highest priority.
+    /// Dequeues the packet that is sent next: the first of the highest priority.
     #[inline]
     pub fn dequeue<H: Header>(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
         if self.occupied == 0 {
@@ -302,8 +302,11 @@ mod tests {
 
     #[test]
     fn trims_the_arriving_or_the_last_and_keeps_every_header() {
-        let trim =
-            Trim { data_limit_bytes: 4 * 1538, header_limit_bytes: 100 * 84, turn_back: false };
+        let trim = Trim {
+            data_limit_bytes: 4 * 1538,
+            header_limit_bytes: 100 * 84,
+            return_to_sender: false,
+        };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         for tag in 0..50 {
             let admission = bench.put(tag, 0, 1500, true);
@@ -326,7 +329,8 @@ mod tests {
 
     #[test]
     fn a_full_header_queue_drops() {
-        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, turn_back: false };
+        let trim =
+            Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, return_to_sender: false };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         let results: Vec<_> = (0..4).map(|tag| bench.put(tag, 0, 1500, true)).collect();
         assert_eq!(results[3], Admission::Dropped(DropReason::HeaderQueueFull));
@@ -336,27 +340,28 @@ mod tests {
 
     #[test]
     fn a_full_header_queue_turns_a_packet_back_once() {
-        let trim = Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, turn_back: true };
+        let trim =
+            Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, return_to_sender: true };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         for tag in 0..3 {
             bench.put(tag, 0, 1500, true);
         }
-        let Admission::TurnedBack(packet) = bench.put(3, 0, 1500, true) else {
+        let Admission::ReturnedToSender(packet) = bench.put(3, 0, 1500, true) else {
             panic!("there is no room");
         };
         let back = *bench.pool.get(packet);
-        assert!(back.is_turned_back() && back.is_trimmed() && !back.is_trimmable());
+        assert!(back.is_returned() && back.is_trimmed() && !back.is_trimmable());
         assert_eq!((back.src, back.dst), (HostId(1), HostId(0)));
         assert_eq!((back.wire_bytes, back.priority), (84, 7));
-        // On its way back it finds the queue full again.
+        // The returned packet finds the queue full again.
         let admission = bench.queue.enqueue(&mut bench.pool, packet, &mut bench.rng);
         assert_eq!(admission, Admission::Dropped(DropReason::HeaderQueueFull));
-        // What another switch has cut is turned back too, what was never data is not.
+        // A packet that another switch has trimmed is returned too; one that never carried data is not.
         let mut cut = Packet::new(HostId(0), HostId(1), 1500, Tag(5)).with_priority(7);
         cut.trim();
         let cut = bench.pool.insert(cut);
         let admission = bench.queue.enqueue(&mut bench.pool, cut, &mut bench.rng);
-        assert_eq!(admission, Admission::TurnedBack(cut));
+        assert_eq!(admission, Admission::ReturnedToSender(cut));
         bench.pool.remove(cut);
         let control = bench.put(4, 7, 64, false);
         assert_eq!(control, Admission::Dropped(DropReason::HeaderQueueFull));

@@ -1,4 +1,4 @@
-//! What the header of every protocol can do, and what the headers of the receiver-driven ones have in common.
+//! What the headers of all protocols have in common, and the prologue of the receiver-driven ones.
 
 use core::fmt;
 
@@ -8,30 +8,30 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-/// A protocol's header: fields as the state machines use them, and the bytes that they have on the wire.
+/// A protocol's header: the fields that the state machines use, and their encoding.
 pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
-    /// The number by which IP knows the protocol. Only Homa's depends on the layout.
+    /// The IP protocol number. Only Homa's depends on the layout.
     #[must_use]
     fn ip_protocol(layout: Layout) -> u8;
 
-    /// Bytes of the header, without payload.
+    /// Length of the header, without payload.
     #[must_use]
     fn header_bytes(&self, layout: Layout) -> u32;
 
     /// Appends the header's bytes: exactly [`Codec::header_bytes`].
     fn encode(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>);
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may have been cut by a
-    /// capture (or by a switch that trims), but not within the header.
+    /// Decodes the header of a packet with `l4_bytes` after the IP header, by IP's total length; `bytes` may have
+    /// been truncated by a capture (or trimmed by a switch), but not within the header.
     ///
-    /// Whether offsets and lengths make sense is for the state machine to judge.
+    /// The state machine judges whether offsets and lengths are consistent.
     ///
     /// # Errors
     /// See [`Malformed`].
     fn decode(layout: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed>;
 
-    /// The length of the message that the packet carries bytes of; `None`: it carries none, or bytes of a stream,
-    /// whose length is not known.
+    /// The length of the message whose bytes the packet carries; `None` for packets without message bytes, and for
+    /// streams, whose length is not known.
     #[must_use]
     fn message_bytes(&self) -> Option<u32>;
 
@@ -42,7 +42,7 @@ pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
     fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// In `flags` of the [`Prologue`]: the message expects no response.
+/// Bit of [`Prologue::flags`]: the message expects no response.
 const FLAG_ONE_WAY: u8 = 0x80;
 
 /// The first 16 bytes of the headers of NDP, pHost and Polo.
@@ -51,7 +51,7 @@ pub(crate) struct Prologue {
     pub(crate) ports: Ports,
     /// The packet type.
     pub(crate) code: u8,
-    /// Bits below [`FLAG_ONE_WAY`], which each protocol uses as it likes.
+    /// The bits below [`FLAG_ONE_WAY`], whose meaning is the protocol's.
     pub(crate) flags: u8,
     /// A field whose meaning depends on the packet type.
     pub(crate) extra: u16,
@@ -83,7 +83,7 @@ impl Prologue {
         self.flags & bit != 0
     }
 
-    /// Writes what the line of each packet begins with.
+    /// Writes the beginning of each packet's line.
     pub(crate) fn fmt_line(
         f: &mut fmt::Formatter<'_>,
         packet: &str,
@@ -100,19 +100,19 @@ pub(crate) const fn flag(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
 
-/// Payload bytes of a data packet that has `l4_bytes` after the IP header.
+/// Payload length of a data packet with `l4_bytes` after the IP header.
 pub(crate) fn payload_len(l4_bytes: usize, header_bytes: u32) -> Result<u16, Malformed> {
     let said = l4_bytes.saturating_sub(header_bytes as usize);
     u16::try_from(said).map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })
 }
 
-/// The payload of a data packet.
+/// The payload slice of a data packet.
 #[inline]
 pub(crate) fn slice(id: Id64, offset: u32, len: u16) -> Slice {
     Slice { message: MessageId(id.get()), offset, len: u32::from(len) }
 }
 
-/// Writes which bytes of a message a data packet carries.
+/// Writes the range of message bytes that a data packet carries.
 pub(crate) fn fmt_range(
     f: &mut fmt::Formatter<'_>,
     offset: u32,

@@ -1,5 +1,5 @@
-//! Datagrams: UDP (RFC 768), and behind its header which piece of which message a packet is. That part
-//! is ours.
+//! Datagrams: UDP (RFC 768), followed by the message and the offset that the payload belongs to. The layout of the
+//! latter is ours, since UDP has no messages longer than a packet.
 
 use core::fmt;
 
@@ -10,25 +10,25 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-/// UDP's.
+/// UDP's IP protocol number.
 pub const IP_PROTOCOL: u8 = 17;
 
-/// UDP's header: ports, length, checksum.
+/// Length of UDP's header: ports, length, checksum.
 pub const UDP_BYTES: u32 = 8;
 
-/// All of the header, without IP's: UDP's, the message, its length, the offset.
+/// Length of the whole header, without IP's: UDP's, message id, message length, offset.
 pub const HEADER_BYTES: u32 = UDP_BYTES + 16;
 
 /// A datagram's header. The ports are the packet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The message.
+    /// The message that the payload belongs to.
     pub id: Id64,
-    /// Bytes of the whole message.
+    /// Length of the whole message.
     pub message_length: u32,
-    /// First byte of the piece within the message.
+    /// Offset of the payload in the message.
     pub offset: u32,
-    /// Bytes of the piece: what UDP's length says beyond the header.
+    /// Length of the payload: UDP's length without the header.
     pub len: u16,
 }
 

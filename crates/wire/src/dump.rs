@@ -1,4 +1,4 @@
-//! A packet as one line of text, in the manner of tcpdump.
+//! A packet as one line of text, in the style of tcpdump.
 
 use core::fmt;
 
@@ -6,9 +6,8 @@ use rackweave_core::{Ecn, Kind, Packet};
 
 use crate::{Header, homa, tcp};
 
-/// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. Host and port stand on both sides, then
-/// the protocol and its fields, then the packet's own: priority, ECN bits if any (`ECT`, `CE`),
-/// whether it was trimmed.
+/// Prints a packet: `h3.1 > h7.2 homa BUSY id 42 prio 7`. The line has source and destination with their ports, the
+/// protocol and its fields, and the packet's priority, ECN codepoint (`ECT`, `CE`) and whether it was trimmed.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a>(pub &'a Packet<Header>);
 

@@ -1,18 +1,17 @@
-//! A packet as an Ethernet frame with IPv4: what a NIC would send, headers only.
+//! A packet as an Ethernet frame with IPv4, headers only.
 //!
 //! - Host `n` has the IP address 10.x.y.z with `n` in its last 24 bits, and the locally
 //!   administered MAC address 02:00 with `n` in its last 32.
 //! - Switch `n` has an IP address too, for packets to and from its program: 172.16.0.0 plus `n`, which is below 2^20. Its
 //!   MAC address has its [`HostId`], 2^31 plus `n`, in the last 32 bits.
-//! - The DSCP's high three bits are the packet's priority (the class selectors of RFC 2474). Its low
-//!   three say what switches may do or did: sprayed (1), trimmable (2), trimmed (4), sent back to its
-//!   sender (2 and 4).
-//! - A trimmed packet keeps IP's total length: it tells how many bytes were cut off.
+//! - The DSCP's high three bits are the packet's priority (the class selectors of RFC 2474). Its low three bits are
+//!   for switches: sprayed (1), trimmable (2), trimmed (4), returned to its sender (2 and 4).
+//! - A trimmed packet keeps IP's total length, from which the number of removed bytes follows.
 //! - A TCP segment's message mapping makes the frame 24 bytes longer than the simulated packet,
 //!   see [`tcp::MAPPING_BYTES`].
 //!
-//! A frame is as long as its headers are, also where a transport's profile counts other header
-//! sizes on the simulated link ([`Packet::wire_bytes`]); [`decode`] goes by the frame.
+//! A frame is as long as its headers are, also where a transport's profile counts other header sizes on the simulated
+//! link ([`Packet::wire_bytes`]); [`decode`] computes the size from the frame.
 
 use rackweave_core::frame::{ETHERNET_FRAME, ETHERNET_GAP, IPV4, MIN_PAYLOAD};
 use rackweave_core::{Destination, Ecn, Header as _, HostId, Packet};
@@ -41,7 +40,7 @@ const DSCP_TRIMMABLE: u8 = 2;
 const DSCP_TRIMMED: u8 = 4;
 const MAX_PRIORITY: u8 = 7;
 
-/// Why a packet has no frame.
+/// Reasons why a packet has no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unframeable {
     /// 10.0.0.0/8 has 2^24 addresses.
@@ -87,8 +86,8 @@ pub const fn mac_address(host: HostId) -> [u8; 6] {
     [0x02, 0, a, b, c, d]
 }
 
-/// Bytes from the IP header on that a packet with this header counts on a simulated link: all
-/// but TCP's message mapping. What [`Packet::new`] wants.
+/// Bytes from the IP header on that a packet with this header counts on a simulated link: all but TCP's message
+/// mapping. The size that [`Packet::new`] takes.
 #[must_use]
 pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     let header_bytes = match header {
@@ -98,8 +97,8 @@ pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     IPV4 + header_bytes + header.payload_bytes()
 }
 
-/// Appends the frame without payload bytes and checksum, and returns how long the whole frame is
-/// (without checksum, as captures count): padding to Ethernet's minimum included.
+/// Appends the frame without payload bytes and checksum, and returns the length of the whole frame, padding to
+/// Ethernet's minimum included (and no checksum, as captures count it).
 ///
 /// # Errors
 /// See [`Unframeable`]; `out` is unchanged then.
@@ -127,7 +126,7 @@ pub fn encode(
     out.put_u8(0x45); // version 4, five words
     out.put_u8(traffic_class(packet));
     out.put_u16(total_length);
-    out.put_u16(0); // identification: of no use without fragments (RFC 6864)
+    out.put_u16(0); // identification: not needed without fragments (RFC 6864)
     out.put_u16(DONT_FRAGMENT);
     out.put_u8(TTL);
     out.put_u8(header.ip_protocol(layout));
@@ -140,7 +139,7 @@ pub fn encode(
     let l4_start = out.len();
     header.encode(layout, Ports::of(packet), out);
     if matches!(header, Header::Tcp(_)) && payload == 0 {
-        // The checksum of a segment with payload would need the payload: it stays zero there.
+        // The checksum of a segment with payload would need the payload: it is left zero there.
         let pseudo = ones_complement_sum(header_bytes + u32::from(header.ip_protocol(layout)), &[]);
         let pseudo = ones_complement_sum(u32::from(pseudo), &out[ip_start + 12..ip_start + 20]);
         let checksum = !ones_complement_sum(u32::from(pseudo), &out[l4_start..]);
@@ -156,8 +155,8 @@ pub fn encode(
     Ok((ETHERNET_HEADER + IPV4 + header_bytes + travels).max(minimum))
 }
 
-/// Appends the frame of a UDP datagram of a group system without its payload, and returns how long the whole frame is,
-/// as captures count. `header` is what follows the UDP header; the frame's length is that on the simulated link.
+/// Appends the frame of a UDP datagram of a group system without its payload, and returns the length of the whole
+/// frame, as captures count it. `header` is what follows the UDP header; the frame's length is that on the simulated link.
 ///
 /// # Errors
 /// See [`Unframeable`]; `out` is unchanged then.
@@ -206,8 +205,8 @@ const fn multicast_mac(group: [u8; 4]) -> [u8; 6] {
     [0x01, 0x00, 0x5e, group[1] & 0x7f, group[2], group[3]]
 }
 
-/// Reads a frame, which a capture may have cut behind its headers. Its size on the link is worked
-/// out from the headers. MAC addresses are not looked at.
+/// Decodes a frame, which a capture may have truncated after its headers. Its size on the link is computed from the
+/// headers. MAC addresses are ignored.
 ///
 /// # Errors
 /// See [`Malformed`].
@@ -261,14 +260,14 @@ pub fn decode(bytes: &[u8]) -> Result<Packet<Header>, Malformed> {
     Ok(with_traffic_class(packet, tos))
 }
 
-/// What the second byte of the IP header says of a packet: its priority, what switches may do with it or
-/// did (see the [module](self)), and its ECN bits.
+/// The second byte of the IP header for a packet: its priority, its flags for switches (see the [module](self)), and
+/// its ECN codepoint.
 #[must_use]
 pub const fn traffic_class<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
     dscp(packet) << 2 | ecn_bits(packet.ecn())
 }
 
-/// The same packet with all that [`traffic_class`] says.
+/// The same packet with the fields of a [`traffic_class`].
 #[must_use]
 pub fn with_traffic_class<H: rackweave_core::Header>(packet: Packet<H>, byte: u8) -> Packet<H> {
     let dscp = byte >> 2;
@@ -295,7 +294,7 @@ const fn dscp<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
     if packet.is_sprayed() {
         dscp |= DSCP_SPRAYED;
     }
-    if packet.is_trimmable() || packet.is_turned_back() {
+    if packet.is_trimmable() || packet.is_returned() {
         dscp |= DSCP_TRIMMABLE;
     }
     if packet.is_trimmed() {
@@ -304,7 +303,7 @@ const fn dscp<H: rackweave_core::Header>(packet: &Packet<H>) -> u8 {
     dscp
 }
 
-/// RFC 3168, section 5; capable is ECT(0).
+/// The codepoints of RFC 3168, section 5; ECN-capable is ECT(0).
 const fn ecn_bits(ecn: Ecn) -> u8 {
     match ecn {
         Ecn::NotCapable => 0,
@@ -317,7 +316,7 @@ fn host(address: [u8; 4]) -> Result<HostId, Malformed> {
     host_at(address).ok_or(Malformed::ForeignAddress(address))
 }
 
-/// The Internet checksum's sum (RFC 1071), on top of an earlier one.
+/// The one's complement sum of the Internet checksum (RFC 1071), continued from an earlier sum.
 fn ones_complement_sum(start: u32, bytes: &[u8]) -> u16 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let mut sum = u64::from(start);
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_packet_still_tells_what_was_cut() {
+    fn a_trimmed_packet_keeps_its_original_length() {
         let body = homa::Body::Data {
             message_length: 9000,
             incoming: 9000,

@@ -1,4 +1,4 @@
-//! Homa's headers.
+//! Homa's headers: packet types, sizes and fields.
 
 mod codec;
 pub mod stream;
@@ -9,65 +9,65 @@ use crate::Id64;
 
 pub use codec::Layout;
 
-/// The common header's `type`.
+/// Values of the common header's `type`.
 pub mod packet_type {
-    /// A piece of a message.
+    /// A segment of a message.
     pub const DATA: u8 = 0x10;
     /// Permission to send.
     pub const GRANT: u8 = 0x11;
-    /// Send again.
+    /// Requests retransmission.
     pub const RESEND: u8 = 0x12;
-    /// No such RPC.
+    /// The RPC is not known to the packet's sender.
     pub const RPC_UNKNOWN: u8 = 0x13;
-    /// Alive, but nothing to send.
+    /// The sender is alive, but has nothing to send.
     pub const BUSY: u8 = 0x14;
-    /// Priorities of unscheduled bytes.
+    /// The receiver's priority cutoffs for unscheduled bytes.
     pub const CUTOFFS: u8 = 0x15;
-    /// A debugging aid of the kernel module: not supported.
+    /// A debugging aid of the kernel module, which is not supported.
     pub const FREEZE: u8 = 0x16;
-    /// May the server forget the RPC?
+    /// The server asks for an acknowledgement, to free the RPC's state.
     pub const NEED_ACK: u8 = 0x17;
-    /// The client has finished.
+    /// The client has finished these RPCs.
     pub const ACK: u8 = 0x18;
 }
 
-/// Bytes of each packet's header, without IP's; `_HEAD` and `_TALK` where [`Layout`]s differ.
+/// Length of each packet's header, without IP's; `_HEAD`, `_TALK` and `_LEVERAGE` where [`Layout`]s differ.
 pub mod size {
-    /// The common header, and all of UNKNOWN, BUSY and NEED_ACK.
+    /// The common header, which is all of UNKNOWN, BUSY and NEED_ACK.
     pub const COMMON: u32 = 28;
-    /// DATA, without its bytes.
+    /// DATA in [`Layout::Head`], without payload.
     pub const DATA_HEAD: u32 = 56;
-    /// DATA, without its bytes.
+    /// DATA in [`Layout::Talk`], without payload.
     pub const DATA_TALK: u32 = 60;
-    /// DATA, without its bytes: two time stamps more.
+    /// DATA in [`Layout::Leverage`], without payload: it has two more time stamps.
     pub const DATA_LEVERAGE: u32 = DATA_TALK + 8;
-    /// GRANT.
+    /// GRANT in [`Layout::Head`].
     pub const GRANT_HEAD: u32 = 33;
-    /// GRANT.
+    /// GRANT in [`Layout::Talk`].
     pub const GRANT_TALK: u32 = 34;
-    /// GRANT: two time stamps and two times more.
+    /// GRANT in [`Layout::Leverage`]: it has two more time stamps and two durations.
     pub const GRANT_LEVERAGE: u32 = GRANT_TALK + 16;
-    /// RESEND.
+    /// RESEND, in all layouts.
     pub const RESEND: u32 = 37;
-    /// CUTOFFS.
+    /// CUTOFFS, in all layouts.
     pub const CUTOFFS: u32 = 62;
-    /// ACK, whose five entries are always there.
+    /// ACK in [`Layout::Head`], always with five entries.
     pub const ACK_HEAD: u32 = 80;
-    /// ACK, whose five entries are always there.
+    /// ACK in [`Layout::Talk`], always with five entries.
     pub const ACK_TALK: u32 = 90;
-    /// STREAM, without its bytes.
+    /// STREAM, without payload.
     pub const STREAM: u32 = 56;
-    /// CREDIT.
+    /// CREDIT, in all layouts.
     pub const CREDIT: u32 = 42;
-    /// MISSING.
+    /// MISSING, in all layouts.
     pub const MISSING: u32 = 40;
-    /// RESET.
+    /// RESET, in all layouts.
     pub const RESET: u32 = 33;
     /// The longest header.
     pub const MAX_HEADER: u32 = ACK_TALK;
 }
 
-/// The longest message that the kernel module takes (HOMA_MAX_MESSAGE_LENGTH).
+/// The longest message that the kernel module accepts (HOMA_MAX_MESSAGE_LENGTH).
 pub const MAX_MESSAGE_LENGTH: u32 = 1_000_000;
 
 /// Bytes that the kernel module counts for Ethernet around each packet (HOMA_ETH_OVERHEAD): 18 of
@@ -75,112 +75,114 @@ pub const MAX_MESSAGE_LENGTH: u32 = 1_000_000;
 /// ([`rackweave_core::frame::ETHERNET_GAP`]), which the simulator uses.
 pub const ETH_OVERHEAD: u32 = 42;
 
-/// A Homa header: the common part and the packet's own. The ports are the packet's.
+/// A Homa header: the common header and the fields of its packet type. The ports are in
+/// [`Packet`](rackweave_core::Packet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The RPC's id as its *sender* knows it: even from the client, odd from the server.
+    /// The RPC's id at the packet's *sender*: even at the client, odd at the server.
     pub id: Id64,
-    /// Ours (a bit of the common header's flags): the message expects no response.
+    /// The message expects no response: a bit of the common header's flags that we add, since Homa has only RPCs.
     pub one_way: bool,
-    /// What kind of packet it is, and its fields.
+    /// The packet type, and its fields.
     pub body: Body,
 }
 
-/// Time stamps of DATA, for Leverage Homa's measured round trips (ours: the slides say that they are
-/// measured, not how). Nanoseconds modulo 2^32 of the clock of the host that made the stamp;
-/// 0: none. Only [`Layout::Leverage`] has room for them.
+/// Time stamps of DATA, from which Leverage Homa measures round trips, in nanoseconds modulo 2^32 of the clock of the
+/// host that made the stamp; 0: none. The fields are ours, since the slides do not show theirs. Only
+/// [`Layout::Leverage`] has room for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataStamps {
     /// When the packet was handed to the link.
     pub sent_at: u32,
-    /// The newest [`GrantStamps::sent_at`] that its sender has had, plus the time that has passed there
-    /// since: as if that GRANT had been answered at once.
+    /// The newest [`GrantStamps::sent_at`] that the packet's sender has received, plus the time since then: as if
+    /// that GRANT had been answered at once.
     pub echo: u32,
 }
 
-/// Time stamps of GRANT: as [`DataStamps`].
+/// Time stamps of GRANT, as [`DataStamps`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantStamps {
     /// When the packet was handed to the link.
     pub sent_at: u32,
-    /// The newest [`DataStamps::sent_at`] that its sender has had from this peer.
+    /// The newest [`DataStamps::sent_at`] that the packet's sender has received from this peer.
     pub echo: u32,
-    /// Since then the grant was withheld by policy for so many nanoseconds.
+    /// For how many nanoseconds of the time since then the grant was withheld by policy.
     pub held_ns: u32,
-    /// And it waited for the link in the host for so many.
+    /// For how many nanoseconds of that time it waited in the host for the link.
     pub host_ns: u32,
 }
 
 /// The packet types and their fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A piece of a message.
+    /// A segment of a message.
     Data {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// Bytes that the sender sends without grants.
+        /// Number of bytes that the sender sends without grants.
         incoming: u32,
-        /// An RPC that the sender, its client, has finished; 0 for none.
+        /// An RPC that the sender, as its client, has finished; 0 for none.
         ack_id: Id64,
-        /// That RPC's port at the server.
+        /// The server port of that RPC.
         ack_port: u16,
         /// The version of the receiver's priority cutoffs that the sender used.
         cutoff_version: u16,
-        /// Whether it answers a RESEND.
+        /// Whether it is a retransmission for a RESEND.
         retransmit: bool,
-        /// First byte of the piece within the message.
+        /// Offset of the segment in the message.
         offset: u32,
-        /// Bytes of the piece (on the wire: what is left of the packet).
+        /// Length of the segment (on the wire: the remainder of the packet).
         segment_length: u16,
         /// Leverage Homa's time stamps.
         stamps: DataStamps,
     },
-    /// Permission to send up to `offset`.
+    /// A grant: permission to send up to `offset`.
     Grant {
         /// The sender may send all bytes before this one.
         offset: u32,
-        /// At which priority.
+        /// The priority of the granted bytes.
         priority: u8,
-        /// The receiver has lost its state: send all again from 0.
+        /// The receiver has lost its state: the message is sent again from offset 0.
         resend_all: bool,
         /// Leverage Homa's time stamps.
         stamps: GrantStamps,
     },
-    /// A request to send bytes again.
+    /// A request to retransmit bytes.
     Resend {
-        /// The first one missing.
+        /// Offset of the first missing byte.
         offset: u32,
-        /// How many; `u32::MAX` (-1): nothing of the message has arrived, send what was sent.
+        /// Number of missing bytes; `u32::MAX` (-1): nothing of the message has arrived, and all that was sent is
+        /// requested.
         length: u32,
-        /// At which priority.
+        /// The priority of the retransmission.
         priority: u8,
     },
-    /// The sender does not know this RPC.
+    /// The packet's sender does not have this RPC.
     Unknown,
-    /// The sender knows the RPC but has nothing to send now: it is alive.
+    /// The sender has the RPC but nothing to send now: it is alive.
     Busy,
     /// The receiver's priorities for unscheduled bytes.
     Cutoffs {
-        /// For priorities 7 down to 1, the longest message that uses it; priority 0 takes the rest.
+        /// For priorities 7 down to 1, the longest message that uses it; priority 0 is for all longer ones.
         cutoffs: [u32; 7],
-        /// Their version.
+        /// The version of these cutoffs, which DATA repeats.
         version: u16,
     },
-    /// The server asks whether it may forget the RPC.
+    /// The server asks whether it may free the RPC's state.
     NeedAck,
-    /// The client has finished the RPC of the common header's id, and these others.
+    /// The client has finished the RPC with the common header's id, and the others listed.
     Ack {
-        /// How many of `others` count.
+        /// Number of valid entries in `others`.
         count: u8,
         /// Ids of other finished RPCs with the same server.
         others: [Id64; 3],
     },
-    /// Ours: of a stream, not of messages.
+    /// A packet of a stream, which is our extension: Homa has messages only.
     Stream(stream::Stream),
 }
 
 impl Header {
-    /// The id under which this packet's *receiver* knows the RPC.
+    /// The RPC's id at this packet's *receiver*.
     #[must_use]
     #[inline]
     pub const fn local_id(&self) -> u64 {

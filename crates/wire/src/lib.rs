@@ -1,13 +1,31 @@
-//! Every header: a typed struct that the machines use, and its bytes.
+//! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]: what
-//!   each of them can do. [`transports!`] is the list of them.
-//! - [`Header`]: any of them; [`frame`]: with Ethernet and IPv4 in front, as a NIC sends it;
-//!   [`overlay`]: inside a UDP datagram.
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`datagram`]: the headers of one protocol each; [`Codec`]:
+//!   their common interface. [`transports!`] lists them.
+//! - [`orca`]: the packets of Orca, a group system.
+//! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
+//!   datagram.
 //! - [`dump`]: a packet as one line of text; [`pcapng`]: packets as a file for Wireshark.
 //!
-//! `decode` takes any bytes at all: it returns a header or says in a [`Malformed`] what is wrong.
-//! A machine may still find that a header's offsets and lengths make no sense to it.
+//! `decode` accepts any bytes: it returns a header, or a [`Malformed`] with the reason. Offsets and lengths that
+//! cannot be consistent are the state machine's to refuse.
+//!
+//! ```
+//! use rackweave_core::{HostId, Packet};
+//! use rackweave_wire::homa::{self, Body, Layout};
+//! use rackweave_wire::{Header, Id64, frame};
+//!
+//! // A grant of Homa: the header, a packet with it, and the frame that a NIC would send.
+//! let body = Body::Grant { offset: 60_000, priority: 5, resend_all: false, stamps: homa::GrantStamps::default() };
+//! let header = Header::Homa(homa::Header { id: Id64::new(42), one_way: false, body });
+//! let ip_bytes = frame::counted_ip_bytes(&header, Layout::Head);
+//! let packet = Packet::new(HostId(3), HostId(7), ip_bytes, header).with_priority(7);
+//!
+//! let mut bytes = Vec::new();
+//! frame::encode(&packet, Layout::Head, &mut bytes)?;
+//! assert_eq!(frame::decode(&bytes)?, packet);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod codec;
 pub mod datagram;
@@ -28,23 +46,23 @@ use rackweave_core::{Header as HeaderTrait, Packet, Slice};
 pub use codec::Codec;
 pub use malformed::Malformed;
 
-/// The transports, of which this is the one list: calls a macro with the variant and the module of each. A crate with
-/// such a module for each transport makes its own enum of them.
+/// The one list of the transports: calls a macro with the variant and the module of each. A crate with such a module
+/// for each transport makes its own enum of them.
 #[macro_export]
 macro_rules! transports {
     ($define:ident) => {
         $define! {
-            /// Homa, and Leverage Homa.
+            /// Homa and Leverage Homa.
             Homa => homa,
             /// TCP (NewReno or CUBIC) and DCTCP.
             Tcp => tcp,
-            /// NDP.
+            /// NDP (SIGCOMM 2017), with trimming switches.
             Ndp => ndp,
-            /// pHost.
+            /// pHost (CoNEXT 2015), with tokens.
             PHost => phost,
-            /// Polo.
+            /// Polo, with driving packets.
             Polo => polo,
-            /// Datagrams, as UDP has them.
+            /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
         }
     };
@@ -52,7 +70,7 @@ macro_rules! transports {
 
 macro_rules! define_header {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
-        /// A header of any protocol: what a fabric with several transports carries.
+        /// A header of any transport.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Header {
             $($(#[$doc])* $variant($module::Header),)+
@@ -65,7 +83,7 @@ macro_rules! define_header {
             }
         })+
 
-        /// Evaluates the same expression for whichever header it is.
+        /// Evaluates the same expression for each variant.
         macro_rules! for_header {
             ($self:expr, $header:ident => $value:expr) => {
                 match $self {
@@ -75,8 +93,9 @@ macro_rules! define_header {
         }
 
         impl Header {
-            /// Reads the header of a packet of this IP protocol, which for Homa also determines the layout.
-            /// IP says that there are `l4_bytes`; `bytes` may have been cut behind the header.
+            /// Decodes the header of a packet with this IP protocol number, which for Homa also determines the
+            /// layout. The packet has `l4_bytes` after the IP header, by IP's total length; `bytes` may have been
+            /// truncated after the header.
             ///
             /// # Errors
             /// See [`Malformed`].
@@ -95,7 +114,7 @@ macro_rules! define_header {
                 Err(Malformed::Protocol(ip_protocol))
             }
 
-            /// The number by which IP knows the protocol; Homa's depends on the layout.
+            /// The IP protocol number; Homa's depends on the layout.
             #[must_use]
             pub fn ip_protocol(&self, layout: homa::Layout) -> u8 {
                 match self {
@@ -114,8 +133,8 @@ impl Header {
         for_header!(self, header => Codec::header_bytes(header, layout))
     }
 
-    /// The length of the message that the packet carries bytes of, as it says; `None`: it carries none, or
-    /// bytes of a stream, whose length is not known.
+    /// The length of the message whose bytes the packet carries; `None` for packets without message bytes, and for
+    /// streams, whose length is not known.
     #[must_use]
     pub fn message_bytes(&self) -> Option<u32> {
         for_header!(self, header => header.message_bytes())
@@ -146,17 +165,17 @@ impl HeaderTrait for Header {
 // A packet fills at most one cache line: the simulator moves them by value.
 const _: () = assert!(size_of::<Packet<Header>>() <= 64);
 
-/// The two ports of a packet; a [`Packet`] holds them itself, all headers begin with them.
+/// The two ports of a packet, with which all headers begin; [`Packet`] holds them itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// The sender's.
+    /// The sender's port.
     pub source: u16,
-    /// The receiver's.
+    /// The receiver's port.
     pub destination: u16,
 }
 
 impl Ports {
-    /// A packet's.
+    /// The ports of a packet.
     #[must_use]
     pub const fn of<H: HeaderTrait>(packet: &Packet<H>) -> Self {
         Self { source: packet.source_port(), destination: packet.destination_port() }
@@ -169,13 +188,13 @@ impl Ports {
 pub struct Id64(u64);
 
 impl Id64 {
-    /// Wraps.
+    /// Wraps a number.
     #[must_use]
     #[inline]
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
-    /// Unwraps.
+    /// The wrapped number.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u64 {

@@ -1,19 +1,19 @@
-//! What can be wrong with bytes that claim to be a packet, and the cursor that reads them.
+//! Errors of decoders, and the cursor that they read with.
 
-/// Why bytes are not a packet.
+/// Reasons why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The bytes end too early.
+    /// The packet is truncated.
     #[error("{what} needs {needed} bytes, but there are {got}")]
     Truncated {
-        /// What was being read.
+        /// The part that was being decoded.
         what: &'static str,
-        /// Bytes that it takes.
+        /// Bytes that the part needs.
         needed: usize,
-        /// Bytes that there are.
+        /// Bytes that were left.
         got: usize,
     },
-    /// The frame's type is not IPv4 (or a VLAN tag stands in front).
+    /// The frame's EtherType is not IPv4 (a VLAN tag, for instance).
     #[error("EtherType {0:#06x} is not IPv4's 0x0800")]
     EtherType(u16),
     /// The IP header's version is not 4.
@@ -22,9 +22,9 @@ pub enum Malformed {
     /// The IP header's length is below 20 bytes or above the packet's.
     #[error("an IP header of {header} bytes in a packet of {total}")]
     IpLength {
-        /// Bytes of the header, as it says.
+        /// Length of the header, by its length field.
         header: usize,
-        /// Bytes of the packet, as it says.
+        /// Length of the packet, by its length field.
         total: usize,
     },
     /// The IP packet is longer than [`crate::frame::MAX_IP_BYTES`].
@@ -36,13 +36,13 @@ pub enum Malformed {
     /// The packet is a fragment.
     #[error("a fragment of an IP packet")]
     Fragment,
-    /// The address is not one that a host here has.
+    /// The address is not a simulated or emulated host's.
     #[error("{}.{}.{}.{} is not in 10.0.0.0/8", .0[0], .0[1], .0[2], .0[3])]
     ForeignAddress([u8; 4]),
-    /// Nothing here speaks this protocol.
+    /// The IP protocol number is not a supported transport's.
     #[error("IP protocol {0} is not known")]
     Protocol(u8),
-    /// No such Homa packet.
+    /// The type of a Homa packet is unknown.
     #[error("Homa packet type {0:#04x} is not known")]
     HomaType(u8),
     /// The protocol has no packet of this type.
@@ -50,74 +50,74 @@ pub enum Malformed {
     PacketType {
         /// The protocol's name.
         protocol: &'static str,
-        /// The type, as the packet has it.
+        /// The type code in the packet.
         code: u8,
     },
-    /// An ACK has room for five.
+    /// An ACK with more than five entries.
     #[error("an ACK that claims {0} entries, but has room for 5")]
     AckCount(u16),
     /// The segment is longer than the packet, or than any IP packet.
     #[error("a segment of {said} bytes in a packet with room for {left}")]
     SegmentLength {
-        /// Bytes that the header claims.
+        /// Length that the header claims.
         said: usize,
-        /// Bytes that are left after the header.
+        /// Bytes after the header.
         left: usize,
     },
     /// TCP's data offset is below 20 bytes or beyond the segment's end.
     #[error("a TCP header of {header} bytes in a segment of {segment}")]
     TcpDataOffset {
-        /// Bytes of the header, as it says.
+        /// Length of the header, by its data offset.
         header: usize,
-        /// Bytes of the whole segment.
+        /// Length of the whole segment.
         segment: usize,
     },
     /// A TCP option's length does not fit its kind or the header.
     #[error("TCP option {kind} of length {length}")]
     TcpOption {
-        /// Its kind.
+        /// The option's kind.
         kind: u8,
-        /// Its length, as it says.
+        /// The option's length field.
         length: u8,
     },
-    /// A TCP segment carries bytes, but does not say of which message.
+    /// A TCP segment carries bytes without a message mapping.
     #[error("a TCP segment with {0} bytes of no known message")]
     NoMapping(usize),
-    /// Another version of [`crate::overlay`], or no datagram of it at all.
+    /// Another version of [`crate::overlay`], or another protocol.
     #[error("version {0:#04x} of the overlay's header is not known")]
     OverlayVersion(u8),
-    /// No such datagram.
+    /// The kind of an overlay datagram is unknown.
     #[error("overlay datagram kind {0} is not known")]
     OverlayKind(u8),
-    /// A check is wrong.
+    /// A checksum is wrong.
     #[error("{0} was damaged on its way")]
     Damaged(&'static str),
-    /// No such Orca packet.
+    /// The kind of an Orca packet is unknown.
     #[error("Orca packet kind {0:#04x} is not known")]
     OrcaKind(u8),
-    /// A label takes one to four words.
+    /// A label's length is not one to four words.
     #[error("a label of {0} words; it has 1 to 4")]
     OrcaWords(u8),
-    /// A field of an Orca packet has a value that it can't have.
+    /// A field of an Orca packet has an impossible value.
     #[error("an Orca packet whose {what} is {value}")]
     OrcaField {
-        /// The field.
+        /// The field's name.
         what: &'static str,
-        /// Its value.
+        /// The field's value.
         value: u64,
     },
-    /// Who has a key listens only to packets that were made with it.
+    /// A packet without a check made with the key, which the receiver requires.
     #[error("a packet that was not made with the session's key")]
     NotKeyed,
-    /// The packet was made with a key, and there is none to check it with.
+    /// The packet's check was made with a key, and the receiver has none.
     #[error("a packet made with a key, but no key is known")]
     NoKey,
-    /// A message is a request, a response or one-way.
+    /// A message's kind is not request, response or one-way.
     #[error("message kind {0} is not known")]
     MessageKind(u8),
 }
 
-/// Reads big-endian fields one after the other; `what` names the whole in errors.
+/// Reads big-endian fields in sequence; `what` names the whole in errors.
 pub(crate) struct Reader<'a> {
     what: &'static str,
     bytes: &'a [u8],
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         Self { what, bytes, at: 0 }
     }
 
-    /// Refuses at once what is shorter than `needed`, so that the error names the whole's size.
+    /// Checks the length in advance, so that the error has the size of the whole.
     pub(crate) fn need(&mut self, what: &'static str, needed: usize) -> Result<(), Malformed> {
         self.what = what;
         if self.bytes.len() < needed {
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         self.array().map(u128::from_be_bytes)
     }
 
-    /// How many bytes were read.
+    /// Number of bytes read so far.
     pub(crate) const fn at(&self) -> usize {
         self.at
     }

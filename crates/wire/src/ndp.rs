@@ -1,4 +1,4 @@
-//! NDP's headers. The protocol's paper gives the fields' meaning, not their layout: that is ours.
+//! NDP's headers. The paper gives the fields' meaning but no layout, so the layout is ours.
 
 use core::fmt;
 
@@ -9,38 +9,38 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-/// Of those that RFC 3692 sets aside for experiments: NDP has no IP protocol number of its own.
+/// One of the numbers that RFC 3692 reserves for experiments: NDP has no IP protocol number of its own.
 pub const IP_PROTOCOL: u8 = 254;
 
-/// The header's `type`.
+/// Values of the header's `type`.
 pub mod packet_type {
-    /// A piece of a message.
+    /// A packet of a message.
     pub const DATA: u8 = 1;
-    /// A piece has arrived.
+    /// A packet has arrived.
     pub const ACK: u8 = 2;
-    /// A piece has arrived without its bytes.
+    /// A packet has arrived trimmed.
     pub const NACK: u8 = 3;
     /// Permission to send.
     pub const PULL: u8 = 4;
-    /// Ours: how does the message stand?
+    /// Asks for a message's state. Ours: the paper does not say how a silent peer is probed.
     pub const ASK: u8 = 5;
-    /// Ours: no such message.
+    /// The message is not known. Ours: the paper has no host that loses its state.
     pub const UNKNOWN: u8 = 6;
 }
 
-/// Bytes of each packet's header, without IP's.
+/// Length of each packet's header, without IP's.
 pub mod size {
-    /// The part that all have, and all of ASK and UNKNOWN.
+    /// The common part, which is all of ASK and UNKNOWN.
     pub const COMMON: u32 = super::Prologue::BYTES + 2;
-    /// PULL.
+    /// PULL, with the counter.
     pub const PULL: u32 = 22;
-    /// DATA, without its bytes; ACK and NACK.
+    /// DATA, without payload; ACK and NACK.
     pub const DATA: u32 = 26;
 }
 
 const FLAG_COMPLETE: u8 = 0x40;
 
-/// In [`Header::path`]: whichever the switches pick.
+/// In [`Header::path`]: the switches choose.
 pub const ANY_PATH: u16 = u16::MAX;
 
 /// An NDP header. The ports are the packet's.
@@ -50,57 +50,56 @@ pub struct Header {
     pub id: Id64,
     /// The message expects no response.
     pub one_way: bool,
-    /// The path on which its sender wants it to go, by number; or [`ANY_PATH`].
+    /// The number of the path that the sender has chosen, or [`ANY_PATH`].
     pub path: u16,
-    /// What kind of packet it is, and its fields.
+    /// The packet type, and its fields.
     pub body: Body,
 }
 
 /// The packet types and their fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A piece of a message: always a whole packet's worth, but for the last.
+    /// A packet of a message: full, except for the last one.
     Data {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// First byte of the piece within the message.
+        /// Offset of the payload in the message.
         offset: u32,
-        /// Bytes of the piece (on the wire: what is left of the packet).
+        /// Length of the payload (on the wire: the remainder of the packet).
         len: u16,
-        /// Packets of the message that its sender sends without being asked.
+        /// Number of packets that the sender sends without pulls.
         window: u16,
     },
-    /// The piece at `offset` has arrived.
+    /// The packet at `offset` has arrived.
     Ack {
-        /// First byte of the piece.
+        /// Offset of the acknowledged packet.
         offset: u32,
-        /// Packets that were asked for so far, as in [`Body::Pull`].
+        /// The pull counter, as in [`Body::Pull`].
         pull: u32,
-        /// Tells the receiver's knowledge of the message from that of an earlier incarnation.
+        /// The incarnation of the receiver's state for the message, which changes when the state is lost.
         incarnation: u16,
         /// The whole message has arrived.
         complete: bool,
     },
-    /// The piece at `offset` was trimmed: its sender is to send it again when it is asked.
+    /// The packet at `offset` was trimmed: its sender retransmits it when it is pulled.
     Nack {
-        /// First byte of the piece.
+        /// Offset of the trimmed packet.
         offset: u32,
-        /// Packets that were asked for so far, as in [`Body::Pull`].
+        /// The pull counter, as in [`Body::Pull`].
         pull: u32,
         /// As in [`Body::Ack`].
         incarnation: u16,
     },
-    /// Asks for packets.
+    /// Pulls packets.
     Pull {
-        /// How many were asked for since the message began: cumulative, so that a lost one does
-        /// no harm.
+        /// Number of packets pulled since the message began: cumulative, so that a lost PULL does no harm.
         pull: u32,
         /// As in [`Body::Ack`].
         incarnation: u16,
     },
-    /// The message's sender (or the client that waits for the response) has heard nothing.
+    /// A probe of the message's sender (or the client that waits for the response), which has received nothing.
     Ask,
-    /// The packet's sender does not know the message.
+    /// The packet's sender does not have the message.
     Unknown,
 }
 
@@ -132,7 +131,7 @@ impl Codec for Header {
     }
 
     fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
-        // `extra` is the window of DATA and the incarnation of what answers it.
+        // `extra` is the window of DATA, and the incarnation in replies to it.
         let (flags, extra) = match self.body {
             Body::Data { window, .. } => (0, window),
             Body::Ack { incarnation, complete, .. } => (flag(complete, FLAG_COMPLETE), incarnation),

@@ -1,26 +1,25 @@
-//! A packet inside a UDP datagram: what hosts and the user-space switch speak on Linux.
+//! A packet inside a UDP datagram: the protocol of hosts and the user-space switch on Linux.
 //!
 //! ```text
 //!  0: version, kind, IP protocol of the header, bytes of the header
 //!  4: source host            8: destination host
-//! 12: sender's incarnation  16: receiver's incarnation, as the sender knows it (0: not at all)
+//! 12: sender's incarnation  16: receiver's incarnation, if the sender has it, else 0
 //! 20: bytes of payload      22: zero
 //! 24: CRC-32C of bytes 0 to 23, 28 to 31 and of the header      28: CRC-32C of the payload
 //! 32: the header, then the payload
 //! ```
 //!
-//! Priority, ECN bits and what switches did are in the datagram's own IP header, as
-//! [`frame::traffic_class`] has them. Because header and payload have checks of their own, a switch
-//! may cut the payload off without looking at it; because they go from end to end, damage
-//! inside a switch is found.
+//! Priority, ECN codepoint and the flags of switches are in the datagram's own IP header, as in
+//! [`frame::traffic_class`]. Because header and payload have separate checksums, a switch can trim the payload
+//! without reading it; because they are end to end, corruption inside a switch is detected.
 //!
 //! [`Kind::Group`] carries a packet of a group system, which has checks of its own: it follows the envelope unchanged,
 //! counts as payload, and the payload's check is zero. Its destination is a host or one of the system's own addresses
 //! ([`crate::orca::TO_GROUP`]); incarnations are zero. Each system has a number: [`crate::orca::KIND`].
 //!
-//! An *incarnation* is a number of each life of a host, which others can't guess; it may be another one for each
-//! peer. Who does not know the receiver's is not listened to: it takes an answer that goes to the sender's
-//! address ([`Kind::Hello`]) to learn it.
+//! An *incarnation* is a random number for each time that a host starts; it may differ between its peers. Datagrams
+//! without the receiver's incarnation are ignored: a sender obtains it only by a reply to its own address
+//! ([`Kind::Hello`]), which excludes forged sources.
 
 use core::ops::{Range, RangeInclusive};
 
@@ -32,80 +31,80 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Header, Ports, frame};
 
-/// Bytes before the header.
+/// Length of the envelope, which precedes the header.
 pub const BYTES: u32 = 32;
 
-/// What a datagram adds to a packet: UDP's header and this one.
+/// Bytes that a datagram adds to a packet: UDP's header and the envelope.
 pub const OVERHEAD: u32 = crate::datagram::UDP_BYTES + BYTES;
 
 const VERSION: u8 = 0xa1;
 const CHECK_AT: usize = 24;
 
-/// Numbers that name group systems in [`Kind::Group`]; those below are the other kinds'.
+/// Numbers of group systems in [`Kind::Group`]; those below are the other kinds'.
 pub const GROUP_KINDS: RangeInclusive<u8> = 2..=15;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A packet of a transport.
     Packet,
-    /// "My incarnation is this": with the receiver's as far as it is known. Who gets one without its
-    /// own answers with one that has it.
+    /// An announcement of the sender's incarnation, with the receiver's if the sender has it. A host replies to one
+    /// without its own by one that has it.
     Hello,
     /// A packet of the group system with this number, one of [`GROUP_KINDS`].
     Group(u8),
 }
 
-/// What stands before the header.
+/// The envelope: the fields before the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// What the datagram is.
+    /// The kind of the datagram.
     pub kind: Kind,
-    /// Who sent it.
+    /// The sending host.
     pub src: HostId,
-    /// Who is to get it.
+    /// The destination host.
     pub dst: HostId,
     /// The sender's incarnation.
     pub from: u32,
-    /// The receiver's, as the sender knows it; 0: not at all.
+    /// The receiver's incarnation, if the sender has it, else 0.
     pub to: u32,
 }
 
-/// A datagram that was read.
+/// A decoded datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// What stands before the header.
+    /// The fields before the header.
     pub envelope: Envelope,
     /// The packet; `None` in a [`Kind::Hello`].
     pub packet: Option<Packet<Header>>,
-    /// Where in the datagram the payload is: nowhere if a switch has cut it off.
+    /// The position of the payload in the datagram; empty if a switch has trimmed it.
     pub payload: Range<usize>,
 }
 
-/// What a switch needs to know of a datagram.
+/// The fields of a datagram that a switch needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// What stands before the header.
+    /// The fields before the header.
     pub envelope: Envelope,
     /// The packet's ports.
     pub ports: Ports,
-    /// The path that its sender has picked.
+    /// The path that its sender has chosen.
     pub path: Option<u16>,
-    /// How much of it is left without its payload.
+    /// Length of the datagram after trimming.
     pub header_end: usize,
 }
 
-/// CRC-32C (Castagnoli), continued from an earlier one; begin with 0.
+/// CRC-32C (Castagnoli), continued from an earlier value; the first is 0.
 #[must_use]
 pub fn crc32c(before: u32, bytes: &[u8]) -> u32 {
-    // What it keeps between pieces is the value without its last inversion.
+    // The digest's state is the value without the final inversion.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// Appends a packet's datagram without its payload, whose [`crc32c()`] is `payload_check`.
-/// Source and destination are the packet's, `envelope`'s are not looked at.
+/// Appends a packet's datagram without its payload, whose [`crc32c()`] is `payload_check`. Source and destination are
+/// the packet's.
 pub fn encode(
     packet: &Packet<Header>,
     layout: Layout,
@@ -124,7 +123,7 @@ pub fn encode(
     seal(&mut out[start..]);
 }
 
-/// Appends a [`Kind::Hello`].
+/// Appends a [`Kind::Hello`] datagram.
 pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<u8>) {
     let start = out.len();
     Envelope { kind: Kind::Hello, src, dst, from, to }.put(0, 0, 0, out);
@@ -132,7 +131,7 @@ pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<
     seal(&mut out[start..]);
 }
 
-/// Appends the envelope of a group system's packet that has `packet_bytes` bytes. `system` is one of [`GROUP_KINDS`].
+/// Appends the envelope of a group system's packet of `packet_bytes` bytes. `system` is one of [`GROUP_KINDS`].
 pub fn encode_group(system: u8, src: HostId, dst: HostId, packet_bytes: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(&group_envelope(system, src, dst, packet_bytes));
 }
@@ -155,10 +154,10 @@ pub fn group_envelope(
     bytes
 }
 
-/// Reads the envelope of a group system's packet, which begins at [`BYTES`] and is not read.
+/// Decodes the envelope of a group system's packet, which begins at [`BYTES`] and is not decoded.
 ///
 /// # Errors
-/// See [`Malformed`]: also if it is another kind of datagram.
+/// [`Malformed`], also if it is another kind of datagram.
 pub fn decode_group(bytes: &[u8]) -> Result<Envelope, Malformed> {
     let opened = Opened::read(bytes)?;
     if !matches!(opened.envelope.kind, Kind::Group(_)) {
@@ -168,8 +167,8 @@ pub fn decode_group(bytes: &[u8]) -> Result<Envelope, Malformed> {
     Ok(opened.envelope)
 }
 
-/// Replaces the destination in a datagram with a group system's packet, as a switch does with copies. Other datagrams
-/// stay unchanged.
+/// Replaces the destination in a datagram with a group system's packet, as a switch does in copies. Other datagrams
+/// are not changed.
 pub fn readdress_group(bytes: &mut [u8], dst: HostId) {
     if decode_group(bytes).is_ok() {
         bytes[8..12].copy_from_slice(&dst.0.to_be_bytes());
@@ -177,10 +176,10 @@ pub fn readdress_group(bytes: &mut [u8], dst: HostId) {
     }
 }
 
-/// Reads a datagram that came with this traffic class.
+/// Decodes a datagram that was received with this traffic class.
 ///
 /// # Errors
-/// See [`Malformed`]: also if it was damaged on its way, or is a group system's ([`decode_group`]).
+/// [`Malformed`], also if it is corrupt, or a group system's ([`decode_group`]).
 pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     let opened = Opened::read(bytes)?;
     let Opened { envelope, protocol, header_end, payload_bytes, payload_check } = opened;
@@ -217,7 +216,7 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     Ok(Datagram { envelope, packet: Some(packet), payload })
 }
 
-/// Reads what a switch needs. The payload is not looked at.
+/// Decodes the fields that a switch needs. The payload is not read.
 ///
 /// # Errors
 /// See [`Malformed`].
@@ -237,9 +236,9 @@ pub fn glance(bytes: &[u8]) -> Result<Glance, Malformed> {
     Ok(Glance { envelope, ports, path, header_end })
 }
 
-/// Turns a datagram around, which was cut behind its header: source and destination are exchanged.
-/// What is no datagram is left as it is.
-pub fn turn_back(bytes: &mut [u8]) {
+/// Exchanges source and destination of a trimmed datagram, which is returned to its sender. Other bytes are not
+/// changed.
+pub fn return_to_sender(bytes: &mut [u8]) {
     if Opened::read(bytes).is_ok() {
         let (src, rest) = bytes[4..].split_at_mut(4);
         src.swap_with_slice(&mut rest[..4]);
@@ -249,19 +248,19 @@ pub fn turn_back(bytes: &mut [u8]) {
     }
 }
 
-/// Writes the check of a datagram's header into it.
+/// Writes the checksum of a datagram's header.
 fn seal(bytes: &mut [u8]) {
     let check = header_check(bytes).to_be_bytes();
     bytes[CHECK_AT..CHECK_AT + 4].copy_from_slice(&check);
 }
 
-/// `bytes` end with the header.
+/// The checksum of a header; `bytes` end with it.
 fn header_check(bytes: &[u8]) -> u32 {
     crc32c(crc32c(0, &bytes[..CHECK_AT]), &bytes[CHECK_AT + 4..])
 }
 
 impl Envelope {
-    /// Appends all but the payload's check, with no check of the header.
+    /// Appends all fields but the payload's checksum, with a zero in place of the header's.
     fn put(&self, protocol: u8, header_bytes: u8, payload_bytes: u16, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         out.put_u8(self.kind.number());
@@ -325,7 +324,7 @@ impl Opened {
         Ok(Self { envelope, protocol, header_end, payload_bytes, payload_check })
     }
 
-    /// Checks that the envelope is followed by one packet of a group system and nothing else.
+    /// Checks that the envelope is followed by exactly one packet of a group system.
     const fn check_group(&self, bytes: &[u8]) -> Result<(), Malformed> {
         let left = bytes.len() - BYTES as usize;
         if self.header_end != BYTES as usize || self.payload_bytes != left {
@@ -397,16 +396,16 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_turned_back() {
+    fn trimmed_and_returned_to_sender() {
         let mut bytes = datagram();
         bytes.truncate(glance(&bytes).unwrap().header_end);
         let cut = data().trimmed(false);
         let read = decode(&bytes, frame::traffic_class(&cut)).unwrap().packet.unwrap();
         assert!(read.is_trimmed() && read.header == cut.header && read.payload().is_none());
-        turn_back(&mut bytes);
+        return_to_sender(&mut bytes);
         let read = decode(&bytes, frame::traffic_class(&data().trimmed(true))).unwrap();
         let packet = read.packet.unwrap();
-        assert!(packet.is_turned_back());
+        assert!(packet.is_returned());
         assert_eq!((packet.src, packet.dst), (HostId(4), HostId(3)));
         assert_eq!((read.envelope.from, read.envelope.to), (8, 7));
     }

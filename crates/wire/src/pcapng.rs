@@ -1,7 +1,7 @@
-//! Packets as a pcapng file, which Wireshark and tcpdump open.
+//! Packets as a pcapng file, for Wireshark and tcpdump.
 //!
-//! Frames hold their headers only, with the real length beside them. Each carries its line of
-//! [`dump`](crate::dump) as a comment, since Wireshark dissects TCP but not Homa.
+//! Frames contain their headers only, and their original length. Each has its line of [`dump`](crate::dump) as a
+//! comment, since Wireshark dissects TCP but not Homa.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -22,13 +22,13 @@ use crate::frame::{self, Unframeable};
 use crate::homa::Layout;
 use crate::orca;
 
-/// Timestamps are in units of 10^-9 seconds: times are cut to nanoseconds.
+/// Timestamps are in units of 10^-9 seconds: times are truncated to nanoseconds.
 const TIMESTAMP_RESOLUTION: u8 = 9;
 const PS_PER_NS: u64 = 1000;
 /// A UDP header.
 const UDP: u32 = 8;
 
-/// Why a capture could not be written.
+/// Reasons why a capture could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file could not be written.
@@ -37,7 +37,7 @@ pub enum CaptureError {
     /// The packet has no frame.
     #[error(transparent)]
     Packet(#[from] Unframeable),
-    /// The packet is of an interface that was not named at the start.
+    /// The packet's interface was not declared at the start.
     #[error("the capture has no interface {0}")]
     NoInterface(u32),
 }
@@ -153,7 +153,7 @@ pub struct CaptureWriter<W: Write> {
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Begins a capture with these interfaces: one a port, numbered in this order.
+    /// Begins a capture with these interfaces, numbered in this order.
     ///
     /// # Errors
     /// If the writer fails.
@@ -162,7 +162,7 @@ impl<W: Write> CaptureWriter<W> {
         layout: Layout,
         interfaces: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, CaptureError> {
-        // Not the machine's own byte order: a run's files are the same everywhere.
+        // A fixed byte order, so that a run's files are the same on every machine.
         let mut writer =
             PcapNgWriter::with_endianness(writer, Endianness::Little).map_err(from_pcap)?;
         for name in interfaces {
@@ -179,15 +179,14 @@ impl<W: Write> CaptureWriter<W> {
         Ok(Self { writer, layout, comments: true })
     }
 
-    /// The same writer, which gives each packet its line of text as a comment, or not (a third of
-    /// the file's size).
+    /// Sets whether each packet has its line of text as a comment (a third of the file's size).
     #[must_use]
     pub fn with_comments(mut self, comments: bool) -> Self {
         self.comments = comments;
         self
     }
 
-    /// Writes a packet that began to cross an interface at this time.
+    /// Writes a packet whose first bit crossed an interface at this time.
     ///
     /// # Errors
     /// If there is no such interface, the packet has no frame (nothing is written then), or the
@@ -224,7 +223,7 @@ impl<W: Write> CaptureWriter<W> {
         Ok(())
     }
 
-    /// Flushes, and gives the writer back.
+    /// Flushes, and returns the writer.
     ///
     /// # Errors
     /// If flushing fails.

@@ -1,4 +1,4 @@
-//! pHost's headers. The protocol's paper gives the fields' meaning, not their layout: that is ours.
+//! pHost's headers. The paper gives the fields' meaning but no layout, so the layout is ours.
 
 use core::fmt;
 
@@ -9,35 +9,34 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-/// Unassigned by IANA, and taken by us: pHost has no IP protocol number of its own, and both of
-/// those for experiments are in use here.
+/// Unassigned by IANA: pHost has no IP protocol number of its own, and both experimental ones are already used here.
 pub const IP_PROTOCOL: u8 = 252;
 
-/// The header's `type`.
+/// Values of the header's `type`.
 pub mod packet_type {
     /// Request to send.
     pub const RTS: u8 = 1;
     /// Permission to send one packet.
     pub const TOKEN: u8 = 2;
-    /// A piece of a message.
+    /// A packet of a message.
     pub const DATA: u8 = 3;
     /// The whole message has arrived.
     pub const ACK: u8 = 4;
-    /// Ours: the message is known; wait.
+    /// The message is known; its sender waits. Ours: the paper has no reply to a repeated RTS.
     pub const BUSY: u8 = 5;
-    /// Ours: no such message.
+    /// The message is not known. Ours: the paper has no host that loses its state.
     pub const UNKNOWN: u8 = 6;
-    /// Ours: is there still a response to come?
+    /// Asks whether a response is still to come. Ours: the paper has no RPCs.
     pub const ASK: u8 = 7;
 }
 
-/// Bytes of each packet's header, without IP's.
+/// Length of each packet's header, without IP's.
 pub mod size {
-    /// The part that all have, and all of ACK, BUSY, UNKNOWN and ASK.
+    /// The common part, which is all of ACK, BUSY, UNKNOWN and ASK.
     pub const COMMON: u32 = super::Prologue::BYTES;
-    /// RTS: with IP's header the 40 bytes of the paper.
+    /// RTS: with IP's header, the 40 bytes of the paper.
     pub const RTS: u32 = 20;
-    /// TOKEN; DATA, without its bytes.
+    /// TOKEN; DATA, without payload.
     pub const DATA: u32 = 28;
 }
 
@@ -48,47 +47,47 @@ pub struct Header {
     pub id: Id64,
     /// The message expects no response.
     pub one_way: bool,
-    /// What kind of packet it is, and its fields.
+    /// The packet type, and its fields.
     pub body: Body,
 }
 
 /// The packet types and their fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Request to send: a message is there. Sent again, it asks how the message stands.
+    /// Request to send a message. A repeated one asks for the message's state.
     Rts {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// Packets of it that are sent without tokens.
+        /// Number of packets that are sent without tokens.
         free: u16,
     },
     /// Permission to send one packet, for a short time.
     Token {
-        /// Which packet of the message.
+        /// Index of the packet in the message.
         packet: u32,
-        /// The token's number: the free ones count, from 0.
+        /// The token's number; the free tokens count, from 0.
         number: u32,
-        /// Packets of the message that have not arrived.
+        /// Number of packets of the message that have not arrived.
         missing: u32,
     },
-    /// A piece of a message: always a whole packet's worth, but for the last.
+    /// A packet of a message: full, except for the last one.
     Data {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// First byte of the piece within the message.
+        /// Offset of the payload in the message.
         offset: u32,
-        /// Bytes of the piece (on the wire: what is left of the packet).
+        /// Length of the payload (on the wire: the remainder of the packet).
         len: u16,
-        /// Packets of the message that are sent without tokens.
+        /// Number of packets that are sent without tokens.
         free: u16,
-        /// The token that it uses.
+        /// The number of the token that it uses.
         token: u32,
     },
     /// The whole message has arrived.
     Ack,
-    /// The message is known; there is no token for it now, or no response yet.
+    /// The message is known, and there is no token for it now, or no response yet.
     Busy,
-    /// The packet's sender does not know the message.
+    /// The packet's sender does not have the message.
     Unknown,
     /// The client waits for the response to this request.
     Ask,

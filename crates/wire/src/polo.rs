@@ -1,4 +1,4 @@
-//! Polo's headers. The talk gives the packets' names and meaning; their fields and layout are ours.
+//! Polo's headers. The talk gives the packets' names and meaning but no layout, so fields and layout are ours.
 
 use core::fmt;
 
@@ -9,47 +9,47 @@ use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
 use crate::{Id64, Ports};
 
-/// Unassigned by IANA, and taken by us: Polo has no IP protocol number of its own.
+/// Unassigned by IANA: Polo has no IP protocol number of its own.
 pub const IP_PROTOCOL: u8 = 251;
 
-/// The header's `type`.
+/// Values of the header's `type`.
 pub mod packet_type {
-    /// A piece of a message.
+    /// A packet of a message.
     pub const DATA: u8 = 1;
-    /// Follows a first window, and then ticks: one half of the ping-pong that delimits epochs.
+    /// Follows a first window, and each tick after it: one half of the exchange that delimits epochs.
     pub const ADJOINT: u8 = 2;
-    /// The other half.
+    /// The other half of the exchange.
     pub const ADJOINT_ACK: u8 = 3;
-    /// Driving packet: brings the next data packet.
+    /// Driving packet: asks for the next data packet.
     pub const DRIVE: u8 = 4;
-    /// Loss packet: names what to send again.
+    /// Loss packet: asks for the retransmission of given packets.
     pub const LOSS: u8 = 5;
-    /// Ours: the whole message has arrived.
+    /// The whole message has arrived. Ours: the talk does not say how a sender finishes.
     pub const COMPLETE: u8 = 6;
-    /// Ours: is there still a response to come?
+    /// Asks whether a response is still to come. Ours: the talk has no RPCs.
     pub const ASK: u8 = 7;
-    /// Ours: no such message.
+    /// The message is not known. Ours: the talk has no host that loses its state.
     pub const UNKNOWN: u8 = 8;
 }
 
-/// Bytes of each packet's header, without IP's.
+/// Length of each packet's header, without IP's.
 pub mod size {
-    /// The part that all have, and all of COMPLETE, ASK and UNKNOWN.
+    /// The common part, which is all of COMPLETE, ASK and UNKNOWN.
     pub const COMMON: u32 = super::Prologue::BYTES;
     /// ADJOINT_ACK, DRIVE and LOSS.
     pub const ANSWER: u32 = 20;
-    /// DATA, without its bytes.
+    /// DATA, without payload.
     pub const DATA: u32 = 24;
-    /// ADJOINT.
+    /// ADJOINT, with its counters.
     pub const ADJOINT: u32 = 28;
 }
 
-// Of DATA.
+// Flag of DATA.
 const FLAG_DRIVEN: u8 = 0x40;
 const FLAG_AGAIN: u8 = 0x20;
-// Of ADJOINT.
+// Flag of ADJOINT.
 const FLAG_TIMEOUT: u8 = 0x40;
-// Of ADJOINT_ACK.
+// Flag of ADJOINT_ACK.
 const FLAG_PAUSED: u8 = 0x40;
 const FLAG_TICK: u8 = 0x20;
 
@@ -60,68 +60,67 @@ pub struct Header {
     pub id: Id64,
     /// The message expects no response.
     pub one_way: bool,
-    /// What kind of packet it is, and its fields.
+    /// The packet type, and its fields.
     pub body: Body,
 }
 
 /// The packet types and their fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A piece of a message: always a whole packet's worth, but for the last.
+    /// A packet of a message: full, except for the last one.
     Data {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// First byte of the piece within the message.
+        /// Offset of the payload in the message.
         offset: u32,
-        /// Bytes of the piece (on the wire: what is left of the packet).
+        /// Length of the payload (on the wire: the remainder of the packet).
         len: u16,
-        /// Packets of the message that its sender sends without being asked.
+        /// Number of packets that the sender sends without driving packets.
         window: u16,
-        /// The receiver asked for this packet.
+        /// Whether it was asked for by a driving or loss packet.
         driven: bool,
-        /// It was sent before: out of order, and at high priority.
+        /// Whether it is a retransmission: out of order, and at high priority.
         again: bool,
     },
-    /// The ping: follows the first window, and answers an ADJOINT-ACK that ticks.
+    /// The adjoint packet: follows the first window, and replies to an ADJOINT-ACK with a tick.
     Adjoint {
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         message_length: u32,
-        /// Packets that were sent so far, not counting repetitions.
+        /// Number of packets sent so far, without retransmissions.
         sent: u32,
-        /// The epoch of the acknowledgement that it answers; 0 if none.
+        /// The epoch of the ADJOINT-ACK that it replies to; 0 if none.
         epoch: u32,
         /// As in [`Body::Data`].
         window: u16,
-        /// The sender has heard nothing for its timeout.
+        /// The sender has received nothing for its timeout.
         timeout: bool,
     },
-    /// The pong: says whether the flow is paused.
+    /// The reply to an adjoint packet, with the flow's state.
     AdjointAck {
         /// The receiver's epoch.
         epoch: u32,
-        /// The flow is inactive: its sender is to be quiet until it is driven.
+        /// The flow is inactive: its sender must not send until it is driven.
         paused: bool,
-        /// The adjoint packet is wanted back: it ends the epoch.
+        /// The sender must reply with an adjoint packet, which ends the epoch.
         tick: bool,
     },
-    /// Lets the sender send new packets.
+    /// A driving packet: permission to send new packets.
     Drive {
-        /// Up to this packet of the message, not included: cumulative, so that a lost one does no
-        /// harm.
+        /// End of the permitted packets (exclusive): cumulative, so that a lost DRIVE does no harm.
         upto: u32,
     },
-    /// Asks for packets by name, which were lost (or never sent).
+    /// Asks for the retransmission of packets that were lost (or never sent).
     Loss {
-        /// The first of them.
+        /// Index of the first of them.
         first: u32,
-        /// How many.
+        /// Number of packets that are missing.
         count: u16,
     },
     /// The whole message has arrived.
     Complete,
-    /// The client that waits for the response has heard nothing.
+    /// A probe of the client that waits for the response, which has received nothing.
     Ask,
-    /// The packet's sender does not know the message.
+    /// The packet's sender does not have the message.
     Unknown,
 }
 

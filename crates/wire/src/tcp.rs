@@ -13,19 +13,19 @@ pub use codec::{
 /// TCP's IP protocol number.
 pub const IP_PROTOCOL: u8 = 6;
 
-/// The segment's flags.
+/// Flags of a segment.
 pub mod flags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: u8 = 0x01;
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
-    /// The connection is not known: forget it.
+    /// Resets the connection, which the packet's sender does not have.
     pub const RST: u8 = 0x04;
-    /// Ends a message.
+    /// The last segment of a message.
     pub const PSH: u8 = 0x08;
-    /// `ack` counts.
+    /// The `ack` field is valid.
     pub const ACK: u8 = 0x10;
-    /// The receiver saw a congestion mark (ECN echo).
+    /// The receiver saw a congestion mark (ECN-Echo).
     pub const ECE: u8 = 0x40;
     /// The sender has reduced its window.
     pub const CWR: u8 = 0x80;
@@ -43,35 +43,35 @@ pub struct Header {
     pub ack: u32,
     /// Receive window, in units of 2^`WINDOW_SHIFT` bytes.
     pub window: u16,
-    /// See [`flags`].
+    /// Bits from [`flags`].
     pub flags: u8,
-    /// Data, or a pure acknowledgement.
+    /// The payload, or selective acknowledgements.
     pub body: Body,
 }
 
 /// The window field counts units of 2^8 bytes (window scale 8).
 pub const WINDOW_SHIFT: u32 = 8;
 
-/// What a segment carries besides the fixed header.
+/// What a segment carries beside the fixed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Bytes of one message. The mapping stands for the framing that an application writes into
-    /// the stream; segments do not cross messages.
+    /// Bytes of one message. The mapping represents the framing that an application writes into the stream; segments
+    /// do not cross messages.
     Data {
-        /// The message.
+        /// The message that the bytes belong to.
         message: Id64,
-        /// Its length.
+        /// Length of the whole message.
         message_length: u32,
-        /// First byte within the message.
+        /// Offset of the payload in the message.
         offset: u32,
-        /// Bytes carried.
+        /// Length of the payload.
         len: u16,
-        /// What the message is.
+        /// The kind of the message.
         kind: Kind,
     },
-    /// Nothing but the acknowledgement.
+    /// A pure acknowledgement.
     Ack {
-        /// How many of `sack` count.
+        /// Number of valid blocks in `sack`.
         count: u8,
         /// Selective acknowledgement, newest first (RFC 2018).
         sack: SackBlocks,

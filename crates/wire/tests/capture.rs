@@ -1,4 +1,4 @@
-//! Captures are read back by a reader that is not ours.
+//! Captures are read back by an independent reader.
 
 use std::io;
 

@@ -48,7 +48,7 @@ fn orca() {
     replay("decode_orca", checks::orca);
 }
 
-/// Seeds of Orca's packets, cut, joined, damaged and grown: the same bytes each time.
+/// Seeds of Orca's packets, truncated, concatenated, corrupted and extended: deterministic.
 #[test]
 fn orca_packets_that_are_nearly_right() {
     let mut seeds: Vec<_> = fs::read_dir(corpus("decode_orca"))
@@ -85,7 +85,7 @@ fn orca_packets_that_are_nearly_right() {
     }
 }
 
-/// Else: `cargo run -p rackweave-wire --example fuzz_seeds`.
+/// If it fails: `cargo run -p rackweave-wire --example fuzz_seeds`.
 #[test]
 fn seeds_are_up_to_date() {
     for (target, name, bytes) in seeds::all() {

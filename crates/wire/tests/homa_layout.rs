@@ -1,5 +1,5 @@
-//! Homa's layouts: sizes and places of fields, as in the kernel module (HomaModule) of July 2026
-//! (`Head`) and October 2023 (`Talk`).
+//! Homa's layouts: sizes and offsets of fields, as in the kernel module (HomaModule) of July 2026 (`Head`) and
+//! October 2023 (`Talk`).
 
 use rackweave_wire::homa::{
     Body, DataStamps, ETH_OVERHEAD, GrantStamps, Header, Layout, MAX_MESSAGE_LENGTH, size,
@@ -71,7 +71,7 @@ fn sizes_are_those_of_the_kernel_module() {
     assert_eq!(Layout::ALL.map(Layout::ip_protocol), [146, 0xfd, 250]);
 }
 
-/// Ours, the same in both layouts.
+/// Our extension, which is the same in both layouts.
 #[test]
 fn streams_have_their_places_too() {
     use rackweave_wire::homa::stream::{Credit, Reason, Stream, flags};

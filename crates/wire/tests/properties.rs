@@ -1,4 +1,4 @@
-//! What holds for every header, and for any bytes.
+//! Properties of every header, and of decoders on any bytes.
 
 mod checks;
 mod strategies;
@@ -12,7 +12,7 @@ use strategies::{headers, homa_headers, layouts, packets, ports, stamped};
 
 macro_rules! define_checks {
     ($($(#[$doc:meta])* $variant:ident => $module:ident,)+) => {
-        /// What must hold for these bytes as a header of any protocol.
+        /// The properties of these bytes as a header of any protocol.
         fn checks_of_all(bytes: &[u8]) {
             $(checks::header::<rackweave_wire::$module::Header>(bytes);)+
         }
@@ -58,12 +58,12 @@ proptest! {
 
     #[test]
     fn every_datagram_of_the_overlay_comes_back(
-        (layout, packet) in packets(), told: [u32; 2], salt: u8
+        (layout, packet) in packets(), incarnations: [u32; 2], salt: u8
     ) {
         let payload = vec![salt; packet.header.payload_bytes() as usize];
         let mut bytes = Vec::new();
         let check = overlay::crc32c(0, &payload);
-        overlay::encode(&packet, layout, told[0], told[1], check, &mut bytes);
+        overlay::encode(&packet, layout, incarnations[0], incarnations[1], check, &mut bytes);
         prop_assert_eq!(
             bytes.len() as u32, overlay::BYTES + packet.header.header_bytes(layout)
         );
@@ -76,12 +76,12 @@ proptest! {
         let class = frame::traffic_class(&packet);
         let read = overlay::decode(&bytes, class).expect("it is as it was written");
         let mut expected = packet;
-        // One that was cut counts as the shortest frame, as in the simulator.
+        // A trimmed packet counts as the shortest frame, as in the simulator.
         if !packet.is_trimmed() {
             expected.wire_bytes = rackweave_core::frame::wire_bytes(l3_bytes) as u16;
         }
         prop_assert_eq!(read.packet, Some(expected));
-        prop_assert_eq!([read.envelope.from, read.envelope.to], told);
+        prop_assert_eq!([read.envelope.from, read.envelope.to], incarnations);
         prop_assert_eq!(read.payload, header_end..bytes.len());
         bytes.insert(0, class);
         checks::overlay(&bytes);
@@ -121,7 +121,7 @@ proptest! {
         checks::frame(&bytes);
         checks::overlay(&bytes);
         for protocol in [146, 253, 250, 6, 254, 252, 251, 17] {
-            // Most are refused; none may panic, whatever IP claims.
+            // Most are refused; none may panic, whatever length IP claims.
             let _ = Header::decode(protocol, &bytes, l4_bytes);
         }
     }

@@ -1,10 +1,10 @@
-//! Errors in workloads, worded for the user who has to correct them.
+//! Errors in workloads, with messages for the author of the scenario.
 
 use rackweave_core::Span;
 
 use crate::sizes::SizeDist;
 
-/// Why a workload cannot be run.
+/// Reasons why a workload cannot be run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
     /// There are no senders.
@@ -28,17 +28,17 @@ pub enum WorkloadError {
     /// A count that must be at least one.
     #[error("{what} must be at least 1")]
     Zero {
-        /// The count.
+        /// The name of the count.
         what: &'static str,
     },
     /// More than the generator counts or stores.
     #[error("{what} is {value}, more than the {max} that are possible")]
     TooMany {
-        /// The count.
+        /// The name of the count.
         what: &'static str,
         /// The requested value.
         value: u64,
-        /// The maximum.
+        /// The greatest value that is possible.
         max: u64,
     },
     /// A range of hosts without a host.
@@ -46,7 +46,7 @@ pub enum WorkloadError {
     EmptyRange {
         /// "senders" or "receivers".
         what: &'static str,
-        /// First host.
+        /// The first host of the range.
         start: u32,
         /// One past the last host.
         end: u32,
@@ -54,14 +54,14 @@ pub enum WorkloadError {
     /// A host that is not in the fabric.
     #[error("host {host} ({what}) does not exist: the fabric has hosts 0 to {}", hosts.saturating_sub(1))]
     NoSuchHost {
-        /// Its part in the workload.
+        /// The host's role in the workload.
         what: &'static str,
-        /// The host.
+        /// The number of the host.
         host: u32,
         /// The number found.
         hosts: u32,
     },
-    /// Nobody but itself to send to.
+    /// There is no host to send to but the sender itself.
     #[error("host {0} has nobody to send to but itself")]
     NoDestination(u32),
     /// An incast without a sender.
@@ -114,9 +114,9 @@ pub enum SizesError {
     /// A uniform distribution upside down.
     #[error("the smallest size, {low}, is above the largest, {high}")]
     Reversed {
-        /// Smallest.
+        /// The smallest size.
         low: u64,
-        /// Largest.
+        /// The largest size.
         high: u64,
     },
     /// A line of a CSV file.
@@ -124,7 +124,7 @@ pub enum SizesError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// The fault.
+        /// The fault of the line.
         problem: LineProblem,
     },
 }
@@ -140,7 +140,7 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// The fault.
+        /// The fault of the line.
         problem: LineProblem,
     },
     /// An entry that was not read from a file.
@@ -148,7 +148,7 @@ pub enum TraceError {
     Entry {
         /// Counted from 0.
         index: usize,
-        /// The fault.
+        /// The fault of the entry.
         problem: LineProblem,
     },
     /// A message from or to a host that is not in the fabric.
@@ -156,7 +156,7 @@ pub enum TraceError {
     NoSuchHost {
         /// "line 7", or "message 6" if the trace was not read from a file.
         place: String,
-        /// The host.
+        /// The number of the host.
         host: u32,
         /// The number found.
         hosts: u32,
@@ -180,13 +180,13 @@ pub enum LineProblem {
     /// A line ends too early.
     #[error("there is no value for `{column}`")]
     MissingValue {
-        /// The column.
+        /// The name of the missing column.
         column: &'static str,
     },
     /// Not a number, or not one in range.
     #[error("`{value}` is not a value for `{column}`: it must be {expected}")]
     BadValue {
-        /// The column.
+        /// The name of the column.
         column: &'static str,
         /// The text found (shortened).
         value: String,
@@ -196,7 +196,7 @@ pub enum LineProblem {
     /// A size is not above the one before.
     #[error("size {size} is below the one before it, {before}: sizes must increase")]
     SizeDecreases {
-        /// The size.
+        /// The size on this line.
         size: u64,
         /// The size before.
         before: u64,
@@ -204,7 +204,7 @@ pub enum LineProblem {
     /// A cumulative probability falls.
     #[error("cdf {cdf} is below the one before it, {before}: a CDF cannot decrease")]
     CdfDecreases {
-        /// The probability.
+        /// The probability on this line.
         cdf: f64,
         /// The one before.
         before: f64,

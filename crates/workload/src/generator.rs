@@ -135,8 +135,8 @@ impl Generator {
     /// A generator of the workload `config` among `hosts` hosts.
     ///
     /// `mean_gap` is the mean gap between the messages of one host in an open loop (see
-    /// [`crate::open_loop_gap`]); other patterns need none. `stream` tells the workloads of one
-    /// run apart: it must be below 2^32.
+    /// [`crate::open_loop_gap`]); other patterns need none. `stream` distinguishes the workloads of one
+    /// run; it must be below 2^32.
     ///
     /// # Errors
     /// If the workload cannot be run on these hosts.
@@ -222,7 +222,7 @@ impl Generator {
         self.hosts[index].completed(&self.shared, host, now)
     }
 
-    /// The messages of `host`, from where this generator stands.
+    /// The messages of `host`, from the current state of this generator.
     #[must_use]
     pub fn of_host(&self, host: HostId) -> HostGenerator {
         let index = self.shared.peers.sender_index(host);
@@ -238,13 +238,13 @@ impl Generator {
 }
 
 impl HostGenerator {
-    /// See [`Generator::next`].
+    /// As [`Generator::next`], for this host.
     #[inline]
     pub fn next_arrival(&mut self) -> Option<Arrival> {
         self.state.as_mut()?.next(&self.shared, self.host)
     }
 
-    /// See [`Generator::completed`].
+    /// As [`Generator::completed`], for this host.
     #[inline]
     pub fn completed(&mut self, now: Time) -> Option<Arrival> {
         self.state.as_mut()?.completed(&self.shared, self.host, now)

@@ -1,7 +1,7 @@
-//! Workloads: who sends how much to whom, and when. The simulator and the testbed use the same generators.
+//! Workloads: the sizes, times and destinations of messages. The simulator and the testbed use the same generators.
 //!
 //! - [`sizes`]: [`SizeDist`], distributions of message sizes: published, from a file, or simple ones.
-//! - [`pattern`]: [`WorkloadConfig`] and [`Pattern`], who sends to whom.
+//! - [`pattern`]: [`WorkloadConfig`] and [`Pattern`], which determine senders, receivers and arrivals.
 //! - [`load`]: the mean gap between messages at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from its own random streams.
 //! - [`trace`]: [`Trace`], messages read from a file.
@@ -19,7 +19,7 @@
 //! let gap = open_loop_gap(&sizes, load, counts, Rate::from_gbps(10), framing, |_| 0.0)?;
 //! let config = WorkloadConfig::new(Pattern::OpenLoop { sizes, load, counts });
 //! let mut generator = Generator::new(&config, 144, Some(gap), 1, 0, 0)?;
-//! let first = generator.next(HostId(7)).expect("an open loop goes on");
+//! let first = generator.next(HostId(7)).expect("an open loop has no end");
 //! assert_ne!(first.dst, HostId(7));
 //! # Ok::<(), rackweave_workload::WorkloadError>(())
 //! ```

@@ -10,7 +10,7 @@ pub(crate) struct Rows<'t> {
     reader: Reader<&'t [u8]>,
     record: ByteRecord,
     columns: Vec<(&'static str, usize)>,
-    /// Where the line count stands, and what it is there.
+    /// The position up to which lines are counted, and their number.
     counted: usize,
     line: u64,
 }

@@ -37,9 +37,9 @@ struct Table {
 /// Sizes that are equally probable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Piece {
-    /// Smallest size.
+    /// The smallest size of the piece.
     pub(crate) first: u64,
-    /// Largest size.
+    /// The largest size of the piece.
     pub(crate) last: u64,
     /// Probability of a size up to `last`.
     pub(crate) cdf: f64,
@@ -197,7 +197,7 @@ impl SizeDist {
         }))
     }
 
-    /// Its name.
+    /// The name of the distribution.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name

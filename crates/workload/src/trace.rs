@@ -20,9 +20,9 @@ const MAX_TIME_PS: f64 = 100.0 * 86_400.0 * 1e12;
 pub struct TraceEntry {
     /// When it starts, from the start of the workload.
     pub at: Span,
-    /// The sender.
+    /// The sending host.
     pub src: HostId,
-    /// The receiver.
+    /// The receiving host.
     pub dst: HostId,
     /// Length in bytes.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Who sends to whom, and when.
+//! The senders, receivers and times of each pattern.
 
 use core::ops::Range;
 
@@ -108,8 +108,8 @@ fn messages_are_portable() {
 
 #[test]
 fn hosts_do_not_disturb_each_other() {
-    let mut alone = generator(&open_loop(), 4);
-    let alone = drain(&mut alone, 2, 100);
+    let mut single = generator(&open_loop(), 4);
+    let single = drain(&mut single, 2, 100);
     let mut among = generator(&open_loop(), 4);
     let among: Vec<_> = (0..100)
         .map(|_| {
@@ -117,16 +117,16 @@ fn hosts_do_not_disturb_each_other() {
             among.next(HostId(2)).unwrap()
         })
         .collect();
-    assert_eq!(alone, among);
+    assert_eq!(single, among);
     // More hosts: other destinations, but the same times and sizes.
     let mut more = generator(&open_loop(), 400);
     let more = drain(&mut more, 2, 100);
     let times = |messages: &[Arrival]| messages.iter().map(|m| (m.at, m.bytes)).collect::<Vec<_>>();
-    assert_eq!(times(&alone), times(&more));
-    // Nor does it matter who else may send.
+    assert_eq!(times(&single), times(&more));
+    // Other senders do not matter either.
     let mut config = open_loop();
     config.senders = Some(2..3);
-    assert_eq!(drain(&mut generator(&config, 4), 2, 100), alone);
+    assert_eq!(drain(&mut generator(&config, 4), 2, 100), single);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One-to-many in the simulator: the same application over Orca, and over what applications do without it.
 //!
 //! - [`CastConfig`]: what is run, resolved from a scenario's `[workload.cast]`.
-//! - [`run()`]: a run on a [`Cluster`](rackweave_sim::Cluster).
+//! - [`run()`]: a run on a [`World`](rackweave_sim::World).
 //! - [`CastSummary`]: what came of it, beside what every run has.
 
 mod nodes;

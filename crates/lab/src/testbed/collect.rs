@@ -321,7 +321,11 @@ mod tests {
         assert_eq!(outcomes, expected);
         assert_eq!(all.last_end(), Some(550));
         let (by_stream, by_host) = all.delivered(520);
-        assert_eq!(by_stream, [5000], "two echoes and a request, whose response at 550 is too late");
+        assert_eq!(
+            by_stream,
+            [5000],
+            "two echoes and a request, whose response at 550 is too late"
+        );
         assert_eq!(by_host, [4000, 1000, 0]);
     }
 

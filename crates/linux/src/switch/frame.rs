@@ -515,8 +515,8 @@ pub(super) fn finish_datagram<'a, S: System>(
 ) -> (u8, &'a [u8]) {
     let len = packet.header.travels(packet.is_trimmed());
     let bytes = &mut frames.get_mut(packet.header.slot)[..len];
-    if packet.is_turned_back() {
-        overlay::turn_back(bytes);
+    if packet.is_returned() {
+        overlay::return_to_sender(bytes);
     }
     if packet.header.kind != NO_SYSTEM
         && let Ok(envelope) = overlay::decode_group(bytes)
@@ -674,11 +674,11 @@ pub(super) fn finish_frame<S: System>(
         ip[udp + 4..udp + 6].copy_from_slice(&udp_bytes.to_be_bytes());
         // The datagram has checks of its own; 0 is "none".
         ip[udp + 6..udp + 8].fill(0);
-        if packet.is_turned_back() {
+        if packet.is_returned() {
             // The sum over addresses stays what it was.
             swap(ip, 12, 4);
             swap(ip, udp, 2);
-            overlay::turn_back(&mut ip[udp + UDP..]);
+            overlay::return_to_sender(&mut ip[udp + UDP..]);
         }
     }
     len

@@ -229,7 +229,7 @@ fn trimming(return_to_sender: bool) -> FabricConfig {
 }
 
 #[test]
-fn what_is_cut_or_turned_back_can_be_read() {
+fn trimmed_and_returned_frames_can_be_read() {
     let mut core = core(&trimming(true), Vec::new());
     for _ in 0..4 {
         for src in 1..6 {
@@ -243,7 +243,7 @@ fn what_is_cut_or_turned_back_can_be_read() {
         let read = overlay::decode(bytes, class).unwrap();
         let inner = read.packet.unwrap();
         assert_eq!((inner.src, inner.dst), (packet.src, packet.dst));
-        if inner.is_turned_back() {
+        if inner.is_returned() {
             assert_eq!((host, inner.dst, inner.src), (packet.dst, host, HostId(0)));
             assert_eq!((read.envelope.from, read.envelope.to), (22, 11));
             back += 1;
@@ -506,7 +506,7 @@ fn tcp_frames_are_marked_but_never_cut() {
 }
 
 #[test]
-fn our_packets_in_frames_are_cut_and_turned_back() {
+fn packets_in_frames_are_trimmed_and_returned() {
     let mut core = core(&trimming(true), Vec::new());
     for _ in 0..4 {
         for src in 1..6 {
@@ -528,7 +528,7 @@ fn our_packets_in_frames_are_cut_and_turned_back() {
             assert_eq!(bytes[40..42], [0, 0], "no checksum");
             cut += 1;
         }
-        if read.is_turned_back() {
+        if read.is_returned() {
             assert_eq!(bytes[34..38], [0x10, 0x01, 0x10, 0x00], "ports are exchanged");
             back += 1;
         }

@@ -114,7 +114,7 @@ impl World {
                     Event::PeerRestarted { .. } => continue,
                     other => panic!("{}: {other:?}", self.name),
                 };
-                if let Err(error) = self.fates.told(HostId(host), &told) {
+                if let Err(error) = self.fates.record_event(HostId(host), &told) {
                     panic!("{}: {error}", self.name);
                 }
             }

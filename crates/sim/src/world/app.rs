@@ -1,10 +1,10 @@
-//! The hosts' applications, driven: their actions go to the transports, the transports' events to them, and their
+//! Drives the hosts' applications: passes their actions to the transports, the transports' events to them, and their
 //! records to the collector.
 //!
-//! The simulator knows more than any host. It uses that in four places, which a real network would do with packets:
-//! the sender of a one-way message knows of its arrival at once; what fails at one end has failed at the other;
-//! what is cancelled because of that is cancelled at both ends; and receivers know which stream of messages a
-//! message belongs to.
+//! The simulator knows more than any host. It uses that in four places where a real network would need packets: the
+//! sender of a one-way message is notified of its arrival at once; a failure at one end is a failure at the other;
+//! what is cancelled because of that is cancelled at both ends; and receivers know the stream that a message belongs
+//! to.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,10 +23,10 @@ use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
 use crate::result::MeasuredRoundTrip;
 
-/// The smallest packet on a link: what answers data in a base round trip.
+/// The smallest packet on a link: the reply to a data packet in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
 
-/// A message under way, as the driver knows it.
+/// A message in progress.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     serial: u64,
@@ -37,9 +37,9 @@ struct Message {
     record: RecordId,
 }
 
-/// The messages under way, by the id that transports know them by: a serial number of the run and, in the low bits,
-/// the place of the message. (The application's own numbering, [`MessageKey::wire_id`], needs nothing that all
-/// hosts share; taking it changes which paths flows take.)
+/// The messages in progress, by their id in the transports: a serial number of the run and, in the low bits, the
+/// message's slot. (The application's own numbering, [`MessageKey::wire_id`], needs no state that all hosts share;
+/// using it would change the paths that flows take.)
 #[derive(Debug, Default)]
 struct Messages {
     slots: Vec<Option<Message>>,
@@ -47,7 +47,7 @@ struct Messages {
     next_serial: u64,
 }
 
-/// Bits of a message's number that are its place.
+/// Bits of a message's id that hold its slot.
 const SLOT_BITS: u32 = 28;
 
 impl Messages {
@@ -66,7 +66,7 @@ impl Messages {
         self.next_serial - 1
     }
 
-    /// The id of a stream of bytes: no message has it.
+    /// An id for a stream of bytes, which no message has.
     const fn unused_id(&mut self) -> MessageId {
         MessageId::request(self.next_serial() << SLOT_BITS)
     }
@@ -99,10 +99,10 @@ struct Carrier {
     stream: u16,
 }
 
-/// What is to happen at a host once the host at hand has been dealt with.
+/// An action at a host, deferred until the current host has been handled.
 #[derive(Clone, Copy, Debug)]
 enum Deferred {
-    /// Its application has something to start.
+    /// Its application has an action due.
     Start(HostId),
     Cancel {
         host: HostId,
@@ -112,12 +112,12 @@ enum Deferred {
     },
 }
 
-/// When an application is to be called.
+/// When an application is called.
 #[derive(Clone, Debug)]
 struct Wakeup {
-    /// The earliest time that counts: at others the application is not called.
+    /// The earliest time that is valid; wake-ups at other times are ignored.
     armed: Time,
-    /// When the network reports the host as a source.
+    /// The time at which the network reports the host as a source.
     scheduled: Option<Time>,
     /// Wake-ups that are earlier than that.
     early: Vec<Time>,
@@ -126,7 +126,7 @@ struct Wakeup {
 /// The applications of all hosts.
 #[derive(Debug)]
 pub(super) struct Apps<'a> {
-    /// The streams of messages, each with the number of its transport at each host.
+    /// The streams of messages, each with the index of its transport at each host.
     pub(super) streams: Vec<(&'a StreamConfig, u8)>,
     apps: Vec<App>,
     wakeups: Vec<Wakeup>,
@@ -139,14 +139,14 @@ pub(super) struct Apps<'a> {
     collector: Collector,
     last_started: Option<(MessageKey, MessageId)>,
     deferred: VecDeque<Deferred>,
-    /// A caller further up the stack is doing what is deferred.
+    /// A caller further up the stack is handling the deferred actions.
     is_doing: bool,
     has_channels: bool,
-    /// Messages are what the run is for: it ends with them.
+    /// Whether messages are measured, so that the run ends with them.
     is_measured: bool,
     /// Messages that transports refused.
     pub(super) refused: u64,
-    /// Something happened that may end the run.
+    /// Set when the run may have ended.
     pub(super) may_be_done: bool,
 }
 
@@ -180,7 +180,10 @@ impl<'a> Apps<'a> {
             in_order: true,
         });
         Self {
-            wakeups: vec![Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() }; apps.len()],
+            wakeups: vec![
+                Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() };
+                apps.len()
+            ],
             early: Schedule::default(),
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
@@ -198,12 +201,12 @@ impl<'a> Apps<'a> {
         }
     }
 
-    /// Messages of the first stream that are measured (`u64::MAX`: unknown), and those of them that have ended.
+    /// The number of measured messages of the first stream (`u64::MAX`: unknown), and of those that have ended.
     pub(super) fn progress(&self) -> (u64, u64) {
         self.collector.progress()
     }
 
-    /// All messages that were to be measured have ended; of runs that are measured by their nodes, none are wanted.
+    /// Whether all measured messages have ended; runs that are measured by their nodes have none.
     pub(super) const fn is_done(&self) -> bool {
         !self.is_measured || self.collector.is_done()
     }
@@ -233,20 +236,20 @@ impl<'a> Apps<'a> {
 }
 
 impl<M: Model> World<'_, M> {
-    /// The first message of every host.
+    /// Schedules the first message of every host.
     pub(super) fn start_apps(&mut self) {
         for host in (0..self.net.hosts()).map(HostId) {
             self.after_app(host);
         }
     }
 
-    /// The time that an application was scheduled for has come.
+    /// Handles the due time of an application.
     pub(super) fn on_app(&mut self, host: HostId) {
         self.apps.wakeups[host.0 as usize].scheduled = None;
         self.wake_app(host);
     }
 
-    /// Applications whose time came earlier than what they were scheduled for.
+    /// Calls applications that are due earlier than they were scheduled for.
     pub(super) fn on_early_apps(&mut self) {
         while let Some((at, host)) = self.apps.early.pop_due(self.net.now()) {
             self.apps.wakeups[host.0 as usize].early.retain(|early| *early != at);
@@ -262,7 +265,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Makes sure that an application is called in time.
+    /// Schedules the call of an application.
     fn arm(&mut self, host: HostId, at: Time) {
         let wakeup = &mut self.apps.wakeups[host.0 as usize];
         if at >= wakeup.armed {
@@ -283,7 +286,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// An application does one thing that is due.
+    /// Lets an application take one action that is due.
     fn run_app(&mut self, host: HostId) {
         self.flush(host);
         let now = self.net.now();
@@ -292,15 +295,15 @@ impl<M: Model> World<'_, M> {
         self.changed(host);
     }
 
-    /// Whether something is to be done at other hosts, and no caller is doing it.
+    /// Whether actions at other hosts are deferred, and no caller is handling them.
     #[inline]
     pub(super) fn has_deferred(&self) -> bool {
         !self.apps.deferred.is_empty() && !self.apps.is_doing
     }
 
-    /// Does what events at other hosts led to.
+    /// Takes the deferred actions at other hosts.
     pub(super) fn do_deferred(&mut self) {
-        // Whatever a step leads to joins the list: this loop is never entered twice.
+        // Actions that follow from a step join the list, so this loop is never nested.
         self.apps.is_doing = true;
         while let Some(deferred) = self.apps.deferred.pop_front() {
             match deferred {
@@ -320,7 +323,7 @@ impl<M: Model> World<'_, M> {
         &mut self.hosts.all[host.0 as usize].transports[usize::from(instance)]
     }
 
-    /// Takes the records and actions of an application, and sees to its next wake-up.
+    /// Takes the records and actions of an application, and schedules its next call.
     fn after_app(&mut self, host: HostId) {
         loop {
             if let Some(record) = self.apps.app(host).poll_record() {
@@ -382,8 +385,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Does what an application asks for. The host's NIC has been brought up to date, and will be asked for
-    /// packets afterwards.
+    /// Takes an application's action. The caller has flushed the host's NIC and wakes it afterwards.
     fn act(&mut self, host: HostId, action: Action) {
         let now = self.net.now();
         match action {
@@ -465,7 +467,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// A message or stream has failed at one of its ends: it has at both.
+    /// A failure at one end of a message or stream: it fails at both.
     fn fail(&mut self, id: MessageId, reason: FailReason) {
         let (now, id) = (self.net.now(), request(id));
         let client = if let Some(message) = self.apps.messages.get(id).copied() {
@@ -482,7 +484,7 @@ impl<M: Model> World<'_, M> {
         self.after_app(client);
     }
 
-    /// A transport reports something to its host's application.
+    /// Handles a transport's event for its host's application.
     pub(super) fn on_event(&mut self, host: HostId, instance: u8, event: Event) {
         let now = self.net.now();
         match event {
@@ -509,15 +511,15 @@ impl<M: Model> World<'_, M> {
                 | StreamEvent::Acked { peer, id, .. }
                 | StreamEvent::Closed { peer, id }) = stream_event;
                 let Some(carrier) = self.apps.carriers.get(&request(id)) else { return };
-                // What is acknowledged was sent in the other direction.
+                // Acknowledged bytes were sent in the other direction.
                 let is_sender = matches!(stream_event, StreamEvent::Acked { .. });
                 let ends = carrier.ends(id);
                 let here = if is_sender { (host, peer) } else { (peer, host) };
                 assert_eq!(here, ends, "an event of stream {id} at the wrong host");
                 let is_opened = matches!(stream_event, StreamEvent::Opened { .. });
                 if is_opened && self.apps.app(peer).is_forgotten_by_server(instance, id) {
-                    // None of it was acknowledged, so that the transport begins once more. The application does
-                    // not: it has lost what it knew of the stream.
+                    // Nothing was acknowledged, so the transport restarts the stream. The application does not: it
+                    // has lost its state of the stream.
                     return self.fail(id, FailReason::PeerForgot);
                 }
                 self.apps.app(host).handle_event(now, instance, event, None);
@@ -526,12 +528,12 @@ impl<M: Model> World<'_, M> {
         self.after_app(host);
     }
 
-    /// A receiver stores bytes.
+    /// Counts bytes that a receiver stores.
     #[inline]
     pub(super) fn store(&mut self, instance: u8, src: HostId, host: HostId, slice: Slice) {
         let apps = &mut self.apps;
         let id = slice.message;
-        // The bytes of a response count under the response's own id.
+        // The bytes of a response are counted under the response's own id.
         let (stream, client, server, is_stream) = match apps.messages.get(request(id)) {
             Some(message) => (message.stream, message.src, message.dst, false),
             None => match apps.carriers.get(&request(id)) {
@@ -549,19 +551,19 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// A host stands still.
+    /// Stops the application of a paused host.
     pub(super) fn pause_app(&mut self, host: HostId) {
         self.apps.app(host).pause();
     }
 
-    /// A host goes on after a pause.
+    /// Resumes the application of a host after a pause.
     pub(super) fn resume_app(&mut self, host: HostId) {
         self.apps.app(host).resume();
         self.after_app(host);
         self.do_deferred();
     }
 
-    /// A host has lost everything.
+    /// Discards the state of a crashed host's application.
     pub(super) fn crash_app(&mut self, host: HostId) {
         let now = self.net.now();
         self.apps.app(host).crash(now);
@@ -575,7 +577,7 @@ impl<M: Model> World<'_, M> {
         self.do_deferred();
     }
 
-    /// A host is back after a crash.
+    /// Restarts the application of a host after a crash.
     pub(super) fn restart_app(&mut self, host: HostId, paused: bool) {
         let now = self.net.now();
         self.apps.app(host).restart(now, paused);
@@ -597,7 +599,7 @@ impl<M: Model> World<'_, M> {
         records
     }
 
-    /// What the transports have measured of the fabric, beside what it is.
+    /// The round trips that the transports have measured, with those of the idle fabric.
     pub(super) fn round_trips(&self) -> Vec<MeasuredRoundTrip> {
         let mut measured = Vec::new();
         for (number, &(_, instance)) in self.apps.streams.iter().enumerate() {
@@ -631,7 +633,7 @@ const fn request(id: MessageId) -> MessageId {
 }
 
 impl Carrier {
-    /// The sender and the receiver of what has this id.
+    /// The sender and the receiver of the message or response with this id.
     const fn ends(self, id: MessageId) -> (HostId, HostId) {
         if id.is_response() { (self.server, self.client) } else { (self.client, self.server) }
     }

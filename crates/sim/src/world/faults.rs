@@ -10,13 +10,13 @@ use crate::config::FaultKind;
 use crate::model::Model;
 
 impl<M: Model> World<'_, M> {
-    /// Faults have begun or ended: hosts pause, crash or come back.
+    /// Faults have begun or ended: hosts pause, crash or resume.
     pub(super) fn on_faults(&mut self) {
         for number in 0..self.hosts.all.len() as u32 {
             let host = HostId(number);
             let fault = match self.hosts.all[number as usize].node {
                 None => self.net.host_fault(host),
-                // All ports of a node share its fate; of a crash and a pause at once, the crash counts.
+                // All ports of a node share its state; a crash takes precedence over a pause.
                 Some((node, _)) => {
                     let hosts = self.hosts.nodes.hosts(node);
                     let faults = hosts.iter().filter_map(|host| self.net.host_fault(*host));
@@ -27,7 +27,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Pauses, crashes or brings back a host.
+    /// Pauses, crashes or resumes a host.
     fn change_host(&mut self, host: HostId, fault: Option<FaultKind>) {
         let number = host.0 as usize;
         let state = &mut self.hosts.all[number].state;

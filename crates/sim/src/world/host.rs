@@ -1,4 +1,4 @@
-//! Hosts: their transports and nodes, which the network asks for packets.
+//! Hosts: their transports and nodes, which the network polls for packets.
 
 use std::collections::VecDeque;
 
@@ -12,29 +12,29 @@ use crate::model::Model;
 /// Packets that a paused host's receive ring holds: the usual default of a NIC.
 const RECEIVE_RING: usize = 1024;
 
-/// All hosts.
+/// The hosts of a run.
 pub(super) struct Hosts<M: Model> {
     pub(super) all: Vec<Host<M>>,
     pub(super) nodes: Nodes<M::Group>,
 }
 
-/// A host.
+/// A host of the fabric: its transports and at most one node of a group system.
 pub(super) struct Host<M: Model> {
     pub(super) transports: Vec<M::Transport>,
-    /// The group system's node at this host, and the port of it that the host is.
+    /// The group system's node at this host, and the node's port.
     pub(super) node: Option<(u32, u8)>,
-    /// The transport or node that is asked first for the next packet.
+    /// The transport or node that is polled first for the next packet.
     turn: u8,
     pub(super) state: HostState<M::Header>,
 }
 
-/// Whether a host works.
+/// Whether a host is running.
 #[derive(Debug)]
 pub(super) enum HostState<H> {
     Up,
-    /// Does nothing; what arrives waits in its NIC's receive ring.
+    /// Paused: packets that arrive wait in its NIC's receive ring.
     Paused(VecDeque<Packet<H>>),
-    /// Has lost everything.
+    /// Crashed: its state is lost.
     Down,
 }
 
@@ -66,7 +66,7 @@ impl<M: Model> Hosts<M> {
         Self { all, nodes: Nodes::new(nodes) }
     }
 
-    /// The next packet of a host with several transports, or with a node: from each of them by turns.
+    /// The next packet of a host with several transports, or with a node: polled round-robin.
     fn next_by_turns(&mut self, host: HostId, at: Time) -> Option<Packet<M::Header>> {
         let state = &mut self.all[host.0 as usize];
         let transports = state.transports.len();
@@ -117,7 +117,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
 }
 
 impl<M: Model> World<'_, M> {
-    /// A packet has arrived at a host.
+    /// Handles the arrival of a packet at a host.
     #[inline]
     pub(super) fn receive(&mut self, host: HostId, packet: PacketRef) {
         match &mut self.hosts.all[host.0 as usize].state {
@@ -150,7 +150,7 @@ impl<M: Model> World<'_, M> {
         self.changed(host);
     }
 
-    /// A host's timer is due.
+    /// Handles a host's timer.
     pub(super) fn on_timer(&mut self, host: HostId) {
         let state = &self.hosts.all[host.0 as usize];
         if !state.is_up() {
@@ -170,13 +170,14 @@ impl<M: Model> World<'_, M> {
         self.changed(host);
     }
 
-    /// Before a host learns something: its NIC sends what it would have sent until now.
+    /// Before a host's state changes: its NIC sends what it would have sent until now.
     #[inline]
     pub(super) fn flush(&mut self, host: HostId) {
         self.net.flush(&mut self.hosts, host);
     }
 
-    /// After a host has learnt something: events, packets, timer. Then whatever follows at other hosts.
+    /// After a host's state has changed: handles its events, packets and timer, then the actions that follow at other
+    /// hosts.
     #[inline]
     pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
@@ -195,7 +196,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Lets a host go on after a pause or a crash.
+    /// Resumes a host after a pause or a crash.
     pub(super) fn resume(&mut self, host: HostId) {
         self.drain_events(host);
         self.net.resume(&mut self.hosts, host);

@@ -1,4 +1,4 @@
-//! A run: hosts on a network, the applications that give them work, and what is measured.
+//! A run: hosts on a network, their applications, and measurements.
 //!
 //! The network ([`rackweave_switch::net`]) moves packets. A host holds message transports, nodes of group systems, or
 //! both at one address; a node with several ports is several hosts of the fabric.
@@ -37,37 +37,37 @@ pub use nodes::Attached;
 /// Progress and cancelling of a run, shared with other threads.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Set it to end the run.
+    /// Set by the caller to end the run.
     pub cancel: AtomicBool,
     /// Measured messages that have ended.
     pub finished: AtomicU64,
-    /// Measured messages that are wanted (`u64::MAX`: unknown).
+    /// Number of measured messages at which the run ends (`u64::MAX`: unknown).
     pub wanted: AtomicU64,
-    /// Simulated time.
+    /// Simulated time in picoseconds.
     pub sim_time_ps: AtomicU64,
-    /// Events so far.
+    /// Events handled so far.
     pub events: AtomicU64,
 }
 
-/// What a world is built from.
+/// The parts that a world is built from.
 pub struct Setup<'a, M: Model> {
-    /// Everything random follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// Repetition: another one draws other random numbers from the same seed.
+    /// Number of the repetition: each has its own random streams for one seed.
     pub run: u64,
-    /// The fabric.
+    /// Switches, links and hosts.
     pub fabric: Arc<Fabric>,
-    /// For each stream of messages: its description and the number of its transport at each host.
+    /// For each stream of messages: its configuration and the index of its transport at each host.
     pub streams: Vec<(&'a StreamConfig, u8, Generator)>,
-    /// Makes the transports of a host; also after a crash.
+    /// Makes the transports of a host, at the start and after a crash.
     pub transports: Factory<'a, M::Transport>,
     /// The nodes of group systems.
     pub nodes: Vec<Attached<M::Group>>,
     /// Makes the program of a switch.
     pub programs: Box<dyn FnMut(u32) -> M::Program + 'a>,
-    /// What goes wrong.
+    /// Injected faults.
     pub faults: &'a [Fault],
-    /// What is measured.
+    /// What is measured, and when the run ends.
     pub measure: &'a MeasureConfig,
 }
 
@@ -93,7 +93,7 @@ pub struct World<'a, M: Model> {
     hosts: Hosts<M>,
     factory: Factory<'a, M::Transport>,
     apps: Apps<'a>,
-    /// Number of the first stream in results: 1 if nodes of a group system are what is measured.
+    /// Number of the first stream in results: 1 if the nodes of a group system are measured.
     first_stream: u16,
     measure: &'a MeasureConfig,
     probe: Probe,
@@ -109,7 +109,7 @@ impl<'a, M: Model> World<'a, M> {
     /// Builds a world at time 0.
     ///
     /// # Errors
-    /// If a fault is impossible on this fabric, or a node is attached where it can't be.
+    /// If a fault is impossible on this fabric, or a node is attached to a host that it cannot have.
     pub fn new(setup: Setup<'a, M>) -> Result<Self, BuildError> {
         let Setup {
             seed,
@@ -153,15 +153,15 @@ impl<'a, M: Model> World<'a, M> {
         Ok(world)
     }
 
-    /// Runs to the end and reports.
+    /// Runs to the end and returns the result.
     #[must_use]
     pub fn run(mut self, control: &Control) -> RunResult<M::Header> {
         let end = self.run_to_end(control);
         self.report(end)
     }
 
-    /// Runs until all measured messages have ended and all nodes are done (a crashed one counts as done), nothing is left
-    /// to happen, the time limit comes or `control` says so.
+    /// Runs until all measured messages have ended and all nodes are done (a crashed one counts as done), no event is
+    /// left, the time limit is reached or `control` cancels the run.
     pub fn run_to_end(&mut self, control: &Control) -> End {
         self.wake_touched();
         control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
@@ -182,8 +182,8 @@ impl<'a, M: Model> World<'a, M> {
         end
     }
 
-    /// Some of the events until `limit`; the end of the run if there are no more. `control` is looked at rarely: an atomic
-    /// at every event would be felt.
+    /// Handles some of the events until `limit`; returns the end of the run if there are no more. `control` is read
+    /// rarely, because an atomic access per event would cost time.
     #[inline]
     fn run_some(&mut self, limit: Time) -> Option<End> {
         for _ in 0..1024 {
@@ -207,8 +207,8 @@ impl<'a, M: Model> World<'a, M> {
         None
     }
 
-    /// Does everything that is due until this time, also if all nodes are done; then it is that time, unless it was
-    /// later already. Returns whether all are done. The time limit is ignored.
+    /// Handles all events that are due by `until`, also if all nodes are done, and advances the time to it. Returns
+    /// whether all nodes are done. The time limit is ignored.
     pub fn run_until(&mut self, until: Time) -> bool {
         self.wake_touched();
         while self.step(until) {}
@@ -222,12 +222,12 @@ impl<'a, M: Model> World<'a, M> {
         control.events.store(self.net.counters().events, Ordering::Relaxed);
     }
 
-    /// All that was to be measured has ended, and all nodes are done.
+    /// Whether all measured messages have ended and all nodes are done.
     fn is_done(&self) -> bool {
         self.hosts.nodes.unfinished == 0 && self.apps.is_done()
     }
 
-    /// Does the next thing that is due until then; false if there is none.
+    /// Handles the next event that is due by `until`; false if there is none.
     #[inline]
     fn step(&mut self, until: Time) -> bool {
         let Some(event) = self.net.step(&mut self.hosts, until) else { return false };

@@ -1,4 +1,5 @@
-//! Nodes of group systems against theory: line rate, one copy on the sender's link, all receivers at once; faults; the same bytes again.
+//! Nodes of group systems against theory: line rate, one copy on the sender's link, simultaneous delivery; faults;
+//! determinism.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -30,7 +31,7 @@ impl Header for Numbered {
 
 const ALL: HostId = HostId(u32::MAX - 1);
 
-/// Copies what is for all to each port but the one that it came by.
+/// Copies packets for the group to each port except the one that they arrived at.
 #[derive(Clone, Copy, Debug)]
 struct Copies;
 
@@ -51,7 +52,7 @@ impl SwitchProgram for Copies {
     }
 }
 
-/// Sends packets, at most one every `gap`, and writes down what comes.
+/// Sends packets, at most one every `gap`, and records the packets that arrive.
 #[derive(Clone, Debug)]
 struct Peer {
     me: HostId,
@@ -61,11 +62,11 @@ struct Peer {
     ports: u8,
     gap: Span,
     not_before: Time,
-    /// When what came, and by which port.
+    /// The time, port and number of each packet that arrived.
     got: Vec<(Time, u8, u64)>,
-    /// It is done when it has got so many.
+    /// It is done when this many packets have arrived.
     wants: usize,
-    /// When it was asked for a packet, and when it crashed and came back.
+    /// When it was polled for a packet, and when it crashed and restarted.
     asked: Vec<(Time, u8)>,
     crashes: Vec<(Time, bool)>,
     answers: bool,
@@ -156,7 +157,7 @@ impl GroupNode for Peer {
 }
 
 const LINK: Rate = Rate::from_gbps(10);
-/// A full packet on it.
+/// Serialisation delay of a full packet.
 const FULL: u64 = 1538 * 800;
 const HOP_DELAY: u64 = 1_000_000;
 
@@ -215,7 +216,7 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
     }
 }
 
-/// Peers at the hosts that they say they are.
+/// A cluster of peers at given hosts.
 fn try_cluster(
     fabric: Fabric,
     nodes: Vec<Attached<Peer>>,
@@ -245,7 +246,8 @@ fn multicast_at_line_rate_with_one_copy_on_the_senders_link() {
     peers.extend((1..=RECEIVERS).map(|host| Peer::takes(host, PACKETS as usize)));
     let mut cluster = cluster(single(RECEIVERS + 1), peers, &[]);
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
-    // Store and forward once: the last packet is there after all have left, one more transmission, two delays.
+    // Store and forward at one switch: the last packet arrives one transmission and two delays after it has been
+    // sent.
     let end = (PACKETS + 1) * FULL + 2 * HOP_DELAY;
     assert_eq!(cluster.now(), Time(end));
     for receiver in cluster.nodes().skip(1) {
@@ -270,10 +272,10 @@ fn nodes_are_asked_exactly_when_their_link_is_free() {
     let peers = vec![Peer::sends(0, HostId(1), 3), Peer::takes(1, 3)];
     let mut cluster = cluster(single(2), peers, &[]);
     cluster.run_to_end(&Control::default());
-    // At first, and whenever a packet is out.
+    // At the start, and whenever a packet has been sent.
     let asked: Vec<u64> = cluster.node(0).asked.iter().map(|(at, _)| at.0).collect();
     assert_eq!(asked[..4], [0, FULL, 2 * FULL, 3 * FULL]);
-    // A receiver: at first, and after each packet.
+    // A receiver: at the start, and after each packet.
     assert_eq!(cluster.node(1).asked.len(), 4);
 }
 
@@ -301,7 +303,7 @@ fn a_node_with_two_ports_sends_by_both_at_once() {
     let links = cluster.link_stats();
     assert_eq!((links[0].frames, links[1].frames), (10, 10));
     assert!(cluster.node(1).got.iter().all(|(_, port, _)| *port == 0));
-    // The receiver's link is the bottleneck: it carries twenty, one after the other.
+    // The receiver's link is the bottleneck: it carries twenty packets in sequence.
     assert_eq!(cluster.now(), Time(21 * FULL + 2 * HOP_DELAY));
     cluster.node_mut(0).to = HostId(3);
     cluster.node_mut(0).left = 1;
@@ -363,11 +365,11 @@ fn a_crash_loses_what_comes_and_a_pause_keeps_it() {
     assert_eq!(
         cluster.run_to_end(&Control::default()),
         End::AllDone,
-        "who never comes back is done"
+        "a node that never restarts is done"
     );
     assert_eq!(cluster.node(1).crashes, [(at(100), true), (at(200), false)]);
     assert_eq!(cluster.node(3).crashes, [(at(100), true)]);
-    // What ends at the same picosecond may come after the end.
+    // Events of the same picosecond may come after the end.
     cluster.run_until(at(1000));
     let of = |node: usize| cluster.node(node).got.len();
     assert_eq!((of(1), of(2), of(3)), (30, 40, 10));
@@ -425,7 +427,7 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
     let got = cluster.node(1).got.len() as u64;
     assert_eq!(got + net.dropped(), 5000 + net.duplicated);
     for reason in [DropReason::Corrupted, DropReason::FaultLoss] {
-        // Two links: about 490.
+        // Two links, so about 490 are expected.
         assert!((350..650).contains(&net.drops[reason as usize]), "{net:?}");
     }
     assert!(net.reordered > 300 && net.duplicated > 300, "{net:?}");
@@ -433,7 +435,7 @@ fn damaged_packets_are_dropped_and_others_lost_doubled_and_late() {
     assert!(order.windows(2).any(|pair| pair[1].2 < pair[0].2));
 }
 
-/// What every node saw, byte for byte.
+/// Everything that the nodes have recorded, as text.
 fn trace(seed: u64) -> String {
     let topology = Topology::LeafSpine {
         leaves: 2,
@@ -474,10 +476,10 @@ fn nodes_in_impossible_places_are_errors() {
     let error = |hosts, faults: &[Fault]| {
         try_cluster(single(2), nodes(hosts), faults).err().map(|error| error.to_string())
     };
-    let told = error(vec![HostId(2)], &[]).unwrap();
-    assert_eq!(told, "node 0 is attached to h2, but the fabric has 2 hosts");
-    let told = error(vec![HostId(1), HostId(1)], &[]).unwrap();
-    assert_eq!(told, "h1 has two nodes, or the same one twice");
+    let message = error(vec![HostId(2)], &[]).unwrap();
+    assert_eq!(message, "node 0 is attached to h2, but the fabric has 2 hosts");
+    let message = error(vec![HostId(1), HostId(1)], &[]).unwrap();
+    assert_eq!(message, "h1 has two nodes, or the same one twice");
     assert!(error(Vec::new(), &[]).unwrap().contains("has 0 ports"));
     let fault = host_fault(7, 1, at(2), FaultKind::Crash);
     assert!(error(vec![HostId(0)], &[fault]).unwrap().contains("does not exist"));

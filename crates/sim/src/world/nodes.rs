@@ -9,10 +9,10 @@ use crate::model::{GroupNode, Model};
 /// Most ports of a node: they are numbered by a byte.
 const MAX_PORTS: usize = 256;
 
-/// A node and the hosts of the fabric that it is.
+/// A node and the hosts of the fabric at which it is attached.
 #[derive(Clone, Debug)]
 pub struct Attached<N> {
-    /// The node.
+    /// The attached node.
     pub node: N,
     /// Its port `i` is this host of the fabric. Most nodes have one port; a sender with two uplinks has two.
     pub hosts: Vec<HostId>,
@@ -26,7 +26,7 @@ impl<N> Attached<N> {
     }
 }
 
-/// Checks where nodes are attached.
+/// Checks the hosts at which nodes are attached.
 pub(super) fn check<N>(nodes: &[Attached<N>], hosts: u32) -> Result<(), BuildError> {
     let mut taken = vec![false; hosts as usize];
     for (node, attached) in nodes.iter().enumerate() {
@@ -46,21 +46,21 @@ pub(super) fn check<N>(nodes: &[Attached<N>], hosts: u32) -> Result<(), BuildErr
     Ok(())
 }
 
-/// All nodes.
+/// The nodes of a run.
 pub(super) struct Nodes<G> {
     all: Vec<Entry<G>>,
     /// Nodes that are not done.
     pub(super) unfinished: usize,
-    /// Nodes that were changed from outside.
+    /// Nodes that the caller has changed.
     touched: Vec<u32>,
-    /// The last node has become done since this was reset.
+    /// Set when the last node has become done.
     pub(super) may_be_done: bool,
 }
 
 struct Entry<G> {
     node: G,
     hosts: Vec<HostId>,
-    /// When its timer was due last, if nothing has happened since.
+    /// When its timer last expired, if nothing has happened since.
     timed: Option<Time>,
     done: bool,
     down: bool,
@@ -100,8 +100,8 @@ impl<G: GroupNode> Nodes<G> {
         packet
     }
 
-    /// When its timer is due. A node that wants to be called again at the time at which it was called last waits until
-    /// something else happens: time must go on.
+    /// When its timer expires. A node that asks again for the time at which it was last called waits for the next
+    /// packet or event, so that time advances.
     #[inline]
     pub(super) fn poll_timeout(&self, node: u32) -> Time {
         let entry = &self.all[node as usize];
@@ -139,7 +139,7 @@ impl<G: GroupNode> Nodes<G> {
         }
     }
 
-    /// Notes whether a node is done.
+    /// Updates whether a node is done.
     #[inline]
     fn note(&mut self, node: u32) {
         let entry = &mut self.all[node as usize];
@@ -161,7 +161,7 @@ impl<G: GroupNode> Nodes<G> {
 }
 
 impl<M: Model> World<'_, M> {
-    /// The node at a host takes a packet, if there is one and the packet is for it.
+    /// Passes a packet to the node at a host, if there is one and the packet is for it.
     #[inline]
     pub(super) fn node_handles(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {
         let now = self.net.now();
@@ -183,7 +183,7 @@ impl<M: Model> World<'_, M> {
         &self.hosts.nodes.all[node].node
     }
 
-    /// A node, to be given work. It is asked for packets and timers again before time goes on.
+    /// Mutable access to a node. Its packets and timers are polled again before the time advances.
     ///
     /// # Panics
     /// If there is no such node.
@@ -199,7 +199,7 @@ impl<M: Model> World<'_, M> {
         &mut entry.node
     }
 
-    /// All nodes.
+    /// All nodes, by their number.
     pub fn nodes(&self) -> impl Iterator<Item = &M::Group> {
         self.hosts.nodes.all.iter().map(|entry| &entry.node)
     }
@@ -214,13 +214,13 @@ impl<M: Model> World<'_, M> {
         self.hosts.all[host.0 as usize].is_up()
     }
 
-    /// Packets that nodes have taken.
+    /// Packets that nodes have received.
     #[must_use]
     pub fn delivered_to_nodes(&self) -> u64 {
         self.hosts.nodes.all.iter().map(|entry| entry.delivered).sum()
     }
 
-    /// Wakes nodes that were changed from outside.
+    /// Wakes nodes that the caller has changed.
     pub(super) fn wake_touched(&mut self) {
         let mut touched = std::mem::take(&mut self.hosts.nodes.touched);
         touched.sort_unstable();
@@ -235,7 +235,7 @@ impl<M: Model> World<'_, M> {
         self.hosts.nodes.touched = touched;
     }
 
-    /// When something is due next; `None`: nothing ever will be.
+    /// When the next event is due; `None` if no event is pending.
     pub fn next_due(&mut self) -> Option<Time> {
         self.wake_touched();
         self.net.next_due()

@@ -1,4 +1,4 @@
-//! What a run records: captures, statistics of links, the report at its end.
+//! Captures, statistics of links, and the result of a run.
 
 use rackweave_core::Time;
 use rackweave_switch::net::LinkStats;
@@ -8,10 +8,10 @@ use crate::config::CapturePort;
 use crate::model::Model;
 use crate::result::{End, RunResult};
 
-/// What is recorded while the run goes on.
+/// What is recorded during the run.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
-    /// Since when ports are measured.
+    /// When the statistics of ports began.
     ports_since: Option<Time>,
     /// Names of the captured links.
     names: Vec<String>,
@@ -41,7 +41,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// The warm-up is over: messages count.
+    /// The warm-up is over: messages are measured from now on.
     pub(super) fn on_measure(&mut self) {
         if self.measure.ports_from.is_none() {
             self.probe.ports_since = Some(self.net.now());
@@ -54,7 +54,7 @@ impl<M: Model> World<'_, M> {
         self.net.link_stats(&mut self.hosts)
     }
 
-    /// Statistics of links begin at this time, or now if it has passed.
+    /// Starts the statistics of links at this time, or now if it has passed.
     pub fn measure_from(&mut self, at: Time) {
         self.net.measure_from(at);
     }
@@ -65,18 +65,18 @@ impl<M: Model> World<'_, M> {
         self.net.counters()
     }
 
-    /// The fabric.
+    /// The fabric that the world was built on.
     #[must_use]
     pub fn fabric(&self) -> &crate::Fabric {
         self.net.fabric()
     }
 
-    /// All that the run has recorded.
+    /// The result of the run so far.
     #[must_use]
     pub fn report(&mut self, end: End) -> RunResult<M::Header> {
         let now = self.net.now();
         if self.probe.ports_since.is_none_or(|since| since > now) {
-            // The run ended before: nothing was measured.
+            // The run ended before its statistics began.
             self.net.measure_now(&mut self.hosts);
         }
         let since = Time(self.measure.warmup.0).min(now);

@@ -1,4 +1,4 @@
-//! Applications that take time, and channels, over a transport that just sends.
+//! Applications that take time, and channels, over a transport without any protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
@@ -23,12 +23,12 @@ use crate::config::{
 use crate::model::TransportsOnly;
 use crate::result::{MessageRecord, Outcome, RunResult};
 
-/// Bytes of a stream that may be under way and not consumed.
+/// Bytes of a stream that may be sent and not consumed.
 const WINDOW: u64 = 256_000;
 const FRAMING: Framing =
     Framing { max_payload: 1460, header_bytes: 40, spray_above_bytes: u32::MAX };
 
-/// Messages shortest first, then streams by turns, over a fabric that loses nothing.
+/// Messages shortest first, then streams round-robin, over a fabric without loss.
 #[derive(Debug)]
 struct Pipes {
     host: HostId,
@@ -36,7 +36,7 @@ struct Pipes {
     messages: Vec<(Submit, u32)>,
     arriving: BTreeMap<MessageId, u32>,
     sending: BTreeMap<MessageId, Sending>,
-    /// Streams whose other end is a client, and how much of each has come.
+    /// Streams whose client is the peer, with the bytes received on each.
     known: BTreeMap<MessageId, u64>,
     turn: MessageId,
     events: VecDeque<Event>,
@@ -58,9 +58,9 @@ enum Piece {
         kind: Kind,
     },
     Stream(Slice),
-    /// These bytes are consumed.
+    /// The receiver has consumed up to here.
     Ack(MessageId, u64),
-    /// There is no such stream any more.
+    /// The receiver does not have this stream.
     Gone(MessageId),
 }
 
@@ -234,7 +234,7 @@ impl Transport for Pipes {
         _end: bool,
     ) -> Result<(), Refused> {
         let sending = self.sending.get_mut(&id).ok_or(Refused::Ended)?;
-        // Full with half of what the driver would write ahead.
+        // Refuses data at half of what the driver would write ahead.
         if sending.written > sending.consumed + (2 << 20) {
             return Err(Refused::Busy);
         }
@@ -266,7 +266,7 @@ const fn streaming(mode: StreamMode) -> Option<Streaming> {
 }
 
 impl Case {
-    /// Of some hosts, the last sends to the others.
+    /// The last host sends to the others.
     fn new(hosts: u32, pattern: Pattern) -> Self {
         let mut workload = WorkloadConfig::new(pattern);
         workload.senders = Some(hosts - 1..hosts);
@@ -334,7 +334,7 @@ fn fixed(bytes: u64) -> SizeDist {
     SizeDist::fixed(bytes).unwrap()
 }
 
-/// Gigabits of messages in a second.
+/// Gigabits of messages per second.
 fn throughput(result: &RunResult<Piece>) -> f64 {
     let bytes: u64 = result.messages.iter().map(|message| message.bytes).sum();
     bytes as f64 * 8000.0 / result.measured.0 as f64
@@ -354,8 +354,8 @@ fn an_application_adds_just_the_time_that_it_takes() {
         for message in case.run().messages {
             assert_eq!(latency(&message), message.ideal + Span::from_us(3 + 5 + 40) * times);
         }
-        // A stream is created once, and taken in while it arrives: in the end only the last packet
-        // is left to take in.
+        // The sender creates a stream, and the receiver reads it, while it is transferred: at the end, only the last
+        // packet is left to read.
         case.workload.streaming = streaming(StreamMode::OneId);
         let result = case.run();
         assert_eq!(result.verified_messages, 400 * times);
@@ -383,7 +383,7 @@ fn a_stream_is_taken_in_while_it_arrives_and_a_message_only_then() {
     assert!(stream > 0.97 * link, "{stream} of {link}");
     assert!((0.49..0.53).contains(&(whole / link)), "{whole} of {link}");
     assert_eq!(unary, whole, "one at a time is always in order");
-    // With enough of them under way, the thread is always busy.
+    // With enough messages in progress, the thread is always busy.
     case.workload.pattern = closed_loop(fixed(500_000), 4);
     case.workload.streaming = None;
     assert!(throughput(&case.run()) > 0.97 * link);
@@ -397,7 +397,7 @@ fn a_slow_reader_holds_back_its_stream() {
     let copy_rate = Some(Rate::from_gbps(1));
     case.workload.application = Application { copy_rate, ..Application::INSTANT };
     let result = case.run();
-    // Two readers of 1 Gbps on a link of 10: it carries what they take, and one window each at first.
+    // Two readers of 1 Gbps on a link of 10 Gbps: it carries what they read, and initially one window for each.
     assert!(result.links[2].utilisation < 0.25, "{}", result.links[2].utilisation);
     assert!(result.messages.iter().all(|m| latency(m) >= Span::from_ms(60)));
 }
@@ -497,7 +497,7 @@ fn messages_of_a_crashed_server_fail_and_new_streams_take_their_place() {
         let mut case = busy(StreamMode::OneId);
         case.workload.exchange = exchange;
         case.measure.verify = false;
-        // It is down for less than a packet's way, so that the transports soon notice.
+        // It is down for less than a packet's path delay, so that the transports detect it early.
         let until = ms(2) + Span::from_us(1);
         case.faults = vec![Fault { from: ms(2), until, place, kind: FaultKind::Crash }];
         let result = case.run();

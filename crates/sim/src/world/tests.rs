@@ -1,4 +1,4 @@
-//! The engine against theory, with a transport that just sends.
+//! The engine against theory, with a transport without any protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ use crate::config::{
 use crate::model::TransportsOnly;
 use crate::result::{Outcome, RunResult};
 
-/// Sends every message at once, in order, and never again.
+/// Sends every message once, in order of submission.
 #[derive(Debug)]
 struct Blast {
     host: HostId,
@@ -110,7 +110,7 @@ impl Transport for Blast {
         FRAMING
     }
 
-    /// Always the same, of its neighbour; one of a host that does not exist.
+    /// Constant values: one of its neighbour, and one of a host that does not exist.
     fn round_trips(&self) -> Vec<RoundTrip> {
         let trip = |peer| RoundTrip { peer, min: RTT, recent: RTT, samples: 3 };
         vec![trip(HostId(self.host.0 ^ 1)), trip(HostId(1_000_000))]
@@ -276,8 +276,8 @@ fn a_base_round_trip_is_what_one_computes_by_hand() {
     let mut config = fabric(LEAF_SPINE);
     config.host_link_delays = uneven();
     let fabric = Fabric::new(&config).unwrap();
-    // Hosts 0 (1 us) and 7 (0.25 us) across the spine, there and back: cables of hosts and core, three
-    // switches, sending and receiving; a full packet out, the smallest back.
+    // Hosts 0 (1 us) and 7 (0.25 us) across the spine, in both directions: links of hosts and core, three switches,
+    // sending and receiving; a full packet to the peer, the smallest one back.
     let one_way = 1_250_000 + 600_000 + 750_000 + 1_500_000;
     let sent = 2 * 1_230_400 + 2 * 307_600 + 2 * 67_200 + 2 * 16_800;
     let rtt = fabric.base_rtt_between(HostId(0), HostId(7), FRAMING, 84);
@@ -306,7 +306,7 @@ fn trace_of(rows: &[(u64, u32, u32, u64)]) -> Pattern {
     Pattern::Trace(rackweave_workload::Trace::from_csv(text).unwrap())
 }
 
-/// Two hosts at line rate into one: of 2 x 100 KB, half waits when the senders are done.
+/// Two hosts at line rate into one: of 2 x 100 KB, half is queued when the senders have finished.
 #[test]
 fn ports_may_be_measured_later_than_messages() {
     let topology = Topology::SingleSwitch { hosts: 3, host_link: G10 };
@@ -330,7 +330,7 @@ fn ports_may_be_measured_later_than_messages() {
     }
     assert!(whole.max_queue_bytes > late.max_queue_bytes, "the peak was before");
     assert!(late.utilisation > 0.97 && late.drops == 0, "{late:?}");
-    // A run that ends before then says nothing of its ports.
+    // A run that ends before then has no statistics of ports.
     case.measure.ports_from = Some(Span::from_ms(1));
     let never = port(&case.run());
     assert_eq!((never.mean_queue_bytes, never.max_queue_bytes, never.utilisation), (0.0, 0, 0.0));
@@ -339,14 +339,14 @@ fn ports_may_be_measured_later_than_messages() {
 #[test]
 fn the_ideal_time_is_what_one_computes_by_hand() {
     let fabric = Fabric::new(&fabric(LEAF_SPINE)).unwrap();
-    // Across the spine: 1230.4 ns on each 10G link, 307.6 on each 40G one; 100 + 300 + 300 + 100 ns of
-    // cable, 500 + 1000 at the hosts, 3 x 250 in switches.
+    // Across the spine: 1230.4 ns on each 10G link, 307.6 on each 40G one; 100 + 300 + 300 + 100 ns of propagation,
+    // 500 + 1000 at the hosts, 3 x 250 in switches.
     let one = fabric.ideal(HostId(0), HostId(11), 1460, FRAMING);
     assert_eq!(one, Span(2 * 1_230_400 + 2 * 307_600 + 800_000 + 1_500_000 + 750_000));
     // A second full packet follows at the pace of the slowest link.
     let two = fabric.ideal(HostId(0), HostId(11), 2920, FRAMING);
     assert_eq!(two, one + Span(1_230_400));
-    // A short last packet hides behind the full one until the last link.
+    // A short last packet is hidden behind the full one until the last link.
     let short = fabric.ideal(HostId(0), HostId(11), 1461, FRAMING);
     assert_eq!(short, one + Span(84 * 800));
     assert_eq!(fabric.path(HostId(0), HostId(1)).len(), 2, "within a leaf");
@@ -381,10 +381,10 @@ fn waiting_time_is_that_of_m_d_1() {
     }
 }
 
-/// The same at a switch port: many senders make a Poisson stream there.
+/// The same at a switch port, where many senders together form a Poisson process.
 #[test]
 fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
-    // Senders 40 times as fast as the receiver's link: nobody waits at a sender.
+    // Senders 40 times as fast as the receiver's link: no queue builds up at a sender.
     let topology =
         Topology::Dumbbell { left: 100, right: 1, host_link: Rate::from_gbps(400), core_link: G10 };
     let service = G10.span_of(1538);
@@ -403,8 +403,8 @@ fn waiting_time_at_a_switch_port_is_that_of_m_d_1() {
         .sum();
     let mean = waits / result.messages.len() as f64;
     assert!((mean / 2.0 - 1.0).abs() < 0.01, "load 0.8: {mean} services, not 2");
-    // Little's law: time-averaged bytes waiting are arrival rate times waiting time. A packet being
-    // sent does not count as waiting.
+    // Little's law: the time-averaged queue is the arrival rate times the waiting time. A packet in transmission is
+    // not part of the queue.
     let core = result.links.iter().find(|link| link.name == "left0->right0").unwrap();
     let expected = 1538.0 * 0.8 * mean;
     assert!((core.mean_queue_bytes / expected - 1.0).abs() < 0.01, "{}", core.mean_queue_bytes);
@@ -467,7 +467,7 @@ fn finite_buffers_drop_and_unfinished_messages_are_reported() {
     }
 }
 
-/// Lazy decisions are exact: with sampling, which looks at every port often, nothing changes.
+/// Lazy decisions are exact: sampling, which updates every port often, changes nothing.
 #[test]
 fn looking_more_often_changes_nothing() {
     for buffer in [

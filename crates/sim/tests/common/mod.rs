@@ -1,4 +1,4 @@
-//! Runs with sensible defaults, for tests of the real transports on simulated fabrics.
+//! Run configurations with defaults, for tests of the real transports on simulated fabrics.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(crate) fn fabric(topology: Topology) -> FabricConfig {
     }
 }
 
-/// Homa with SIGCOMM'18's parameters, its window covering this fabric's round trip, its priorities
-/// following these sizes.
+/// Homa with SIGCOMM'18's parameters: its window covers this fabric's round trip, and its priorities follow these
+/// sizes.
 pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
     let fabric = Fabric::new(fabric).expect("a possible fabric");
     let link = fabric.host_rate();
@@ -55,7 +55,7 @@ pub(crate) fn homa(fabric: &FabricConfig, sizes: &SizeDist) -> TransportConfig {
     TransportConfig::Homa(Arc::new(config))
 }
 
-/// The authors' queues: so many packets of data, and twice their bytes of headers.
+/// The queues of NDP's authors: a number of data packets, and twice their bytes of headers.
 pub(crate) fn trimming(
     mut fabric: FabricConfig,
     packets: u64,
@@ -68,7 +68,7 @@ pub(crate) fn trimming(
     fabric
 }
 
-/// NDP with a window of three round trips, as scenarios have it.
+/// NDP with a window of three round trips, as in the scenarios.
 pub(crate) fn ndp(fabric: &FabricConfig, paths: u32) -> TransportConfig {
     let paper = ndp::Config::paper(G10);
     let rtt = Fabric::new(fabric).unwrap().base_rtt(paper.framing(), 84);
@@ -83,7 +83,7 @@ pub(crate) fn phost(fabric: &FabricConfig) -> TransportConfig {
     TransportConfig::PHost(Arc::new(config.for_round_trip(rtt)))
 }
 
-/// NDP by name, with the fabric that it needs, and pHost with a plain one.
+/// The transport with this name, and the fabric that it needs: trimming for NDP, a plain one for pHost.
 pub(crate) fn receiver_driven(
     fabric: &FabricConfig,
 ) -> [(&'static str, TransportConfig, FabricConfig); 2] {
@@ -197,8 +197,8 @@ pub(crate) fn percentile(values: &mut [f64], p: f64) -> f64 {
     values[((values.len() - 1) as f64 * p).round() as usize]
 }
 
-/// The share of the receiver's link that each of some long flows into one host takes, counted at the
-/// senders' links after 100 ms.
+/// The share of the receiver's link that each of several long flows into one host takes, counted at the senders'
+/// links after 100 ms.
 pub(crate) fn shares(transport: TransportConfig, flows: u32, time_limit: Span) -> Vec<f64> {
     let mut fabric = fabric(single_switch(flows + 1));
     fabric.switch.buffer = BufferConfig::PerPort { bytes: 300_000 };

@@ -10,7 +10,7 @@ use super::nic::Edge;
 use super::{FAULTY, Net, NetEvent};
 use crate::config::{Fault, FaultKind, FaultPlace};
 
-/// The faults that are on one link now.
+/// The faults on one link now.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkFaults {
     loss: f64,
@@ -18,11 +18,11 @@ struct LinkFaults {
     duplication: f64,
     reordering: f64,
     reorder_delay: Span,
-    /// Packets that arrive until then were on the link when it went down.
+    /// Packets that arrive by then were on the link when it went down.
     lost_until: Option<Time>,
 }
 
-/// All faults.
+/// The faults of a network.
 #[derive(Debug)]
 pub(super) struct Faults {
     list: Vec<Fault>,
@@ -70,14 +70,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// What is wrong with a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or nothing. The network does
-    /// nothing about it.
+    /// The fault of a host now: [`FaultKind::Pause`], [`FaultKind::Crash`] or none. The network itself does nothing
+    /// about it.
     #[must_use]
     pub fn host_fault(&self, host: HostId) -> Option<FaultKind> {
         self.faults.hosts.get(&host.0).copied()
     }
 
-    /// Some fault begins or ends: recomputes what is wrong with each link and host.
+    /// Some fault begins or ends: recomputes the state of each link and host.
     pub(super) fn on_fault<E: Edge<P::Header>>(&mut self, edge: &mut E) {
         let now = self.now;
         let mut faults = vec![LinkFaults::default(); self.links.len()];
@@ -86,7 +86,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         for fault in self.faults.list.iter().filter(|fault| fault.from <= now && now < fault.until)
         {
             if let FaultPlace::Host(host) = fault.place {
-                // Of a crash and a pause at once, the crash counts.
+                // A crash takes precedence over a pause.
                 let known = hosts.entry(host.0).or_insert(fault.kind);
                 if fault.kind == FaultKind::Crash {
                     *known = fault.kind;
@@ -136,7 +136,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Applies which links are down; says whether any switch's port changed.
+    /// Takes links down and up again; true if the port of any switch has changed.
     fn take_links_down_and_up<E: Edge<P::Header>>(&mut self, edge: &mut E, down: &[bool]) -> bool {
         let mut rerouted = false;
         for (number, &down) in down.iter().enumerate() {
@@ -152,7 +152,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     self.catch_up(number as u32, self.now);
                     self.drop_queue(number as u32);
                 }
-                // What is on the way is lost; it is dropped as it arrives.
+                // Packets on the link are lost; they are dropped when they arrive.
                 let last = self.links[number].in_flight.back();
                 self.faults.on_links[number].lost_until = last.map(|packet| self.pool.at(packet));
                 self.links[number].down = true;
@@ -166,8 +166,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         rerouted
     }
 
-    /// All switches learn at once which links between them work. (Our choice: real fabrics take a while; what is lost in
-    /// the meantime can be added as a loss.)
+    /// Updates all switches at once with the links that work. (Our choice, since no paper models it: real fabrics
+    /// take some time to converge, and packets lost meanwhile can be modelled by a loss fault.)
     fn reroute(&mut self) {
         let hosts = self.fabric.hosts() as usize;
         if self.links[hosts..].iter().all(|link| !link.down) {
@@ -182,7 +182,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Whether a packet that arrives over a link with faults goes on at once. If not, it has been dropped or delayed.
+    /// Applies the faults of a link to an arriving packet: true if it continues now, false if it was dropped or
+    /// delayed.
     #[cold]
     pub(super) fn survives(&mut self, link: u32, packet: PacketRef) -> bool {
         let Some(faults) = self.faults.on_links.get(link as usize).copied() else { return true };
@@ -244,7 +245,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 }
 
-/// Adds an independent cause with this probability.
+/// Combines the probability with that of an independent cause.
 fn either(known: &mut f64, p: f64) {
     *known = 1.0 - (1.0 - *known) * (1.0 - p);
 }

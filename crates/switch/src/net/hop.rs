@@ -1,4 +1,4 @@
-//! What happens to a packet at a switch and before a link.
+//! A packet's hop: arrival at a node, a switch's decision, and the queue before a link.
 
 use rackweave_core::{
     Admission, Destination, DropReason, Egress, PacketRef, PayloadStore, Port, PortSet,
@@ -10,7 +10,7 @@ use super::{FAULTY, Net, NetEvent, Node32};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
-    /// The first packet on a link arrives.
+    /// Handles the arrival of the first packet on a link.
     #[inline]
     pub(super) fn on_link<E: Edge<P::Header>>(&mut self, edge: &mut E, link: u32) -> NetEvent {
         let state = &mut self.links[link as usize];
@@ -20,7 +20,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
-        // Decisions of the sending port that are due: at least one, if it has anything left.
+        // The sending port's due decisions: at least one, if it has packets queued.
         if link < self.fabric.hosts() {
             self.pull_due(edge, rackweave_core::HostId(link));
         } else {
@@ -48,7 +48,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// A switch's program decides about a packet.
+    /// Lets a switch's program decide about a packet.
     #[inline]
     fn process(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
@@ -70,7 +70,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.after_program(number);
     }
 
-    /// The switch's own forwarding decides.
+    /// Forwards a packet by the switch's own rules.
     #[inline]
     fn route(&mut self, number: u32, packet: PacketRef) {
         let switch = &mut self.switches[number as usize];
@@ -83,7 +83,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// The same where programs are active, which address switches and groups too.
+    /// As [`Self::route`], where programs are active: packets may be addressed to switches and groups too.
     #[inline]
     fn route_any(&mut self, number: u32, packet: PacketRef) {
         match Destination::of(self.pool.get(packet).dst) {
@@ -110,7 +110,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         (port != u16::MAX).then_some(Port(port))
     }
 
-    /// A packet leaves by a port that a program has named.
+    /// Sends a packet by a port that a program has chosen.
     #[inline]
     fn leave_by(&mut self, number: u32, port: Port, packet: PacketRef) {
         let switch = &self.switches[number as usize];
@@ -122,7 +122,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// A copy leaves by each port of a set; ports that the switch does not have are left out. The packet itself takes
+    /// Sends a copy by each port of a set; ports that the switch does not have are ignored. The packet itself takes
     /// the last one; for the empty set it is consumed.
     fn replicate(&mut self, number: u32, ports: PortSet, packet: PacketRef) {
         let switch = &self.switches[number as usize];
@@ -163,7 +163,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         Some(self.pool.insert(copy))
     }
 
-    /// After a program has done something: packets that it has made, and its timer.
+    /// Sends the packets that a program has made, and arms its timer.
     #[inline]
     pub(super) fn after_program(&mut self, number: u32) {
         let now = self.now;
@@ -180,7 +180,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             }
         }
         let switch = &mut self.switches[number as usize];
-        // A program whose timer is due again at once waits until the next packet: time must go on.
+        // A program whose timer is due again at once waits for the next packet, so that time advances.
         if let Some(at) = switch.program.poll_timeout()
             && at < switch.armed
             && (at > now || switch.timed != Some(now))
@@ -191,7 +191,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// A program's timer is due, if it still counts.
+    /// Handles a program's timer, unless it has been superseded.
     pub(super) fn on_program(&mut self, number: u32) {
         let now = self.now;
         let switch = &mut self.switches[number as usize];
@@ -206,7 +206,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.after_program(number);
     }
 
-    /// A packet wants to leave a switch by `link`.
+    /// Sends a packet by `link`, or queues it.
     #[inline]
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
         let now = self.now;
@@ -244,28 +244,28 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
-            Admission::TurnedBack(_) => self.counters.turned_back += 1,
+            Admission::ReturnedToSender(_) => self.counters.turned_back += 1,
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;
-                // The queue has freed the packet, which may be another than the one that came: what was
-                // in the pool's slot can be read until the next one is inserted.
+                // The queue has freed the packet, which may be another than the one that came; its slot in the pool
+                // can be read until the next packet is inserted.
                 self.payloads.release(self.pool.get(packet));
             }
         }
-        // A packet that was trimmed in place of a shorter one may leave less waiting than before.
+        // Trimming a queued packet in place of a shorter one may leave fewer bytes than before.
         if let Some(shared) = &mut switch.shared {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
         }
-        if let Admission::TurnedBack(packet) = admission {
-            // Not twice: a packet that was returned to its sender cannot be trimmed again.
+        if let Admission::ReturnedToSender(packet) = admission {
+            // Only once: a packet that was returned to its sender cannot be trimmed again.
             self.route(number, packet);
         }
     }
 
-    /// Whether the shared buffer has room. What other ports have sent since they were last looked at is still counted,
-    /// so a "no" is only believed once all of them have caught up.
+    /// Whether the shared buffer has room. It still counts what other ports have sent since they were last updated,
+    /// so a "no" counts only after all of them have caught up.
     fn shared_buffer_admits(&mut self, number: u32, link: u32, packet: PacketRef) -> bool {
         let bytes = u64::from(self.pool.wire_bytes(packet));
         for caught_up in [false, true] {

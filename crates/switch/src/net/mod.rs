@@ -6,20 +6,20 @@
 //!
 //! # One event per hop
 //! A link has at most one pending event: the arrival of the first packet on it. There is no event for "the port is
-//! free again". What a port would have sent since it was last looked at is decided when it is looked at next: before a
-//! packet joins its queue, and when a packet that it sent arrives (`Link::busy_until` says when each decision was
-//! due). Whenever a port has packets waiting, one that it sent is still on the link, so no decision is missed; and each
-//! is made with exactly the packets that had come by then.
+//! free again". What a port has sent since its last update is decided at the next one: before a packet joins its
+//! queue, and when a packet that it sent arrives (`Link::busy_until` says when each decision was due). Whenever a
+//! port has packets queued, one that it sent is still on the link, so no decision is missed; and each is made with
+//! exactly the packets that had arrived by then.
 //!
-//! # Hosts are asked late
-//! A host's NIC works the same way, with [`Edge::poll_transmit`] in place of the queue: a host is asked for a packet as
-//! of the time when its link became free. So that it decides with what it knew at that time, the owner calls
-//! [`Net::flush`] before a host learns something, and [`Net::wake`] after it has.
+//! # Lazy NICs
+//! A host's NIC works the same way, with [`Edge::poll_transmit`] in place of the queue: the host is polled for a
+//! packet as of the time when its link became free. So that it decides with its state of that time, the owner calls
+//! [`Net::flush`] before that state changes, and [`Net::wake`] after it.
 //!
 //! # Payload
-//! A packet's bytes, if it has any, are in a [`PayloadStore`]. Whatever enters (by [`Net::arrive`], from an [`Edge`],
-//! or as a copy that a program asked for) is released once: by the network when it is dropped or consumed, else by
-//! whoever takes it out.
+//! A packet's bytes, if it has any, are in a [`PayloadStore`]. Every payload that enters (by [`Net::arrive`], from an
+//! [`Edge`], or as a copy that a program asked for) is released once: by the network when the packet is dropped or
+//! consumed, else by the owner that takes the packet out.
 
 mod faults;
 mod hop;
@@ -49,18 +49,18 @@ use self::faults::{Delayed, Faults};
 use self::nic::Nics;
 use self::stats::{LinkCounts, PortStats, Taps};
 
-/// What a [`Net`] is made of.
+/// The configuration of a [`Net`].
 #[derive(Clone, Debug)]
 pub struct NetConfig {
     /// Switches and links.
     pub fabric: Arc<Fabric>,
-    /// What goes wrong. Faults of hosts are only reported: see [`Net::host_fault`].
+    /// Injected faults. Those of hosts are only reported: see [`Net::host_fault`].
     pub faults: Vec<Fault>,
-    /// Everything random follows from it.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// Repetition: another one draws other random numbers from the same seed.
+    /// Number of the repetition: each has its own random streams for one seed.
     pub run: u64,
-    /// Most bytes that wait for a host's own link, of the packets given to [`Net::arrive`].
+    /// Most bytes queued for a host's own link, of the packets given to [`Net::arrive`].
     pub nic_queue_bytes: u64,
     /// How often queues are sampled for [`Net::series`]; zero: never.
     pub sample_every: Span,
@@ -97,7 +97,7 @@ impl NetConfig {
 #[derive(Debug)]
 pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     fabric: Arc<Fabric>,
-    /// All that was due before it has happened.
+    /// All events before this time have been handled.
     now: Time,
     events: EventQueue,
     components: Components,
@@ -121,11 +121,11 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
     taps: Taps<P::Header>,
-    /// Since when ports are measured.
+    /// When the statistics of ports began.
     since: Time,
     sample_every: Span,
     series: Vec<QueueSample>,
-    /// The ports towards each switch that packets were addressed to.
+    /// The ports towards each switch that packets have been addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
 }
 
@@ -134,7 +134,7 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
 struct Components {
     /// The owner's sources of events.
     sources: u32,
-    /// Hosts' timers.
+    /// The timers of hosts.
     timers: u32,
     fault: u32,
     delayed: u32,
@@ -148,25 +148,25 @@ struct Components {
 /// A packet that has reached its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure<H> {
-    /// When its last bit arrived.
+    /// When the packet's last bit arrived.
     pub due: Time,
-    /// The host.
+    /// The host at which it arrived.
     pub host: HostId,
     /// The packet; its payload is the caller's to release.
     pub packet: Packet<H>,
 }
 
-/// What [`Net::step`] has done.
+/// The result of [`Net::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetEvent {
-    /// Something inside the network.
+    /// An event inside the network.
     Internal,
     /// A packet has reached a host. The caller reads it ([`Net::packet`]) and then takes it out ([`Net::take`]) or
     /// drops it ([`Net::free`], [`Net::discard`]).
     Arrived {
-        /// The host.
+        /// The receiving host.
         host: HostId,
-        /// The packet.
+        /// The packet, in the network's pool.
         packet: PacketRef,
     },
     /// The time that [`Edge::poll_timeout`] named for a host has come.
@@ -175,32 +175,32 @@ pub enum NetEvent {
     Source(u32),
     /// A wake-up that [`Net::wake_at`] was asked for is due.
     Wake(u32),
-    /// Faults have begun or ended: the owner looks at [`Net::host_fault`] of its hosts.
+    /// Faults have begun or ended: the owner checks [`Net::host_fault`] for its hosts.
     Faults,
 }
 
-/// One direction of a cable, and the port that sends into it. What an idle port needs fills one cache line; its
-/// queue's lists are on the second.
+/// One direction of a cable, and the port that sends into it. The state that an idle port needs fills one cache line;
+/// its queue's lists are on the second.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Link {
-    /// When the last bit of what was sent so far is out.
+    /// When the last bit of the packets sent so far is out.
     busy_until: Time,
     /// The packets on the link, first to arrive first.
     in_flight: Fifo,
     /// Time spent sending since statistics began.
     busy: Span,
     to: Node32,
-    /// Its rate and delay: index into [`Net::kinds`].
+    /// Index of its rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`]: packets take a slower path.
+    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`], which send packets along a slower path.
     special: u8,
     down: bool,
-    /// The packets that wait for it (switches' ports only: hosts are asked instead).
+    /// The packets queued for it (switches' ports only: hosts are polled instead).
     queue: PortQueue,
 }
 
-/// A fault is on the link.
+/// The link has a fault.
 const FAULTY: u8 = 1;
 /// The link's packets are captured.
 const TAPPED: u8 = 2;
@@ -241,17 +241,17 @@ struct Switch<P> {
     first_link: u32,
     end_link: u32,
     program: P,
-    /// The earliest pending timer of the program that counts.
+    /// The program's earliest pending timer that is valid.
     armed: Time,
-    /// When its timer was due last.
+    /// When its timer last expired.
     timed: Option<Time>,
 }
 
 impl<P> Switch<P> {
-    /// The link down to a host, if the host is below this switch.
+    /// The link down to a host, if the host is attached to this switch.
     #[inline]
     fn downlink(&self, dst: HostId) -> Option<u32> {
-        self.forwarder.way_down(dst).map(|port| self.first_link + u32::from(port.0))
+        self.forwarder.downlink_port(dst).map(|port| self.first_link + u32::from(port.0))
     }
 }
 
@@ -328,7 +328,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         net
     }
 
-    /// The fabric.
+    /// The fabric that the network was built from.
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
@@ -380,7 +380,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         &self.switches[switch as usize].program
     }
 
-    /// When the next event is due; `None`: nothing is left to happen.
+    /// When the next event is due; `None` if no event is pending.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.events.next_at()
@@ -441,7 +441,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.pool.remove(packet);
     }
 
-    /// Releases a packet and counts it as dropped.
+    /// Releases a packet and counts it as dropped for this reason.
     pub fn discard(&mut self, packet: PacketRef, reason: DropReason) {
         self.counters.drops[reason as usize] += 1;
         self.free(packet);
@@ -452,7 +452,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.counters.drops[reason as usize] += packets;
     }
 
-    /// Does the next thing that is due no later than `until`. `None`: there is nothing, and time stays where it is.
+    /// Handles the next event that is due by `until`. `None`: there is none, and the time does not change.
     #[inline]
     pub fn step<E: Edge<P::Header>>(&mut self, edge: &mut E, until: Time) -> Option<NetEvent> {
         let (at, component) = self.events.pop_until(until)?;
@@ -492,12 +492,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         NetEvent::Internal
     }
 
-    /// Time goes on to `until`, if it is not beyond it. The caller has done all that was due.
+    /// Advances the time to `until`, if it is earlier. The caller has handled all events that were due.
     pub fn advance(&mut self, until: Time) {
         self.now = self.now.max(until);
     }
 
-    /// Does everything that is due no later than `until`; packets that reach their hosts wait for [`Net::departure`].
+    /// Handles all events that are due by `until`; packets that reach their hosts wait for [`Net::departure`].
     pub fn run(&mut self, until: Time) {
         while let Some(event) = self.step(&mut (), until) {
             if let NetEvent::Arrived { host, packet } = event {
@@ -518,14 +518,15 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.fabric.hosts()..self.links.len() as u32
     }
 
-    /// Reads what the next few events will need, all at once: in a large fabric nearly every event waits for memory,
-    /// and independent reads wait together.
+    /// Prefetches the state that the next few events need, all at once: in a large fabric nearly every event waits
+    /// for memory, and independent reads overlap.
     #[inline]
     fn read_ahead(&mut self) {
         let Some(components) = self.events.read_ahead() else { return };
         let links = components.filter_map(|component| self.links.get(component as usize));
         let mut sum = 0;
-        // The links; then the packets that arrive and those that may be sent next; then what follows on the link, and
+        // The links; then the packets that arrive and those that may be sent next; then the following packets on the
+        // link, and the destinations.
         // where the packets go.
         for link in links.clone() {
             sum ^= link.busy_until.0;

@@ -1,23 +1,25 @@
-//! The NICs of hosts: they ask for the next packet as of the time when their link became free, and keep one timer.
+//! The NICs of hosts: they poll for the next packet as of the time when their link became free, and keep one timer.
 
 use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time};
 
 use super::{Net, NetEvent};
 
-/// The owner of the hosts. The network asks it, as late as it may, for what the hosts' NICs would have sent.
+/// The owner of the hosts. The network polls it, as late as possible, for the packets that the hosts' NICs would have
+/// sent.
 pub trait Edge<H: Header> {
-    /// True if hosts may also send by [`Net::arrive`] at any time: then something can happen although no event is pending.
+    /// True if hosts may also send by [`Net::arrive`] at any time, so that packets can arrive although no event is
+    /// pending.
     const EXTERNAL: bool = false;
 
-    /// The packet that the host puts on its link, which is free at `at`. `None`: it has nothing to send until it learns
-    /// something ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
+    /// The packet that the host puts on its link, which is free at `at`. `None`: it has nothing to send until its
+    /// state changes ([`Net::wake`]). For one host, and for all hosts of a multi-homed node, `at` never decreases.
     fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<H>>;
 
-    /// When the host wants [`NetEvent::Timer`], if nothing happens before; [`Time::MAX`]: never.
+    /// When the host asks for [`NetEvent::Timer`]; [`Time::MAX`]: never.
     fn poll_timeout(&self, host: HostId) -> Time;
 }
 
-/// For owners whose hosts are elsewhere and send by [`Net::arrive`].
+/// For owners whose hosts are outside the process and send by [`Net::arrive`].
 impl<H: Header> Edge<H> for () {
     const EXTERNAL: bool = true;
 
@@ -30,22 +32,22 @@ impl<H: Header> Edge<H> for () {
     }
 }
 
-/// What the network keeps of each host.
+/// The state of one host's NIC.
 #[derive(Clone, Debug)]
 struct Nic {
-    /// The host had nothing to send when it was asked last, and has learnt nothing since.
+    /// The host had nothing to send when it was last polled, and its state has not changed since.
     idle: bool,
-    /// When it learnt the last thing: nothing is sent before.
+    /// When its state last changed: nothing is sent before.
     woken: Time,
-    /// The earliest pending timer that counts.
+    /// The earliest pending timer that is valid.
     armed: Time,
 }
 
-/// All NICs.
+/// The NICs of all hosts.
 #[derive(Debug)]
 pub(super) struct Nics {
     nics: Vec<Nic>,
-    /// For each host the multi-homed node whose port it is; empty if there are none.
+    /// For each host, the multi-homed node that it is a port of; empty if there is none.
     node_of: Vec<Option<u32>>,
     nodes: Vec<Vec<HostId>>,
 }
@@ -70,7 +72,7 @@ impl Nics {
 }
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
-    /// Must be called before a host learns something: its NIC sends what it would have sent until now.
+    /// Must be called before a host's state changes: its NIC sends what it would have sent until now.
     #[inline]
     pub fn flush<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         if let Some(node) = self.nics.node_of(host) {
@@ -82,7 +84,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Must be called after a host has learnt something: its NIC asks for packets again, and its timer is set.
+    /// Must be called after a host's state has changed: its NIC polls for packets again, and its timer is armed.
     #[inline]
     pub fn wake<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         if let Some(node) = self.nics.node_of(host) {
@@ -97,7 +99,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.pull(edge, host, self.now);
     }
 
-    /// As [`Net::wake`], for a host that was stopped: its timer is set again.
+    /// As [`Net::wake`], for a host that was stopped: its timer is armed again.
     pub fn resume<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         let nic = &mut self.nics.nics[host.0 as usize];
         nic.armed = Time::MAX;
@@ -105,7 +107,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.wake(edge, host);
     }
 
-    /// The link of a host has delivered a packet: what its NIC has sent since.
+    /// After a host's link has delivered a packet: sends what its NIC has had time for since.
     #[inline]
     pub(super) fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         match self.nics.node_of(host) {
@@ -114,7 +116,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Sends what a NIC has time for until `until`, each packet when the one before is out.
+    /// Sends what a NIC has time for by `until`, each packet when the one before is out.
     #[inline]
     fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
         let number = host.0 as usize;
@@ -135,8 +137,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.arm(edge, host);
     }
 
-    /// The same for all ports of a multi-homed node, in the order of time: it is never asked for one port as of a time
-    /// before that for which it was asked for another.
+    /// The same for all ports of a multi-homed node, in the order of time: it is never polled for one port at an
+    /// earlier time than for another before.
     fn pull_node<E: Edge<P::Header>>(&mut self, edge: &mut E, node: u32, until: Time) {
         let node = node as usize;
         loop {
@@ -152,7 +154,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     self.counters.sent += 1;
                     let packet = self.pool.insert(packet);
                     self.transmit(host.0, packet, start);
-                    // What one port sends may give another something to send.
+                    // A packet sent by one port may enable another port to send.
                     self.wake_ports(node as u32, start);
                 }
                 None => self.nics.nics[host.0 as usize].idle = true,
@@ -174,21 +176,21 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Makes sure that a host's timer comes in time. An earlier one that is pending is enough: after it, the host is
-    /// asked again.
+    /// Arms a host's timer. An earlier one that is pending is enough: when it expires, the host is polled for the
+    /// time again.
     #[inline]
     fn arm<E: Edge<P::Header>>(&mut self, edge: &E, host: HostId) {
         let at = edge.poll_timeout(host);
         let nic = &mut self.nics.nics[host.0 as usize];
         if at < nic.armed {
-            // A host may want to act at once, but never in the past.
+            // A host may ask for an immediate timeout, but never for one in the past.
             let at = at.max(self.now);
             nic.armed = at;
             self.events.push_timer(at, self.components.timers + host.0);
         }
     }
 
-    /// A host's timer is due, if it still counts.
+    /// Handles a host's timer, unless it has been superseded.
     pub(super) fn on_timer(&mut self, host: u32) -> NetEvent {
         let nic = &mut self.nics.nics[host as usize];
         if nic.armed != self.now {

@@ -1,11 +1,11 @@
-//! What a network counts: counters, statistics of ports, samples of queues, captures.
+//! Statistics of a network: counters, ports, queue samples and captures.
 
 use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
 use super::{COUNTED, Net, TAPPED};
 
-/// Samples of queues that are kept: no more are taken.
+/// Most queue samples that are kept.
 const MAX_SAMPLES: usize = 1 << 20;
 
 /// Counts since the network began.
@@ -20,19 +20,19 @@ pub struct Counters {
     pub packet_hops: u64,
     /// Packets dropped, by [`DropReason`] in the order of [`DropReason::ALL`].
     pub drops: [u64; DropReason::ALL.len()],
-    /// Packets that a switch has marked with congestion experienced.
+    /// Packets that switches have marked with Congestion Experienced.
     pub ecn_marks: u64,
-    /// Packets cut to their headers.
+    /// Packets trimmed to their headers.
     pub trims: u64,
     /// Trimmed packets that were returned to their senders.
     pub turned_back: u64,
-    /// Packets damaged by a fault that went on, for the receiver to detect. (The others are among the drops.)
+    /// Packets damaged by a fault and forwarded, for the receiver to detect. (The others are among the drops.)
     pub corrupted: u64,
     /// Packets duplicated by a fault.
     pub duplicated: u64,
     /// Packets delayed by a fault.
     pub reordered: u64,
-    /// Packets that were handed over so late that they should have been in a queue already.
+    /// Packets handed over too late: they should already have been in a queue.
     pub clamped: u64,
     /// Copies that switch programs have asked for, beyond the packet itself.
     pub copied: u64,
@@ -50,34 +50,34 @@ impl Counters {
     }
 }
 
-/// One direction of a cable, and the queue before it, since statistics began.
+/// Statistics of one direction of a cable and of the queue before it, since measuring began.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LinkStats {
     /// The nodes at its ends: "leaf0->h3".
     pub name: String,
-    /// Share of the time in which it carried bits.
+    /// Share of the time in which the link was sending.
     pub utilisation: f64,
-    /// Time-averaged bytes waiting for it.
+    /// Time-averaged bytes in the queue.
     pub mean_queue_bytes: f64,
-    /// Most bytes that waited for it.
+    /// Most bytes in the queue.
     pub max_queue_bytes: u64,
-    /// Packets dropped before it or on it.
+    /// Packets dropped in the queue or on the link.
     pub drops: u64,
-    /// Bytes that wait for it now. What hosts send ahead of their own links waits before the switch, and is not
-    /// counted.
+    /// Bytes in the queue now. Packets that hosts send ahead of their own links are not counted: they wait before the
+    /// switch.
     pub queue_bytes: u64,
-    /// Packets that it was given since the network began; 0 unless [`super::NetConfig::count_frames`] is set.
+    /// Packets put on the link since the network began; 0 unless [`super::NetConfig::count_frames`] is set.
     pub frames: u64,
     /// Their bytes on the link, preamble and gap included.
     pub bytes: u64,
 }
 
-/// One look at the switches' queues.
+/// One sample of the switches' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct QueueSample {
-    /// The time of the look.
+    /// The time of the sample.
     pub at: Time,
     /// Bytes in the longest queue.
     pub max_bytes: u64,
@@ -92,14 +92,14 @@ pub struct Captured<H> {
     pub at: Time,
     /// The number of the tap: see [`Net::tap`].
     pub interface: u32,
-    /// The packet.
+    /// The packet as it was sent.
     pub packet: Packet<H>,
 }
 
-/// What is counted at the port before a link.
+/// Statistics of the port before a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortStats {
-    /// Integral of waiting bytes over time, in byte picoseconds.
+    /// Integral of queued bytes over time, in byte picoseconds.
     area: u128,
     changed_at: Time,
     max_bytes: u64,
@@ -107,7 +107,7 @@ pub(super) struct PortStats {
 }
 
 impl PortStats {
-    /// The queue goes from `before` to `after` bytes.
+    /// Records a change of the queue's length from `before` to `after` bytes.
     #[inline]
     pub(super) fn queue_changes(&mut self, now: Time, before: u64, after: u64) {
         self.area += u128::from(before) * u128::from(now.since(self.changed_at).0);
@@ -116,7 +116,7 @@ impl PortStats {
     }
 }
 
-/// What a link has carried.
+/// Frames and bytes that a link has carried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkCounts {
     frames: u64,
@@ -138,14 +138,14 @@ impl<H> Default for Taps<H> {
 }
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
-    /// Captures the packets of a link from now on and returns the number of the tap, counted from 0.
+    /// Captures the packets of a link from now on, and returns the number of the tap, counted from 0.
     pub fn tap(&mut self, link: u32) -> u32 {
         self.links[link as usize].special |= TAPPED;
         self.taps.links.push(link);
         self.taps.links.len() as u32 - 1
     }
 
-    /// Captures hold at most this many packets, all taps together.
+    /// Sets the most packets that captures hold, all taps together.
     pub const fn limit_captures(&mut self, packets: usize) {
         self.taps.limit = packets;
     }
@@ -158,7 +158,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         packets
     }
 
-    /// Counts and captures a packet that goes onto a link.
+    /// Counts and captures a packet that is put on a link.
     #[cold]
     pub(super) fn record(&mut self, link: u32, packet: PacketRef, at: Time) {
         let special = self.links[link as usize].special;
@@ -178,12 +178,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Statistics of ports begin at this time, or now if it has passed.
+    /// Starts the statistics of ports at this time, or now if it has passed.
     pub fn measure_from(&mut self, at: Time) {
         self.events.push_timer(at.max(self.now), self.components.since);
     }
 
-    /// Statistics of ports begin now.
+    /// Starts the statistics of ports now.
     pub fn measure_now<E: Edge<P::Header>>(&mut self, edge: &mut E) {
         let now = self.now;
         self.since = now;
@@ -195,13 +195,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Since when ports are measured.
+    /// When the statistics of ports began.
     #[must_use]
     pub const fn since(&self) -> Time {
         self.since
     }
 
-    /// Makes all decisions that were due before now.
+    /// Makes all decisions that are due by now.
     fn catch_up_all<E: Edge<P::Header>>(&mut self, edge: &mut E) {
         for host in 0..self.fabric.hosts() {
             self.flush(edge, rackweave_core::HostId(host));
@@ -221,7 +221,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             sample.total_bytes += bytes;
         }
         self.series.push(sample);
-        // Sampling by itself must not keep a run going that has nothing else to do.
+        // Sampling must not keep a run going whose events have all happened.
         if self.series.len() < MAX_SAMPLES && (E::EXTERNAL || !self.events.is_empty()) {
             self.events.push_timer(self.now + self.sample_every, self.components.sample);
         }

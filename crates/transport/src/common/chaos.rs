@@ -40,12 +40,12 @@ pub(crate) fn run<T: Transport>(
     network.faults = schedule.faults;
     let mut rng = Rng::stream(schedule.seed, 0, 0, "schedule");
     let mut fates = Fates::default();
-    // What hosts were told so far, in the order of lives.
-    let mut told = 0;
+    // The number of events checked so far.
+    let mut seen = 0;
     let mut note = |fates: &mut Fates, network: &Network<T>| {
-        let fresh = &network.events[told..];
-        told += fresh.len();
-        fresh.iter().try_for_each(|(_, host, event)| fates.told(*host, event))
+        let fresh = &network.events[seen..];
+        seen += fresh.len();
+        fresh.iter().try_for_each(|(_, host, event)| fates.record_event(*host, event))
     };
     let mut number = 0;
     for step in 0..16 {
@@ -182,7 +182,7 @@ pub(crate) fn spoofed_sources<T: Transport>(
     }
     assert!(held(&host) > 0);
     let until = now + patience;
-    settle(&mut host, now, until);
+    run_timers(&mut host, now, until);
     assert_eq!(held(&host), 0);
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn flood<T: Transport>(
             }
         }
         let until = now + patience;
-        settle(&mut host, now, until);
+        run_timers(&mut host, now, until);
         check(&host);
         assert_eq!(held(&host), 0, "seed {seed}");
     }
@@ -244,7 +244,7 @@ fn tend<T: Transport>(host: &mut T, now: Time) {
 }
 
 /// Lets time pass without any packet arriving, until no timer is armed or `until`.
-fn settle<T: Transport>(host: &mut T, mut now: Time, until: Time) {
+fn run_timers<T: Transport>(host: &mut T, mut now: Time, until: Time) {
     tend(host, now);
     while let Some(next) = host.poll_timeout()
         && next <= until

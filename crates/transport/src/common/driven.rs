@@ -255,7 +255,7 @@ impl<S: Scheme> Driven<S> {
             }
             State::Sending(_) => self.await_response(now, slot),
             // The answer to a question.
-            State::Awaiting(awaiting) => awaiting.heard_at = now,
+            State::Awaiting(awaiting) => awaiting.last_received = now,
             _ => {}
         }
     }
@@ -265,7 +265,7 @@ impl<S: Scheme> Driven<S> {
         let ask_at = now.saturating_add(self.config.shared().ask_interval);
         self.leave_lists(slot);
         self.timers.set(slot, ask_at);
-        self.replace_outgoing(slot, State::Awaiting(Awaiting { ask_at, heard_at: now }));
+        self.replace_outgoing(slot, State::Awaiting(Awaiting { ask_at, last_received: now }));
     }
 
     /// The receiver has what was being sent in this exchange, whose state is now another one.
@@ -294,7 +294,7 @@ impl<S: Scheme> Driven<S> {
         let exchange = self.exchanges.get_mut(slot);
         let State::Awaiting(awaiting) = &mut exchange.state else { return };
         awaiting.ask_at = now.saturating_add(shared.ask_interval);
-        if now.since(awaiting.heard_at) >= shared.patience {
+        if now.since(awaiting.last_received) >= shared.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);

@@ -65,7 +65,7 @@ pub(crate) struct Awaiting {
     /// When the server is asked next.
     pub(crate) ask_at: Time,
     /// When the server last answered.
-    pub(crate) heard_at: Time,
+    pub(crate) last_received: Time,
 }
 
 /// What the host knows of an id.

@@ -183,11 +183,11 @@ fn check_fates<T: Transport>(
             let closed = closed.get(&(at, peer, id)).copied().unwrap_or(0);
             let failed = failed.get(&(at, peer, id)).map_or(&[][..], Vec::as_slice);
             let ends = closed + failed.len() as u32 + u32::from(cancelled[cancelled_here]);
-            let told = format!("{stream:?} at h{at}: closed {closed}, failed {failed:?}");
+            let case = format!("{stream:?} at h{at}: closed {closed}, failed {failed:?}");
             if !restarted[at as usize] {
-                prop_assert!(ends <= 1, "{told}");
-                // The server may never have heard of it.
-                prop_assert!(ends == 1 || at == server && !opened(network, at, peer, id), "{told}");
+                prop_assert!(ends <= 1, "{case}");
+                // The server may never have received a packet of it.
+                prop_assert!(ends == 1 || at == server && !opened(network, at, peer, id), "{case}");
             }
             for reason in failed {
                 let possible = match reason {
@@ -196,7 +196,7 @@ fn check_fates<T: Transport>(
                     FailReason::PeerSilent => schedule.faults.loss > 0.0 || schedule.outages > 0,
                     FailReason::PeerForgot | FailReason::HostCrashed => true,
                 };
-                prop_assert!(possible, "{told}");
+                prop_assert!(possible, "{case}");
             }
         }
     }

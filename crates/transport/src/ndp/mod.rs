@@ -129,8 +129,8 @@ impl Scheme for Ndp {
         let header = &packet.header;
         let (from, id) = (packet.src, header.id.get());
         match header.body {
-            Body::Data { offset, .. } if packet.is_turned_back() => {
-                host.handle_turned_back(now, from, id, offset);
+            Body::Data { offset, .. } if packet.is_returned() => {
+                host.handle_returned(now, from, id, offset);
             }
             Body::Data { .. } => return host.handle_data(now, packet),
             Body::Ack { complete: true, .. } => host.handle_complete(now, from, id),

@@ -31,7 +31,7 @@ pub struct Incoming {
     owed: u32,
     incarnation: u16,
     /// When the sender was last heard of, or pulled.
-    heard_at: Time,
+    last_received: Time,
 }
 
 impl Incoming {
@@ -47,13 +47,13 @@ impl Incoming {
             owed: 0,
             // Another incarnation of this host takes the message at another time.
             incarnation: mix(now.0) as u16,
-            heard_at: now,
+            last_received: now,
         }
     }
 
     /// When its sender counts as gone. It does not while it waits for pulls.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
-        let since = if self.owed > 0 { now } else { self.heard_at };
+        let since = if self.owed > 0 { now } else { self.last_received };
         since.saturating_add(config.patience)
     }
 
@@ -96,7 +96,7 @@ impl Host {
         if incoming.length != message_length {
             return Placement::Discard;
         }
-        incoming.heard_at = now;
+        incoming.last_received = now;
         incoming.arrivals = incoming.arrivals.saturating_add(1);
         let fresh = if trimmed {
             0
@@ -168,7 +168,7 @@ impl Host {
         };
         match &mut self.exchanges.get_mut(slot).state {
             State::Receiving(incoming) => {
-                incoming.heard_at = now;
+                incoming.last_received = now;
                 // Its sender has nothing on the way. If no pull waits either, one is due that was
                 // counted wrongly: a NACK that comes twice makes the sender take a packet for
                 // trimmed that is then lost (ours).
@@ -203,7 +203,7 @@ impl Host {
             let (peer, id, one_way) = (exchange.peer, exchange.arriving(), exchange.one_way);
             let State::Receiving(incoming) = &mut exchange.state else { continue };
             incoming.owed -= 1;
-            incoming.heard_at = now;
+            incoming.last_received = now;
             incoming.pulls = incoming.pulls.saturating_add(1);
             let (pull, incarnation) = (incoming.pulls, incoming.incarnation);
             if incoming.owed > 0 {

@@ -62,7 +62,7 @@ pub struct Outgoing {
     /// Packets that the receiver has answered for. It pulls once for each, unless all are on the way.
     answers: u32,
     /// When the peer was last heard of (at first: when it could first have been).
-    heard_at: Time,
+    last_received: Time,
     /// Timeouts since a packet arrived: NACKs are a sign of too many senders, not of too few.
     doublings: u32,
     /// When the last of them was: packets sent later have a time of their own.
@@ -112,7 +112,7 @@ impl Outgoing {
         }
         self.credit -= 1;
         if self.transmissions == 0 {
-            self.heard_at = now;
+            self.last_received = now;
         }
         self.transmissions = self.transmissions.saturating_add(1);
         let packet = if self.waiting > 0 { self.take_again(now)? } else { self.take_new(now) };
@@ -187,7 +187,7 @@ impl Outgoing {
     /// Of that the receiver knows nothing, so that it counts as lost; but it may go at once if no
     /// other packet and no pull is expected, else all senders of an incast would meet again. (htsim
     /// can return such headers once: `docs/sources.md#ndp-switch`. What the sender does then is ours.)
-    fn turned_back(&mut self, packet: u32) {
+    fn returned(&mut self, packet: u32) {
         let Some(state) = self.state(packet) else { return };
         if *state != ARRIVED && *state != WAITS {
             *state = WAITS;
@@ -363,7 +363,7 @@ impl Host {
         if *outgoing.incarnation.get_or_insert(incarnation) != incarnation {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
-        outgoing.heard_at = now;
+        outgoing.last_received = now;
         if let Some(Piece { offset, trimmed, path }) = piece {
             let packet = offset / self.config.max_payload;
             outgoing.paths.answered(path, trimmed);
@@ -389,11 +389,11 @@ impl Host {
         }
     }
 
-    /// DATA that a switch has turned back: this host's own.
-    pub(super) fn handle_turned_back(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
+    /// DATA that a switch has returned: a packet that this host sent.
+    pub(super) fn handle_returned(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
-        outgoing.turned_back(offset / self.config.max_payload);
+        outgoing.returned(offset / self.config.max_payload);
         if outgoing.is_ready() {
             self.scheme.ready.push_back(slot);
         }
@@ -408,7 +408,7 @@ impl Host {
         let config = &self.config;
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        if now.since(outgoing.heard_at) >= config.patience {
+        if now.since(outgoing.last_received) >= config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         if outgoing.sent.is_empty() {

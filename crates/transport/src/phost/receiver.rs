@@ -41,7 +41,7 @@ pub struct Incoming {
     /// The order in which it had its last token, for round robin.
     turn: u64,
     /// When the sender was last heard of.
-    heard_at: Time,
+    last_received: Time,
 }
 
 impl Incoming {
@@ -60,7 +60,7 @@ impl Incoming {
             last_token_at: now.saturating_add(config.span_of(free)),
             pause: Pause::AllSent,
             turn: 0,
-            heard_at: now,
+            last_received: now,
         }
     }
 
@@ -71,7 +71,7 @@ impl Incoming {
 
     /// When something has to be done about it.
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        self.resume_at(config).min(self.heard_at.saturating_add(config.patience))
+        self.resume_at(config).min(self.last_received.saturating_add(config.patience))
     }
 
     /// The end of its pause.
@@ -130,7 +130,7 @@ impl Host {
         }
         let Some((slot, new)) = self.receiving(now, from, header, length, free) else { return };
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
-        incoming.heard_at = now;
+        incoming.last_received = now;
         if !new && incoming.length == length {
             self.send_control(from, header.id.get(), header.one_way, Body::Busy);
         }
@@ -159,7 +159,7 @@ impl Host {
         if incoming.length != message_length {
             return Placement::Discard;
         }
-        incoming.heard_at = now;
+        incoming.last_received = now;
         // Numbers that were not given out are ignored.
         if token < incoming.next_number {
             incoming.used = incoming.used.max(token + 1);
@@ -236,7 +236,7 @@ impl Host {
     /// The end of a pause; or its sender has given up long ago.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &self.exchanges.get(slot).state else { return };
-        let forget_at = incoming.heard_at.saturating_add(self.config.patience);
+        let forget_at = incoming.last_received.saturating_add(self.config.patience);
         if forget_at <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }

@@ -35,7 +35,7 @@ pub struct Outgoing {
     /// Packets that the receiver lacks, as far as is known: at first, those that were not sent.
     left: u32,
     /// When the peer was last heard of, and when it was or asked.
-    heard_at: Time,
+    last_received: Time,
     quiet_since: Time,
     /// Requests since the last token, when that was, and how long after the one before.
     doublings: u32,
@@ -60,7 +60,7 @@ impl Outgoing {
             tokens: VecDeque::new(),
             left: packets,
             quiet_since: now,
-            heard_at: now,
+            last_received: now,
             doublings: 0,
             token_at: now,
             token_gap: Span::ZERO,
@@ -165,7 +165,7 @@ impl Host {
         if packet >= outgoing.packets {
             return;
         }
-        (outgoing.heard_at, outgoing.quiet_since) = (now, now);
+        (outgoing.last_received, outgoing.quiet_since) = (now, now);
         outgoing.doublings = 0;
         outgoing.left = missing;
         outgoing.token_gap = now.since(outgoing.token_at);
@@ -181,8 +181,8 @@ impl Host {
     pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         match &mut self.exchanges.get_mut(slot).state {
-            State::Sending(outgoing) => (outgoing.heard_at, outgoing.quiet_since) = (now, now),
-            State::Awaiting(awaiting) => awaiting.heard_at = now,
+            State::Sending(outgoing) => (outgoing.last_received, outgoing.quiet_since) = (now, now),
+            State::Awaiting(awaiting) => awaiting.last_received = now,
             _ => {}
         }
     }
@@ -203,7 +203,7 @@ impl Host {
         let State::Sending(outgoing) = &mut exchange.state else { return };
         outgoing.doublings += 1;
         outgoing.quiet_since = now;
-        if now.since(outgoing.heard_at) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);

@@ -49,7 +49,7 @@ impl Host {
         let incoming = self.incoming_mut(slot)?;
         // What was sent a timeout ago and has not come is lost. Without recovery 1 only the next timeout finds
         // that out.
-        let lost = recovery_1 && now.since(incoming.heard_at) >= rto;
+        let lost = recovery_1 && now.since(incoming.last_received) >= rto;
         let limit = incoming.limit;
         if lost {
             self.take_as_lost(slot, limit);

@@ -35,7 +35,7 @@ pub struct Incoming {
     /// Where it is among the active flows; `None`: it is inactive.
     pub(super) place: Option<u32>,
     /// When the sender was last heard of, and when data last came or was asked for.
-    pub(super) heard_at: Time,
+    pub(super) last_received: Time,
     pub(super) quiet_since: Time,
     /// Timeouts since data last came.
     pub(super) tries: u32,
@@ -68,7 +68,7 @@ impl Incoming {
             generation,
             asked: false,
             place: None,
-            heard_at: now,
+            last_received: now,
             quiet_since: now,
             tries: 0,
         }
@@ -97,7 +97,7 @@ impl Incoming {
 
     /// When something has to be done about it.
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        let forget_at = self.heard_at.saturating_add(config.patience);
+        let forget_at = self.last_received.saturating_add(config.patience);
         if self.place.is_some() && self.expects_some() {
             forget_at.min(self.quiet_since.saturating_add(config.rto(self.tries)))
         } else {
@@ -152,7 +152,7 @@ impl Host {
         if incoming.length != message_length {
             return Placement::Discard;
         }
-        (incoming.heard_at, incoming.quiet_since, incoming.tries) = (now, now, 0);
+        (incoming.last_received, incoming.quiet_since, incoming.tries) = (now, now, 0);
         let max_gaps = usize::from(self.config.max_gaps);
         let fresh = incoming.received.insert(number..number + 1, max_gaps).unwrap_or(0);
         incoming.missing -= fresh;
@@ -198,7 +198,7 @@ impl Host {
         if incoming.length != message_length {
             return;
         }
-        incoming.heard_at = now;
+        incoming.last_received = now;
         let sent = sent.min(incoming.packets);
         // A sender that was paused in its first window has not sent all of it.
         incoming.limit =
@@ -287,7 +287,7 @@ impl Host {
     /// (ours; it repairs a driving packet that was to wake a paused sender, too).
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
-        if incoming.heard_at.saturating_add(self.config.patience) <= now {
+        if incoming.last_received.saturating_add(self.config.patience) <= now {
             // Its sender has given up long ago.
             return self.fail(now, slot, FailReason::PeerSilent);
         }

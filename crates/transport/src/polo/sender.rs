@@ -34,7 +34,7 @@ pub struct Outgoing {
     paused: bool,
     driven: bool,
     /// When the peer was last heard of, and when it was or something was sent.
-    heard_at: Time,
+    last_received: Time,
     quiet_since: Time,
     /// Timeouts (or questions of a paused sender) since the receiver last let it send.
     doublings: u32,
@@ -56,7 +56,7 @@ impl Outgoing {
             adjoint_sent: packets < config.adjoint_from,
             paused: false,
             driven: false,
-            heard_at: now,
+            last_received: now,
             quiet_since: now,
             doublings: 0,
         }
@@ -94,7 +94,7 @@ impl Outgoing {
 
     /// The receiver knows of the message.
     const fn heard(&mut self, now: Time) {
-        (self.heard_at, self.quiet_since) = (now, now);
+        (self.last_received, self.quiet_since) = (now, now);
     }
 
     /// The receiver lets it send.
@@ -144,7 +144,7 @@ impl Host {
                     continue;
                 }
                 if outgoing.next == 0 {
-                    outgoing.heard_at = now;
+                    outgoing.last_received = now;
                 }
                 outgoing.next += 1;
                 if outgoing.is_ready() {
@@ -211,7 +211,7 @@ impl Host {
         let outgoing = match &mut exchange.state {
             State::Sending(outgoing) => outgoing,
             State::Awaiting(awaiting) => {
-                awaiting.heard_at = now;
+                awaiting.last_received = now;
                 return;
             }
             _ => return,
@@ -284,7 +284,7 @@ impl Host {
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        if now.since(outgoing.heard_at) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         outgoing.doublings += 1;

@@ -101,7 +101,7 @@ impl Fates {
     ///
     /// # Errors
     /// If it can't be.
-    pub fn told(&mut self, host: HostId, event: &Event) -> Result<(), String> {
+    pub fn record_event(&mut self, host: HostId, event: &Event) -> Result<(), String> {
         match *event {
             Event::Delivered { peer, id, kind, .. } => {
                 if !self.delivered.insert((host.0, peer.0, id)) {

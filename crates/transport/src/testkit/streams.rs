@@ -125,7 +125,7 @@ impl Book {
     }
 
     /// A host told its application this of a stream.
-    pub(super) fn told(&mut self, at: HostId, event: StreamEvent) {
+    pub(super) fn record_event(&mut self, at: HostId, event: StreamEvent) {
         let (peer, id) = match event {
             StreamEvent::Opened { peer, id }
             | StreamEvent::Readable { peer, id, .. }
@@ -217,7 +217,7 @@ impl Book {
 /// Whether the event is of a stream or ends something.
 pub(super) fn note(book: &mut Book, at: HostId, event: &Event) {
     match *event {
-        Event::Stream(event) => book.told(at, event),
+        Event::Stream(event) => book.record_event(at, event),
         Event::Failed { peer, id, .. } => book.ended(at, peer, id),
         Event::Delivered { .. } | Event::Sent { .. } => {}
     }

@@ -1,7 +1,7 @@
-//! Homa's headers as bytes: the kernel module's layouts, field for field.
+//! The encoding of Homa's headers: the kernel module's layouts, field for field.
 //!
-//! Fields that the machines do not use (`sequence`, `ack`, `window`, `checksum`, `urgent`, there
-//! for look-alike TCP hardware) are sent as zero and not read.
+//! Fields that the state machines do not use (`sequence`, `ack`, `window`, `checksum`, `urgent`, which exist for
+//! hardware that expects TCP) are sent as zero and not read.
 
 use crate::dump::write_homa;
 use crate::malformed::{Malformed, Put, Reader};
@@ -10,37 +10,37 @@ use crate::{Codec, Id64, Ports};
 use super::stream::Stream;
 use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
 
-/// The kernel module's layout changed between the two versions that we follow.
+/// The header layouts: those of two versions of the kernel module, and an extension of the older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Today's (2026).
+    /// The current version's (2026).
     #[default]
     Head,
-    /// That of 2023, on which Leverage Homa was built: DATA says its segment's length, entries of
-    /// acknowledgements name both ports, GRANT has `resend_all`.
+    /// The 2023 version's, on which Leverage Homa was built: DATA has its segment's length, entries of
+    /// acknowledgements have both ports, GRANT has `resend_all`.
     Talk,
-    /// [`Layout::Talk`] with time stamps behind DATA's and GRANT's fields: ours, for Leverage Homa,
-    /// whose own is not public.
+    /// [`Layout::Talk`] with time stamps after DATA's and GRANT's fields. They are ours, since Leverage Homa's own
+    /// are not public.
     Leverage,
 }
 
-/// In `flags`, ours: no response will follow.
+/// Bit of `flags`: no response will follow. Ours, since Homa has only RPCs.
 const FLAG_ONE_WAY: u8 = 0x80;
-/// In `flags` of a GRANT, ours: `resend_all`, for which [`Layout::Head`] has no field.
+/// Bit of `flags` in a GRANT: `resend_all`. Ours, because [`Layout::Head`] has no field for it.
 const FLAG_RESEND_ALL: u8 = 0x40;
 
-/// Entries that an ACK has room for.
+/// Number of entries in an ACK.
 const ACK_ENTRIES: usize = 5;
 
-/// Priority 0's cutoff: the longest length that the kernel's signed field can say.
+/// Priority 0's cutoff: the greatest value of the kernel's signed field.
 const NO_CUTOFF: u32 = i32::MAX as u32;
 
 impl Layout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 3] = [Self::Head, Self::Talk, Self::Leverage];
 
-    /// The IP protocol number: IANA's 146 (since October 2024), before that one for experiments;
-    /// with time stamps an unassigned one.
+    /// The IP protocol number: IANA's 146 (since October 2024), an experimental one for the older version; an
+    /// unassigned one with time stamps.
     #[must_use]
     pub const fn ip_protocol(self) -> u8 {
         match self {
@@ -127,7 +127,7 @@ impl Header {
             Body::Unknown | Body::Busy | Body::NeedAck => {}
             Body::Cutoffs { cutoffs, version } => {
                 out.put_u32(NO_CUTOFF);
-                // The wire's index is the priority; ours begins at the highest.
+                // On the wire the index is the priority; `cutoffs` begins with the highest.
                 for cutoff in cutoffs.iter().rev() {
                     out.put_u32(*cutoff);
                 }
@@ -150,9 +150,9 @@ impl Header {
         out.put_u16(ports.destination);
         out.put_zeros(4 + 3); // sequence, ack
         out.put_u8(self.packet_type());
-        // doff, as in TCP: 4-byte words of the header, in the high half. Only DATA's matters (to
-        // segmentation hardware), and only its length is a multiple of 4. The field ends at 60: to
-        // such hardware, time stamps belong to the segment.
+        // doff, as in TCP: 4-byte words of the header, in the high half. It matters only for DATA (to segmentation
+        // hardware), whose length alone is a multiple of 4. The field ends at 60: to such hardware, time stamps
+        // belong to the segment.
         let doff_words = match self.body {
             Body::Data { .. } => layout.data_bytes().min(60) as u8 / 4,
             Body::Stream(Stream::Data { .. }) => size::STREAM as u8 / 4,
@@ -208,13 +208,12 @@ impl Header {
         }
     }
 
-    /// Reads the header of a packet that IP says has `l4_bytes` after the IP header; `bytes` may
-    /// have been cut by a capture, but not within the header.
+    /// Decodes the header of a packet with `l4_bytes` after the IP header, by IP's total length; `bytes` may have
+    /// been truncated by a capture, but not within the header.
     ///
-    /// What can be written is accepted; whether offsets, lengths and priorities make sense is for
-    /// the machine to judge. Bytes after a control packet's header are ignored. Of an ACK with
-    /// four or five entries the first three are kept: the server asks again (NEED_ACK) about the
-    /// rest.
+    /// All values that can be encoded are accepted; the state machine judges whether offsets, lengths and priorities
+    /// are consistent. Bytes after a control packet's header are ignored. Of an ACK with four or five entries the
+    /// first three are kept: the server asks again (NEED_ACK) for the rest.
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -270,7 +269,7 @@ impl Header {
             packet_type::BUSY => Body::Busy,
             packet_type::CUTOFFS => {
                 reader.need("a Homa CUTOFFS", size::CUTOFFS as usize)?;
-                reader.skip::<4>()?; // priority 0's: everything that is longer
+                reader.skip::<4>()?; // priority 0's: all longer messages
                 let mut cutoffs = [0; 7];
                 for cutoff in cutoffs.iter_mut().rev() {
                     *cutoff = reader.u32()?;
@@ -294,7 +293,7 @@ impl Header {
     ) -> Result<Body, Malformed> {
         let header_bytes = layout.data_bytes() as usize;
         reader.need("a Homa DATA header", header_bytes)?;
-        // `need` has compared with the cut bytes, which are no more than `l4_bytes`.
+        // `need` has checked the truncated length, which is at most `l4_bytes`.
         let left = l4_bytes - header_bytes;
         let message_length = reader.u32()?;
         let incoming = reader.u32()?;
@@ -365,8 +364,8 @@ const fn ack_bytes(layout: Layout) -> usize {
     }
 }
 
-/// Writes one finished RPC. The machines do not keep its client's port; ids are unique per client,
-/// so ours says the packet's own.
+/// Writes one finished RPC. The state machines do not keep its client's port, because ids are unique per client, so
+/// the packet's own port is written.
 fn put_ack(layout: Layout, id: Id64, ports: Ports, server_port: u16, out: &mut Vec<u8>) {
     out.put_u64(id.get());
     if layout != Layout::Head {

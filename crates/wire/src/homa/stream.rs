@@ -1,7 +1,7 @@
-//! The packets of streams. They are ours: neither the kernel module nor the talk on Leverage Homa
-//! publishes any; their numbers are outside the module's.
+//! The packets of streams. They are ours: neither the kernel module nor the talk on Leverage Homa publishes any.
+//! Their type codes are outside the module's range.
 //!
-//! Offsets and lengths of a direction count modulo 2^32.
+//! Offsets and lengths are modulo 2^32 in each direction.
 
 use core::fmt;
 
@@ -9,15 +9,15 @@ use crate::malformed::{Malformed, Put, Reader};
 
 use super::size;
 
-/// The common header's `type`.
+/// Values of the common header's `type`.
 pub mod packet_type {
-    /// A piece of a stream; without bytes, what its sender wants known.
+    /// A segment of a stream; without payload, a probe or a notification.
     pub const STREAM: u8 = 0x20;
     /// Permission to send, and acknowledgement.
     pub const CREDIT: u8 = 0x21;
-    /// Send again.
+    /// Requests retransmission.
     pub const MISSING: u8 = 0x22;
-    /// The stream is no more.
+    /// The stream has been closed or aborted.
     pub const RESET: u8 = 0x23;
 }
 
@@ -25,90 +25,89 @@ pub mod packet_type {
 pub mod flags {
     /// `written` is the end of this direction.
     pub const END: u8 = 1;
-    /// All of the other direction, up to its end, is here.
+    /// All of the other direction, up to its end, has been received.
     pub const END_RECEIVED: u8 = 2;
-    /// The receiver is to answer with a CREDIT.
+    /// The receiver must reply with a CREDIT.
     pub const ASK: u8 = 4;
-    /// The client has not heard of the server: `tag` is the time left until the deadline.
+    /// The client has received nothing from the server yet: `tag` is the time left until the deadline.
     pub const OPENING: u8 = 8;
-    /// The bytes are sent again.
+    /// The payload is a retransmission.
     pub const AGAIN: u8 = 16;
-    /// Bits that have a meaning; the others are sent as zero and not read.
+    /// Bits with a meaning; the others are sent as zero and not read.
     pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | AGAIN;
 }
 
 /// In [`Credit::priority`]: the sender chooses among the unscheduled levels.
 pub const UNSCHEDULED: u8 = u8::MAX;
 
-/// What a packet says of the direction that its sender receives.
+/// Credit and acknowledgement for the direction that the packet's sender receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// The peer may send bytes before this one.
+    /// The peer may send bytes before this offset.
     pub allowed: u32,
-    /// All bytes before this one are here.
+    /// All bytes before this offset have been received.
     pub received: u32,
-    /// At which priority the newest of the allowed bytes go.
+    /// The priority of the newest allowed bytes.
     pub priority: u8,
 }
 
-/// Why a stream is no more.
+/// The reason why a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Both directions ended and were acknowledged: all is well.
+    /// Both directions have ended and were acknowledged: a regular close.
     Closed,
     /// An application cancelled it.
     Cancelled,
-    /// Its deadline passed.
+    /// Its deadline has passed.
     Deadline,
-    /// The sender knows nothing of it (any more).
+    /// The packet's sender does not have the stream, or has it no longer.
     Unknown,
 }
 
 /// The packets of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// A piece of a direction.
+    /// A segment of a direction.
     Data {
-        /// Its first byte.
+        /// Offset of its first byte.
         offset: u32,
-        /// How many bytes follow the header.
+        /// Length of the payload.
         len: u16,
-        /// The application has written the bytes before this one: what there is to grant.
+        /// End of the bytes that the application has written, which can be granted.
         written: u32,
-        /// Of the other direction.
+        /// The credit of the other direction.
         credit: Credit,
         /// The version of the receiver's priority cutoffs that the sender used.
         cutoff_version: u16,
-        /// See [`flags`].
+        /// Bits from [`flags`].
         flags: u8,
-        /// The server's name for its instance of the stream, by which a server that has restarted
-        /// is told from the one before. With [`flags::OPENING`], microseconds that are left until
-        /// the stream's deadline, or 0 for none.
+        /// The server's tag for its instance of the stream, which differs after a restart. With [`flags::OPENING`]:
+        /// the microseconds until the stream's deadline, or 0 for none.
         tag: u32,
     },
     /// Permission to send, and acknowledgement.
     Credit {
-        /// Of the direction that the packet's sender receives.
+        /// The credit of the direction that the packet's sender receives.
         credit: Credit,
-        /// See [`flags`].
+        /// Bits from [`flags`].
         flags: u8,
-        /// The server's name for its instance of the stream.
+        /// The server's tag for its instance of the stream.
         tag: u32,
     },
-    /// These bytes are late: send them again.
+    /// A request to retransmit bytes.
     Missing {
-        /// The first.
+        /// Offset of the first missing byte.
         offset: u32,
-        /// How many.
+        /// Number of missing bytes.
         length: u32,
-        /// The server's name for its instance of the stream.
+        /// The server's tag for its instance of the stream.
         tag: u32,
     },
-    /// The stream is no more.
+    /// The stream has ended.
     Reset {
-        /// Why.
+        /// The reason why it ended.
         reason: Reason,
-        /// The server's name for its instance of the stream; 0: the client does not know it.
+        /// The server's tag for its instance of the stream; 0: the client does not have it.
         tag: u32,
     },
 }
@@ -132,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// Its name in a dump.
+    /// The packet's name in a dump.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Data { .. } => "STREAM",
@@ -142,7 +141,7 @@ impl Stream {
         }
     }
 
-    /// Appends what follows the common header.
+    /// Appends the fields after the common header.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Data { offset, len, written, credit, cutoff_version, flags, tag } => {
@@ -171,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// Reads what follows the common header; `None` if the type is none of a stream's.
+    /// Decodes the fields after the common header; `None` if the type is not a stream packet's.
     pub(super) fn decode(
         code: u8,
         reader: &mut Reader<'_>,
@@ -180,7 +179,7 @@ impl Stream {
         Ok(Some(match code {
             packet_type::STREAM => {
                 reader.need("a Homa STREAM header", size::STREAM as usize)?;
-                // `need` has compared with the cut bytes, which are no more than `l4_bytes`.
+                // `need` has checked the truncated length, which is at most `l4_bytes`.
                 let left = l4_bytes - size::STREAM as usize;
                 let (offset, written) = (reader.u32()?, reader.u32()?);
                 let (credit, flags, tag) = read_credit(reader)?;
@@ -207,7 +206,7 @@ impl Stream {
                     0 => Reason::Closed,
                     1 => Reason::Cancelled,
                     2 => Reason::Deadline,
-                    // What a later version may say, this one does not know either.
+                    // A reason of a later version.
                     _ => Reason::Unknown,
                 };
                 Self::Reset { reason, tag }
@@ -216,7 +215,7 @@ impl Stream {
         }))
     }
 
-    /// Prints what follows the name and id.
+    /// Prints the fields after the name and the id.
     pub(crate) fn dump(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Data { offset, len, written, credit, cutoff_version, flags, tag } => {

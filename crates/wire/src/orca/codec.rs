@@ -29,7 +29,7 @@ const END: u8 = 0x20;
 const PARITY: u8 = 0x10;
 const WORDS: u8 = 0x07;
 
-/// The position of the label.
+/// The position of the label in a packet.
 const LABEL_AT: usize = 12;
 /// The length of the fields that describe a parity, before the payload.
 const PARITY_BYTES: usize = 5;
@@ -146,7 +146,7 @@ pub fn encode_header(
     }
 }
 
-/// Appends the header of data that is forwarded with its check, of which only kind and label have changed.
+/// Appends the header of forwarded data with its original check; only kind and label have changed.
 pub fn encode_relayed(data: &Data, words: u8, check: Check, out: &mut Vec<u8>) {
     put_front(data, matches!(check, Check::Keyed(_)), clamp(words), out);
     check.put(out);

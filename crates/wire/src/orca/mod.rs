@@ -19,9 +19,9 @@
 //! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!
-//! Kind and label change on the way, so that the check of data does not cover them, nor the label's length. They determine
-//! where a packet goes, not what it is. An agent that forwards data copies the check and need not read the payload. The key
-//! excludes hosts without it, but not replayed packets of the same session, whose number is therefore random.
+//! Kind and label change at agents, so the check of data does not cover them, nor the label's length. They determine
+//! a packet's route, not its content. An agent that forwards data copies the check and need not read the payload. The
+//! key excludes hosts without it, but not replayed packets of the same session, whose number is therefore random.
 
 mod body;
 mod codec;
@@ -78,7 +78,7 @@ pub enum Labelled {
 pub struct Data {
     /// The kind of the label.
     pub labelled: Labelled,
-    /// The label.
+    /// The label's fields or bits.
     pub label: Label,
     /// The session that the data belongs to.
     pub session: Session,
@@ -116,7 +116,7 @@ pub struct Control {
     pub to: HostId,
     /// The session that it concerns, 0 for none.
     pub session: Session,
-    /// The message.
+    /// The message and its fields.
     pub body: Body,
 }
 
@@ -132,7 +132,7 @@ pub const GAPS: usize = 3;
 /// A status report of receivers in one rack: of a single one, or an agent's summary of several. It is idempotent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The rack.
+    /// The receivers' rack.
     pub rack: u16,
     /// The ports of the receivers that it covers, a bit for each.
     pub who: u64,
@@ -168,9 +168,9 @@ pub enum Reason {
     Left,
     /// Its application does not take the data: it refused the invitation, or cannot store it.
     Refused,
-    /// It has no room for another session.
+    /// It has no capacity for another session.
     Busy,
-    /// It does not know the session.
+    /// It does not have the session.
     Unknown,
     /// It was silent for too long.
     Silent,
@@ -223,7 +223,7 @@ pub enum Body {
     /// The sending host, or the addressed one, is not in the session. Also acknowledges [`Body::Complete`] (with
     /// [`Reason::Left`]).
     Bye {
-        /// The reason.
+        /// The reason why the host is not in the session.
         reason: Reason,
     },
     /// How the sender serves this receiver: by unicast of its own, or with the packets for the whole group.
@@ -246,7 +246,7 @@ pub enum Body {
     },
     /// The controller sets the active agent of a rack at its ToR.
     SetActive {
-        /// The rack.
+        /// The rack whose agent is set.
         rack: u16,
         /// The agent's port, 255 for none.
         agent: u8,
@@ -255,7 +255,7 @@ pub enum Body {
     },
     /// The controller sets the rack label of a session at all agents of a rack.
     Sync {
-        /// The rack.
+        /// The rack whose agents are addressed.
         rack: u16,
         /// The ports of the session's receivers, a bit for each. 0 removes the session.
         ports: u64,
@@ -273,9 +273,9 @@ pub enum Body {
     Create,
     /// A sender adds a host to its session or removes it. Changes are numbered by the sender and handled in that order.
     Member {
-        /// The host.
+        /// The host that joins or leaves.
         host: HostId,
-        /// Whether it joins, or leaves.
+        /// Whether it joins or leaves.
         joins: bool,
         /// The sender's number of this change.
         change: u32,
@@ -293,10 +293,10 @@ pub enum Body {
         /// The number of the last change that the labels include.
         change: u32,
     },
-    /// The controller tells all senders whether a rack has a live agent. Repeated until answered by [`Body::SyncDone`] with its
-    /// epoch.
+    /// The controller notifies all senders whether a rack has a live agent. Repeated until answered by
+    /// [`Body::SyncDone`] with its epoch.
     Served {
-        /// The rack.
+        /// The rack that is or is not served.
         rack: u16,
         /// Whether it has a live agent.
         agent: bool,
@@ -305,7 +305,7 @@ pub enum Body {
     },
     /// The controller denies a request.
     Denied {
-        /// The reason.
+        /// The reason for the denial.
         reason: Reason,
         /// The number of the denied change.
         change: u32,

@@ -96,7 +96,7 @@ fn labelled() -> impl Strategy<Value = Labelled> {
     prop_oneof![Just(Labelled::Pilot), Just(Labelled::Rack), Just(Labelled::Host)]
 }
 
-/// Data with as many words for its label, and its payload.
+/// Data, the number of words for its label, and its payload.
 fn data() -> impl Strategy<Value = (Data, u8, Vec<u8>)> {
     let numbers = any::<(u128, u32, u64, bool, bool)>();
     let parity = any::<Option<(u8, u8, u8, u16)>>();
@@ -168,7 +168,7 @@ proptest! {
         let bytes = packet(data, words, key.as_ref(), &payload);
         let read = decode(&bytes, key.as_ref()).expect("it is as it was written");
         let relayed = Data { label: Label(u128::from(other)), labelled: to, ..data };
-        // Also with a label of another length.
+        // Also with a label of a different length.
         let mut again = Vec::new();
         encode_relayed(&relayed, 5 - words, read.check, &mut again);
         again.extend_from_slice(&bytes[read.payload.clone()]);
@@ -187,9 +187,9 @@ proptest! {
         let mut bytes = packet(data, words, key.as_ref(), &payload);
         let bit = at.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let told = decode(&bytes, key.as_ref()).map(|read| read.header);
-        if let Ok(Header::Data(read)) = told {
-            // Only how it is labelled may be another now.
+        let decoded = decode(&bytes, key.as_ref()).map(|read| read.header);
+        if let Ok(Header::Data(read)) = decoded {
+            // Only kind and label may have changed.
             let same = Data { labelled: data.labelled, label: data.label, ..read };
             prop_assert_eq!(same, data);
             prop_assert!(bit < 8 || (96..96 + 32 * usize::from(words)).contains(&bit));

@@ -1,8 +1,8 @@
-//! TCP's header and options as bytes (RFC 9293), SACK (RFC 2018), window scale (RFC 7323).
+//! The encoding of TCP's header and options (RFC 9293), SACK (RFC 2018), window scale (RFC 7323).
 //!
-//! Which message a segment's bytes belong to is written as an experimental option (kind 253 with
-//! an experiment identifier, RFC 6994), so that a capture can be read. It stands for the framing
-//! that an application would put into the stream; the simulator does not count its bytes.
+//! The message that a segment's bytes belong to is encoded as an experimental option (kind 253 with an experiment
+//! identifier, RFC 6994), so that captures show it. It represents the framing that an application would put into the
+//! stream; the simulator does not count its bytes.
 
 use rackweave_core::Kind;
 
@@ -13,16 +13,16 @@ use crate::{Codec, Id64, Ports};
 
 use super::{Body, Header, IP_PROTOCOL, SackBlocks, WINDOW_SHIFT, flags};
 
-/// The header without options.
+/// Length of the header without options.
 pub const HEADER_BYTES: u32 = 20;
 
-/// Bytes of the message mapping, padding included: in a capture, but not in the simulated size.
+/// Length of the message mapping, padding included: present in a capture, but not counted in the simulated size.
 pub const MAPPING_BYTES: u32 = 24;
 
-/// Window scale and SACK-permitted, padding included: on every SYN.
+/// Length of window scale and SACK-permitted, padding included: on every SYN.
 pub const SYN_OPTION_BYTES: u32 = 8;
 
-/// The most that the data offset can say.
+/// The greatest header length that the data offset can encode.
 pub const MAX_HEADER_BYTES: u32 = 60;
 
 /// The experiment identifier of the message mapping: "RW".
@@ -38,20 +38,20 @@ const KIND_EXPERIMENT: u8 = 253;
 /// Kind, length, experiment, message, its length, offset, message kind.
 const MAPPING_LENGTH: u8 = 2 + 2 + 8 + 4 + 4 + 1;
 
-// Everything that one segment may carry fits the data offset.
+// All options that one segment may carry fit the data offset.
 const _: () = assert!(HEADER_BYTES + MAPPING_BYTES + SYN_OPTION_BYTES <= MAX_HEADER_BYTES);
 const _: () = assert!(HEADER_BYTES + 4 + 3 * 8 + SYN_OPTION_BYTES <= MAX_HEADER_BYTES);
 const _: () = assert!((MAPPING_LENGTH as u32).next_multiple_of(4) == MAPPING_BYTES);
 
 impl Header {
-    /// Bytes of the header with all its options, as in a capture.
+    /// Length of the header with all its options, as in a capture.
     #[must_use]
     pub const fn header_bytes(&self) -> u32 {
         let mapping = if matches!(self.body, Body::Data { .. }) { MAPPING_BYTES } else { 0 };
         self.counted_bytes() + mapping
     }
 
-    /// Bytes of the header that count on a simulated link: without the message mapping.
+    /// Length of the header that counts on a simulated link: without the message mapping.
     #[must_use]
     pub const fn counted_bytes(&self) -> u32 {
         let syn = if self.flags & flags::SYN != 0 { SYN_OPTION_BYTES } else { 0 };
@@ -105,11 +105,11 @@ impl Header {
         }
     }
 
-    /// Reads the header of a segment that IP says has `l4_bytes`; `bytes` may have been cut by a
+    /// Decodes the header of a segment of `l4_bytes`, by IP's total length; `bytes` may have been truncated by a
     /// capture, but not within the header. The checksum is not verified.
     ///
-    /// Unknown options are skipped. A segment with a message mapping is data, whatever else it
-    /// says: selective acknowledgements beside it are dropped, as is the fourth block of any.
+    /// Unknown options are skipped. A segment with a message mapping is data: selective acknowledgements beside it
+    /// are ignored, as is the fourth block of any.
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -142,7 +142,7 @@ impl Header {
     }
 }
 
-/// How many blocks of those that a header claims there are.
+/// The number of valid blocks, given the number that a header claims.
 const fn sack_count(count: u8) -> usize {
     if count > 3 { 3 } else { count as usize }
 }
@@ -247,7 +247,7 @@ impl Codec for Header {
 
     fn message_bytes(&self) -> Option<u32> {
         match self.body {
-            // A stream's bytes are of a message of no length.
+            // A stream has no message length.
             Body::Data { message_length: length @ 1.., .. } => Some(length),
             _ => None,
         }

@@ -1,16 +1,16 @@
-//! What must hold for any bytes at all. The fuzz targets and the tests call the same functions.
+//! Properties of decoders on any bytes, shared by the fuzz targets and the tests.
 
 use rackweave_core::{Header as _, Packet};
 use rackweave_wire::dump::Line;
 use rackweave_wire::homa::Layout;
 use rackweave_wire::{Codec, Header, Malformed, Ports, frame, orca, overlay};
 
-/// Lengths that IP may claim for a packet of which `captured` bytes are there.
+/// Lengths that IP may claim for a packet with `captured` bytes.
 fn claimed_lengths(captured: usize) -> [usize; 4] {
     [captured, captured / 2, captured + 1424, 65_515]
 }
 
-/// A header that was understood is written in its full size and understood again.
+/// A decoded header is encoded in its full length, and decoded to the same header.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn header<H: Codec + Into<Header>>(bytes: &[u8]) {
     for layout in Layout::ALL {
@@ -28,8 +28,8 @@ pub(crate) fn header<H: Codec + Into<Header>>(bytes: &[u8]) {
     }
 }
 
-/// A frame that was understood is written again as the same packet: once in our own form (without
-/// options and trailers that we do not write), it does not change any more.
+/// A decoded frame is encoded as the same packet. The canonical encoding (without options and trailers that we do not
+/// write) is a fixed point.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn frame(bytes: &[u8]) {
     let Ok(packet) = frame::decode(bytes) else {
@@ -43,7 +43,7 @@ pub(crate) fn frame(bytes: &[u8]) {
     let mut again = Vec::new();
     let length = match frame::encode(&packet, layout, &mut again) {
         Ok(length) => length as usize,
-        // A SYN gets options that it may not have had.
+        // A SYN is encoded with options that it may not have had.
         Err(frame::Unframeable::TooLong(length)) if length > frame::MAX_IP_BYTES => return,
         Err(error) => panic!("{error}: {packet:?}"),
     };
@@ -58,8 +58,8 @@ pub(crate) fn frame(bytes: &[u8]) {
     assert!(!Line(&packet).to_string().is_empty());
 }
 
-/// A datagram of the overlay (behind the traffic class that it came with) that was understood is written again as
-/// the same. Also as if its checks were right, which a change by chance never hits.
+/// A decoded datagram of the overlay (after its traffic class) is encoded as the same datagram. Also with corrected
+/// checksums, which random changes never hit.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn overlay(bytes: &[u8]) {
     let Some((&class, bytes)) = bytes.split_first() else { return };
@@ -79,7 +79,7 @@ pub(crate) fn overlay(bytes: &[u8]) {
 
 fn overlay_datagram(class: u8, bytes: &[u8]) {
     let mut turned = bytes.to_vec();
-    overlay::turn_back(&mut turned);
+    overlay::return_to_sender(&mut turned);
     assert_eq!(turned.len(), bytes.len());
     let Ok(read) = overlay::decode(bytes, class) else { return };
     let glance = overlay::glance(bytes).expect("what is understood can be looked at");
@@ -103,7 +103,7 @@ fn overlay_datagram(class: u8, bytes: &[u8]) {
     overlay::encode(&packet, layout, from, to, check, &mut again);
     again.extend_from_slice(payload);
     let ours = match overlay::decode(&again, class) {
-        // A SYN gets options that it may not have had.
+        // A SYN is encoded with options that it may not have had.
         Err(Malformed::TooLong(_)) => return,
         ours => ours.expect("what was encoded is decoded"),
     };
@@ -113,7 +113,7 @@ fn overlay_datagram(class: u8, bytes: &[u8]) {
     assert_eq!(&again[ours.payload], payload);
 }
 
-/// An Orca packet that was understood is written again as the same. Also as if its check were right.
+/// A decoded Orca packet is encoded as the same packet. Also with a corrected check.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn orca(bytes: &[u8]) {
     orca_packet(bytes);

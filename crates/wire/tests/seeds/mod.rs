@@ -1,5 +1,4 @@
-//! The seeds of the fuzz targets: every kind of packet once, and the ways to be wrong that random
-//! changes find slowly.
+//! The seeds of the fuzz targets: every kind of packet, and the errors that random changes find slowly.
 
 use rackweave_core::{Ecn, Header as _, HostId, Kind, Packet};
 use rackweave_wire::homa::{self, Layout};
@@ -9,7 +8,7 @@ use rackweave_wire::{
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
-/// Target, name and bytes of each seed.
+/// The target, name and bytes of each seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
@@ -67,7 +66,7 @@ fn encoded<H: Codec>(header: &H, layout: Layout) -> Vec<u8> {
 fn homa_headers() -> Vec<(&'static str, homa::Header)> {
     use homa::Body;
     use homa::stream::{Credit, Reason, Stream, flags};
-    // The slice is cut off: in a Talk packet its length is only in the header.
+    // The payload is not included: in a Talk packet its length is only in the header.
     let data = |ack_id, retransmit| Body::Data {
         message_length: 10_000,
         incoming: 10_000,
@@ -227,7 +226,7 @@ fn datagram_headers() -> Vec<(&'static str, datagram::Header)> {
     ]
 }
 
-/// One of each transport in the overlay, as sent and cut by a switch, each behind its traffic class.
+/// A packet of each transport in the overlay, as sent and as trimmed by a switch, each after its traffic class.
 fn datagrams() -> Vec<(String, Vec<u8>)> {
     let headers: [(&str, Header, Layout); 7] = [
         ("homa_head", homa_headers()[0].1.into(), Layout::Head),
@@ -348,7 +347,7 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Every kind of Orca packet, and some that are wrong.
+/// Every kind of Orca packet, and some invalid ones.
 fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
     use orca::{Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status};
     let place = Place { rack: 2, port: 5 };

@@ -21,7 +21,7 @@ fn ids() -> impl Strategy<Value = Id64> {
 fn homa_data() -> impl Strategy<Value = homa::Body> {
     let ack = (ids(), any::<u16>());
     let rest = any::<(u32, u32, u16, bool, u32)>();
-    // What fits an IP packet with the longest header.
+    // Lengths that fit an IP packet with the longest header.
     (rest, ack, 0..=65_000_u16).prop_map(|(rest, (ack_id, ack_port), segment_length)| {
         let (message_length, incoming, cutoff_version, retransmit, offset) = rest;
         homa::Body::Data {
@@ -33,13 +33,13 @@ fn homa_data() -> impl Strategy<Value = homa::Body> {
             retransmit,
             offset,
             segment_length,
-            // Only one layout has room for them: see `stamped`.
+            // Only one layout has time stamps: see `stamped`.
             stamps: homa::DataStamps::default(),
         }
     })
 }
 
-/// Of an ACK's ids, those that do not count are zero: there is no room for them on the wire.
+/// An ACK's unused ids are zero: they are not encoded.
 fn homa_ack() -> impl Strategy<Value = homa::Body> {
     (0..=3_u8, uniform3(ids())).prop_map(|(count, mut others)| {
         others[usize::from(count)..].fill(Id64::default());
@@ -249,7 +249,7 @@ pub(crate) fn headers() -> impl Strategy<Value = Header> {
     ]
 }
 
-/// A layout, and a packet of the size that the header has in it.
+/// A layout, and a packet of the size that its header has in that layout.
 pub(crate) fn packets() -> impl Strategy<Value = (Layout, Packet<Header>)> {
     let ecn = prop_oneof![Just(Ecn::NotCapable), Just(Ecn::Capable), Just(Ecn::Marked)];
     let hosts = (0..1_u32 << 24, 0..1_u32 << 24);

@@ -38,7 +38,7 @@ impl AppStream {
     }
 }
 
-/// How the sender of a one-way message learns that it has arrived.
+/// How the sender of a one-way message is notified of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneWayEnd {
     /// From its transport: [`Event::Sent`](rackweave_core::Event::Sent), or the acknowledgement of a stream's bytes.
@@ -47,21 +47,21 @@ pub enum OneWayEnd {
     WhenReceived,
 }
 
-/// What a driver has to do.
+/// An action that the driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Submit a message that this host starts. The driver reports its id with [`App::submitted`](super::App::submitted), or
     /// that it was refused with [`App::submit_refused`](super::App::submit_refused).
     Submit {
-        /// The message.
+        /// The message to submit.
         key: MessageKey,
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The receiver.
+        /// The receiving host.
         peer: HostId,
-        /// Its length.
+        /// Length of the message.
         bytes: u64,
         /// [`Kind::OneWay`] or [`Kind::Request`].
         kind: Kind,
@@ -72,13 +72,13 @@ pub enum Action {
     Respond {
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The client.
+        /// The client that gets the response.
         peer: HostId,
         /// The id of the response.
         id: MessageId,
-        /// Its length.
+        /// Length of the response.
         bytes: u64,
     },
     /// Open a stream of the transport, without a deadline; answered by [`App::opened`](super::App::opened) or
@@ -88,9 +88,9 @@ pub enum Action {
         stream: u16,
         /// The channel that it carries.
         channel: ChannelId,
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The server.
+        /// The server of the stream.
         peer: HostId,
     },
     /// The next `bytes` of a direction are a message. Nothing is written yet: the driver notes what the bytes
@@ -98,41 +98,41 @@ pub enum Action {
     Append {
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// Where it is sent.
+        /// The direction of the stream that carries it.
         direction: Direction,
         /// The message, as the host that started the exchange names it.
         key: MessageKey,
-        /// Its length.
+        /// Length of the message.
         bytes: u64,
     },
     /// Write the next bytes of a direction; if they are refused, [`App::write_refused`](super::App::write_refused) says so.
     Write {
-        /// Where.
+        /// The direction that is written.
         direction: Direction,
-        /// How many.
+        /// Number of bytes to write.
         bytes: u64,
     },
-    /// The application has taken bytes of a stream in.
+    /// The application has consumed bytes of a stream.
     Consume {
-        /// Of which direction.
+        /// The direction that was read.
         direction: Direction,
-        /// How many.
+        /// Number of bytes consumed.
         bytes: u64,
     },
     /// Cancel a message, or a stream, at this host's transport.
     Cancel {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The other end.
+        /// The peer of the message or stream.
         peer: HostId,
         /// The message or stream.
         id: MessageId,
     },
     /// The same; and a driver that can cancels it at the peer's transport too.
     CancelAtBothEnds {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
-        /// The other end.
+        /// The peer of the message or stream.
         peer: HostId,
         /// The message or stream.
         id: MessageId,
@@ -140,11 +140,11 @@ pub enum Action {
     /// This host has lost a peer's message after its transport had acknowledged it. A driver that can fails it at
     /// the peer; on real hosts, the peer's application would wait for its own timeout.
     Abandon {
-        /// The transport.
+        /// Index of the transport.
         instance: u8,
         /// The peer that started it.
         peer: HostId,
-        /// Its id.
+        /// The message's id in the transport.
         id: MessageId,
         /// The message, as the peer names it.
         key: MessageKey,
@@ -154,7 +154,7 @@ pub enum Action {
     AbandonStream {
         /// What the client sends.
         direction: Direction,
-        /// Why.
+        /// The reason of the failure.
         reason: FailReason,
     },
 }
@@ -176,31 +176,31 @@ impl Action {
     }
 }
 
-/// Something that happened to a message.
+/// An event in the life of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// This host has started a message.
     Started {
-        /// The message.
+        /// The key of the message.
         key: MessageKey,
-        /// What it is.
+        /// Its stream, hosts, length and start.
         start: MessageStart,
         /// The channel that it is the first message of.
         new_channel: Option<ChannelId>,
     },
     /// A message of this host has ended.
     Ended {
-        /// The message.
+        /// The key of the message.
         key: MessageKey,
         /// The stream of messages that it belongs to.
         stream: u16,
-        /// The receiver.
+        /// The receiving host.
         dst: HostId,
         /// Its id in the transport, if it was submitted by itself.
         id: Option<MessageId>,
-        /// When.
+        /// The time of its end.
         at: Time,
-        /// How.
+        /// Its completion or failure.
         end: MessageEnd,
     },
     /// The application of this host has taken in a one-way message.
@@ -211,12 +211,12 @@ pub enum Record {
         key: MessageKey,
         /// Its id in the transport, or that of the stream that carried it.
         id: MessageId,
-        /// When.
+        /// The time at which it was processed.
         at: Time,
     },
 }
 
-/// How a message ended, as its sender knows it.
+/// The end of a message, as its sender knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum MessageEnd {
@@ -226,7 +226,8 @@ pub enum MessageEnd {
     Failed(FailReason),
 }
 
-/// What a receiver cannot see in a message: its driver knows it, from the sender or from the message's bytes.
+/// Facts about a message that its receiver cannot see: its driver has them, from the sender or from the message's
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The stream of messages that it belongs to.
@@ -237,10 +238,10 @@ pub struct Origin {
     pub place: Option<Place>,
 }
 
-/// What an application is made of.
+/// The configuration of an application.
 #[derive(Debug)]
 pub struct AppConfig {
-    /// This host.
+    /// The host that it runs on.
     pub host: HostId,
     /// Its streams of messages; the first is the one that is measured.
     pub streams: Vec<AppStream>,

@@ -18,22 +18,22 @@ use crate::pattern::Exchange;
 /// socket's send buffer (`tcp_wmem`).
 const WRITE_AHEAD: u64 = 4 << 20;
 
-/// Names a channel among those that its client has begun.
+/// The number of a channel at the client that began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u64);
 
-/// One direction of a transport's stream: the low bit of its id says which one.
+/// One direction of a transport's stream: the low bit of its id selects the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Direction {
-    /// The transport.
+    /// Index of the transport.
     pub instance: u8,
-    /// The other end.
+    /// The peer of the stream.
     pub peer: HostId,
     /// Even: what the client writes. Odd: what the server writes.
     pub id: MessageId,
 }
 
-/// Which of the channels of a stream of messages, and to whom.
+/// The route of a channel: its stream of messages, the server, and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Route {
     stream: u16,
@@ -51,7 +51,7 @@ struct Channel {
     carrier: Carrier,
 }
 
-/// What the messages of a channel travel on.
+/// How the messages of a channel are carried.
 #[derive(Debug)]
 enum Carrier {
     Stream(Box<ClientStream>),
@@ -72,7 +72,7 @@ struct ClientStream {
 enum OpenState {
     #[default]
     Closed,
-    /// The driver is asked to open it; these messages wait.
+    /// The driver opens it; these messages wait.
     Opening(Vec<(MessageKey, u64)>),
     Open(MessageId),
 }
@@ -80,7 +80,7 @@ enum OpenState {
 /// A stream at its server.
 #[derive(Debug, Default)]
 struct ServedStream {
-    /// Which stream of messages it carries.
+    /// The stream of messages that it carries.
     stream: u16,
     /// The transport has announced it.
     is_open: bool,
@@ -91,9 +91,9 @@ struct ServedStream {
 /// What is sent in one direction. Numbers of bytes are from its beginning.
 #[derive(Debug, Default)]
 struct Sending {
-    /// Bytes that the application has for it.
+    /// Bytes that the application has queued.
     queued: u64,
-    /// Of these, handed to the transport.
+    /// Of these, bytes written to the transport.
     written: u64,
     acked: u64,
     /// One-way messages that the receiver may not have whole, each with its end; used if their sender
@@ -102,7 +102,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// How much to hand to the transport now.
+    /// Number of bytes to write to the transport now.
     fn to_write(&self) -> u64 {
         let under_way = self.written - self.acked;
         (self.queued - self.written).min(WRITE_AHEAD.saturating_sub(under_way))
@@ -127,35 +127,35 @@ struct Receiving {
 /// The order of messages in one direction of a channel of unary RPCs, at its receiver.
 #[derive(Debug, Default)]
 struct Order {
-    /// The channel that it is of: a later one on the same route replaces it.
+    /// The current channel: a later one on the same route replaces it.
     channel: Option<ChannelId>,
-    /// The sequence number of the message whose turn it is.
+    /// The sequence number of the next message.
     next: u64,
-    /// Those that arrived before their turn.
+    /// Messages that arrived before their predecessors.
     early: BTreeMap<u64, Work>,
 }
 
-/// A message's place in a channel of unary RPCs. The receiver learns it from the driver.
+/// A message's position in a channel of unary RPCs, which the driver passes to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The channel, as its client names it.
     pub channel: ChannelId,
-    /// Which of the channels of this stream of messages from the client to the server.
+    /// Index of the channel among those of this stream of messages from the client to the server.
     pub index: u16,
     /// The message's sequence number in the channel.
     pub sequence: u64,
 }
 
-/// The channels of a host: those that it began, and those that others began to it.
+/// The channels of a host: its own, and those of its clients.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     next: u64,
     own: BTreeMap<ChannelId, Channel>,
-    /// Where the next messages go.
+    /// The channels that the next messages join.
     current: BTreeMap<Route, ChannelId>,
     /// The channels whose streams are open, by transport and id.
     open: BTreeMap<(u8, MessageId), ChannelId>,
-    /// How many messages this host has started to a server: its channels take turns.
+    /// Number of messages that this host has started to each server, for the round robin over its channels.
     started: BTreeMap<(u16, HostId), u64>,
     served: BTreeMap<Direction, ServedStream>,
     /// The order of requests, by stream of messages, client and index.
@@ -189,8 +189,7 @@ impl Channels {
         }
     }
 
-    /// What the application reads next of a direction: whether it is the first of it, and the bytes to
-    /// the end of the message.
+    /// The next read from a direction: whether it begins a message, and the bytes to the end of the message.
     pub(super) fn next_read(&self, direction: Direction) -> Option<(bool, u64)> {
         let receiving = if direction.id.is_response() {
             let channel = self.open.get(&(direction.instance, request(direction.id)))?;
@@ -231,7 +230,7 @@ const fn of_client(direction: Direction) -> Direction {
 }
 
 impl App {
-    /// A message that starts joins the channel whose turn it is. Returns the channel if it is new.
+    /// Adds a message that starts to the next channel in the round robin. Returns the channel if it is new.
     pub(super) fn join_channel(&mut self, stream: u16, key: MessageKey) -> Option<ChannelId> {
         let streaming = self.streams[usize::from(stream)].streaming?;
         let dst = self.messages.get(key)?.dst;
@@ -264,7 +263,7 @@ impl App {
         known.is_none().then_some(id)
     }
 
-    /// Writes a message to the stream of its channel. `false`: it does not go by one.
+    /// Writes a message to the stream of its channel. `false`: its channel has no stream.
     pub(super) fn write_message(&mut self, key: MessageKey, bytes: u64) -> bool {
         let Some((id, _)) = self.messages.get(key).and_then(|message| message.channel) else {
             return false;
@@ -318,7 +317,7 @@ impl App {
         self.fail_channel(now, channel, FailReason::Cancelled);
     }
 
-    /// The bytes of a message follow on a stream.
+    /// Queues the bytes of a message on a stream.
     pub(super) fn append(
         &mut self,
         stream: u16,
@@ -337,7 +336,7 @@ impl App {
         self.write_ahead(direction);
     }
 
-    /// Hands the transport what there is room for.
+    /// Writes as many bytes to the transport as the limit allows.
     fn write_ahead(&mut self, direction: Direction) {
         let Some(sending) = self.channels.sending(direction) else { return };
         let bytes = sending.to_write();
@@ -351,7 +350,7 @@ impl App {
     pub fn write_refused(&mut self, now: Time, direction: Direction, bytes: u64, busy: bool) {
         let Some(sending) = self.channels.sending(direction) else { return };
         sending.written -= bytes;
-        // There will be room when some of what is under way is acknowledged.
+        // There will be room when some of the bytes in flight are acknowledged.
         if !busy || sending.written == sending.acked {
             self.refused += 1;
             self.stream_failed(now, direction, FailReason::Cancelled);
@@ -461,7 +460,7 @@ impl App {
         }
     }
 
-    /// A message of a channel of unary RPCs has arrived: the application gets it when it is its turn.
+    /// A message of a channel of unary RPCs has arrived: it is delivered after its predecessors.
     pub(super) fn arrive_in_order(
         &mut self,
         now: Time,
@@ -476,7 +475,7 @@ impl App {
             return;
         };
         if sequence < order.next {
-            // A second time, to a server that has crashed since.
+            // A retransmission to a server that has crashed since.
             return self.take_in(now, stream, work);
         }
         order.early.insert(sequence, work);
@@ -500,7 +499,7 @@ impl App {
         receiving.stored.insert(start..start + u64::from(slice.len));
     }
 
-    /// A stream will not go on. Its client fails the messages on it; its server forgets it.
+    /// A stream has failed. Its client fails the messages on it; its server discards its state.
     pub(super) fn stream_failed(&mut self, now: Time, direction: Direction, reason: FailReason) {
         let of_client = of_client(direction);
         let own = self.channels.open.get(&(direction.instance, of_client.id)).copied();
@@ -518,13 +517,13 @@ impl App {
         self.channels.served.contains_key(&of_client(direction))
     }
 
-    /// The other end has given a stream up. This is for drivers that know it without a packet; the
+    /// The peer has abandoned a stream. This is for drivers that have that knowledge without a packet; the
     /// transport's own notice is a failure of the stream.
     pub fn forget_stream(&mut self, direction: Direction) {
         self.channels.served.remove(&of_client(direction));
     }
 
-    /// A channel is given up, with all its messages.
+    /// Fails a channel with all its messages.
     pub(super) fn fail_channel(&mut self, now: Time, id: ChannelId, reason: FailReason) {
         let Some(channel) = self.channels.own.remove(&id) else { return };
         let Route { stream, server: peer, .. } = channel.route;
@@ -554,8 +553,8 @@ impl App {
         }
     }
 
-    /// This host has crashed: its own channels are gone, and so is what it knew of those of others. Their
-    /// clients find out when they ask for something, or by [`App::server_crashed`].
+    /// This host has crashed: its own channels are lost, and so is its state of other hosts' channels. Their clients
+    /// detect that at their next request, or by [`App::server_crashed`].
     pub(super) fn crash_channels(&mut self, now: Time) {
         let own: Vec<ChannelId> = self.channels.own.keys().copied().collect();
         for id in own {
@@ -563,7 +562,7 @@ impl App {
         }
         self.channels.served.clear();
         let early = self.channels.orders.iter_mut().flat_map(|((stream, ..), order)| {
-            // One lost message is enough: its client gives the whole channel up.
+            // One lost message is enough: its client fails the whole channel.
             let lost = order.early.pop_first().map(|(_, work)| (*stream, work));
             order.early.clear();
             lost
@@ -574,10 +573,9 @@ impl App {
         }
     }
 
-    /// A server has crashed, as the driver knows without a packet. Streams to it go on for as long as this host
-    /// has something to send on them, which fails them. The client of a stream that has everything
-    /// acknowledged would wait for ever: it fails at once. (On a real host the server's application, or
-    /// keep-alives, would let the client know.)
+    /// A server has crashed, as the driver knows without a packet. Streams to it continue as long as this host has
+    /// data to send on them, which fails them. The client of a stream with everything acknowledged would wait for
+    /// ever: it fails at once. (On a real host the server's application, or keep-alives, would notify the client.)
     pub fn server_crashed(&mut self, now: Time, server: HostId) {
         let mut to_it = Vec::new();
         for (id, channel) in &mut self.channels.own {
@@ -593,8 +591,8 @@ impl App {
         }
     }
 
-    /// Whether the server of this host's stream has crashed since it was opened. A transport that gets none of
-    /// it acknowledged may open it once more there; the application has lost what it knew of it.
+    /// Whether the server of this host's stream has crashed since it was opened. A transport without any
+    /// acknowledgement may open it again there; the application has lost its state of it.
     #[must_use]
     pub fn is_forgotten_by_server(&self, instance: u8, id: MessageId) -> bool {
         let channel = self.channels.open.get(&(instance, request(id)));
@@ -638,7 +636,7 @@ impl Channels {
         if order.channel.is_none_or(|known| known < place.channel) {
             *order = Order { channel: Some(place.channel), ..Order::default() };
         }
-        // What comes late of a channel that its client has given up is of no use.
+        // Late messages of a channel that its client has abandoned are ignored.
         (order.channel == Some(place.channel)).then_some(order)
     }
 }

@@ -1,10 +1,9 @@
-//! Puts the records of all hosts together: which messages are measured, when all of them have ended, what became
-//! of them.
+//! Combines the records of all hosts: which messages are measured, when all of them have ended, and their outcomes.
 //!
-//! The definitions, for every world:
+//! The definitions, for the simulator and the testbed alike:
 //!
-//! - *Measured* are the first so many messages of the first stream that start after the warm-up, and the messages of
-//!   other streams that start between the warm-up and the last of them.
+//! - *Measured* messages are the first ones of the first stream that start after the warm-up, up to the wanted
+//! number, and the messages of other streams that start between the warm-up and the last of them.
 //! - The run is *done* when all measured messages of the first stream have ended.
 //! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
 //!   complete or not, by the host that started the exchange.
@@ -17,7 +16,7 @@ use rackweave_core::{FailReason, HostId, Span, Time};
 use super::MessageEnd;
 use crate::pattern::Exchange;
 
-/// A message that a host has started.
+/// The start of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageStart {
@@ -25,7 +24,7 @@ pub struct MessageStart {
     pub stream: u16,
     /// The host that started it.
     pub src: HostId,
-    /// The receiver.
+    /// The receiving host.
     pub dst: HostId,
     /// Its length (of a request: of the request).
     pub bytes: u64,
@@ -41,7 +40,7 @@ pub struct MessageRecord {
     pub stream: u16,
     /// The host that started it.
     pub src: HostId,
-    /// The receiver.
+    /// The receiving host.
     pub dst: HostId,
     /// Its length (of a request: of the request).
     pub bytes: u64,
@@ -53,19 +52,19 @@ pub struct MessageRecord {
     pub outcome: Outcome,
 }
 
-/// How a message ended.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Outcome {
     /// Its last byte arrived at this time (of a request: of the response).
     Completed(Time),
-    /// It failed.
+    /// It failed, for this reason.
     Failed(FailReason),
-    /// The run ended before.
+    /// The run ended before the message did.
     Unfinished,
 }
 
-/// What is collected.
+/// The configuration of a [`Collector`].
 #[derive(Clone, Debug)]
 pub struct CollectorConfig {
     /// The number of hosts.
@@ -81,7 +80,7 @@ pub struct CollectorConfig {
     pub in_order: bool,
 }
 
-/// Names a message in a [`Collector`] until it has ended.
+/// Identifies a message in a [`Collector`] until it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordId {
     serial: u64,
@@ -93,7 +92,7 @@ impl RecordId {
     const UNMEASURED: Self = Self { serial: u64::MAX, slot: u32::MAX };
 }
 
-/// The place of a message among all: by start, and where several start at one time, as the driver says.
+/// The position of a message: its start, and for equal starts the driver's order.
 type Position = (Time, u64);
 
 /// A message that may be measured.
@@ -102,7 +101,7 @@ struct Entry {
     serial: u64,
     order: u64,
     start: MessageStart,
-    /// Its sender knows that it is complete; its receiver has not reported it (yet).
+    /// Its sender has its acknowledgement; its receiver has not reported it yet.
     sent: Option<Time>,
 }
 
@@ -112,7 +111,7 @@ impl Entry {
     }
 }
 
-/// How far a host has reported.
+/// The time up to which a host has reported.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     until: Time,
@@ -120,7 +119,8 @@ struct Progress {
     has_ended: bool,
 }
 
-/// The measured messages of a run. See the [module](self) for what that means.
+/// Combines the records of all hosts, and decides which messages are measured. Its definitions of done, goodput, ideal
+/// time and slowdown are those of every world.
 ///
 /// Memory grows with what is under way and measured, not with the length of the run.
 #[derive(Debug)]

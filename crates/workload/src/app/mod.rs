@@ -1,5 +1,5 @@
-//! The application of one host: it starts the messages of its workloads, answers requests, takes in what
-//! arrives, and records what became of every message.
+//! The application of one host: it starts the messages of its workloads, answers requests, processes what arrives,
+//! and records the outcome of every message.
 //!
 //! [`App`] is a state machine without a clock, I/O or randomness of its own (its generators are seeded). A driver,
 //! which owns the transports, uses it as follows.
@@ -53,13 +53,13 @@ pub const DELAY_AFTER_FAILURE: Span = Span::from_us(10);
 /// Responses that may wait to be submitted. Beyond that the oldest is dropped and counted as refused.
 const MAX_WAITING_RESPONSES: usize = 1 << 16;
 
-/// Whether a host works.
+/// Whether a host is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Up,
-    /// It does nothing; what it would submit waits.
+    /// Paused: what it would submit waits.
     Paused,
-    /// It has lost everything. Messages of open loops fail at once; those of closed loops wait for its return.
+    /// Crashed. Messages of open loops fail at once; those of closed loops wait for the restart.
     Down,
 }
 
@@ -95,7 +95,7 @@ struct Stream {
     alive: u64,
 }
 
-/// What a transport is to do, in order.
+/// The actions for a transport, in order.
 #[derive(Debug, Default)]
 struct ActionQueue {
     actions: VecDeque<Action>,
@@ -125,7 +125,7 @@ pub struct App {
     held: Vec<Ready>,
     /// Messages of closed loops that start after their think time.
     scheduled: Schedule<(u16, Arrival)>,
-    /// By transport.
+    /// Actions by transport.
     actions: Vec<ActionQueue>,
     records: VecDeque<Record>,
     /// Where the bytes of messages that arrive have been stored, if they are checked.
@@ -253,7 +253,7 @@ impl App {
         self.actions[usize::from(action.instance())].actions.push_back(action);
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         let open = self.actions.iter_mut().filter(|queue| !queue.blocked);
         open.into_iter().find_map(|queue| queue.actions.pop_front())
@@ -276,7 +276,7 @@ impl App {
         any
     }
 
-    /// The next thing that happened to a message.
+    /// The next record of a message.
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.pop_front()
     }
@@ -465,7 +465,7 @@ impl App {
         };
         if self.verify {
             let stored = self.coverage.remove(&(peer, id)).unwrap_or_default();
-            let is_whole = stored.iter().eq([0..bytes]);
+            let is_whole = stored.iter().eq(std::iter::once(0..bytes));
             assert!(is_whole, "message {id} of {bytes} bytes: {stored:?} stored");
             self.verified += 1;
         }
@@ -579,19 +579,19 @@ impl App {
         }
     }
 
-    /// The host stands still: nothing is submitted or taken in until [`App::resume`]. Messages start on time.
+    /// Pauses the host: nothing is submitted or processed until [`App::resume`]. Messages start on time.
     pub fn pause(&mut self) {
         self.state = State::Paused;
     }
 
-    /// The host goes on after a pause, and what its threads were at goes on with it. (Our choice: the time of
-    /// the pause counts as time worked, so that at most one thing a thread is done too early.)
+    /// Resumes the host and its threads after a pause. (Our choice, since it is simplest: the time of the pause
+    /// counts as time worked, so that at most one item per thread is finished too early.)
     pub fn resume(&mut self) {
         self.state = State::Up;
         self.ready.extend(self.held.drain(..));
     }
 
-    /// The host loses everything: the messages that it started, and what had arrived and was not taken in.
+    /// The host loses all state: the messages that it started, and those that had arrived and were not processed.
     pub fn crash(&mut self, now: Time) {
         self.state = State::Down;
         self.held.clear();
@@ -616,8 +616,8 @@ impl App {
         self.crash_channels(now);
     }
 
-    /// Something that had arrived is lost. The transport of its sender may have been told that it arrived, and
-    /// would never learn otherwise. Bytes of a stream are lost with it.
+    /// Something that had arrived is lost. Its sender's transport may already have the acknowledgement, and would not
+    /// detect the loss. Bytes of a stream are lost with it.
     fn abandon(&mut self, stream: u16, work: Work) {
         if let Work::Message(ReceivedMessage { peer, id, key, kind, .. }) = work
             && kind != Kind::Response
@@ -627,7 +627,7 @@ impl App {
         }
     }
 
-    /// The host is back after a crash, up or paused.
+    /// Restarts the host after a crash, running or paused.
     pub fn restart(&mut self, now: Time, paused: bool) {
         self.state = if paused { State::Paused } else { State::Up };
         self.up_since = now;

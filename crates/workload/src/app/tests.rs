@@ -426,7 +426,7 @@ fn a_sender_ends_a_one_way_message_when_its_transport_says_so() {
         })
         .collect();
     assert_eq!(ends, [(Time(50), MessageEnd::Completed)]);
-    assert!(app.is_ready(), "the loop goes on");
+    assert!(app.is_ready(), "the loop continues");
 }
 
 #[test]

@@ -190,10 +190,9 @@ impl Host {
                 let payload = self.pattern.message(self.this, peer, bytes);
                 let request = MessageId(id.0 & !1);
                 let endpoint = &mut self.endpoints[usize::from(instance)];
-                match endpoint.respond(peer, request, payload) {
-                    Err(SendError::Full { .. }) => self.app.put_back(action),
-                    // An error is a request that its client has given up meanwhile.
-                    Ok(()) | Err(_) => {}
+                // Any other error is a request that its client has cancelled meanwhile.
+                if let Err(SendError::Full { .. }) = endpoint.respond(peer, request, payload) {
+                    self.app.put_back(action);
                 }
             }
             Action::Cancel { instance, peer, id }

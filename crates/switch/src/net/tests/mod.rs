@@ -1,4 +1,4 @@
-//! Programs, copies, and that nothing is lost or released twice.
+//! Programs, replication, and that no packet or payload is lost or released twice.
 
 mod edge;
 mod payload;
@@ -17,7 +17,7 @@ use crate::config::{
 const LINK: Rate = Rate(1_000_000_000);
 const LATER: Time = Time(Span::from_secs(10).0);
 
-/// A packet's number, and what is attached to it.
+/// A packet's number, and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
     number: u32,
@@ -30,7 +30,7 @@ impl Header for Tag {
     }
 }
 
-/// Slots that notice when one is released that is not taken.
+/// A payload store that detects the release of a free slot.
 #[derive(Debug)]
 struct Slots {
     taken: Vec<bool>,
@@ -96,12 +96,12 @@ impl PayloadStore<Tag> for Slots {
     }
 }
 
-/// Does what the packet's number says.
+/// A program whose action is the packet's number.
 #[derive(Clone, Debug, Default)]
 struct Scripted {
-    /// Ports that packets came in by.
+    /// The ports at which packets arrived.
     seen: Vec<u16>,
-    /// Sends a packet out of port 0 then, and every millisecond after it, so many times.
+    /// When it sends the next packet out of port 0; then one every millisecond, this many.
     next: Option<Time>,
     left: u32,
     ready: u32,
@@ -211,7 +211,7 @@ fn put(net: &mut TestNet, at: Time, src: u32, dst: u32, number: u32) {
     net.arrive(at, HostId(src), packet.with_ecn(Ecn::Capable));
 }
 
-/// Who got what, and when.
+/// The packets that reached hosts, with their times.
 fn departures(net: &mut TestNet, until: Time) -> Vec<(u64, u32)> {
     net.run(until);
     let mut all = Vec::new();
@@ -326,8 +326,8 @@ fn wake_ups_come_at_their_time_and_never_in_the_past() {
     assert_eq!(woken[2], (70, wake(0)));
 }
 
-/// All faults at once, all kinds of queues, all verdicts: in the end nothing is inside, and every packet has become
-/// something that was counted.
+/// All faults at once, all kinds of queues, all verdicts: at the end the network is empty, and every packet has been
+/// counted.
 #[test]
 fn no_slot_is_lost_under_faults() {
     let trim =
@@ -367,7 +367,7 @@ fn no_slot_is_lost_under_faults() {
             let at = Time(step * 1_500_000);
             arrived += departures(&mut net, at).len() as u64;
             let (src, dst) = (rng.below(12) as u32, rng.below(2) as u32);
-            // Copies to all would go round for ever through the spines.
+            // Copies to all ports would circulate for ever through the spines.
             let number = [ROUTE, ROUTE, CONSUME, DROP, TO_NONE][rng.below(5) as usize];
             let Some(slot) = net.payloads().slot() else { continue };
             let mut packet = Packet::new(HostId(src), HostId(dst), 1500, Tag { number, slot });
@@ -376,7 +376,7 @@ fn no_slot_is_lost_under_faults() {
             }
             net.arrive(at, HostId(src), packet);
             if step % 50 == 0 {
-                // To itself: goes to its own switch and back.
+                // A packet to the host itself goes to its switch and back.
                 put(&mut net, at, src, src, ROUTE);
             }
         }
@@ -384,7 +384,7 @@ fn no_slot_is_lost_under_faults() {
         assert_eq!((net.packets(), net.payloads().live()), (0, 0), "case {case}");
         let counters = *net.counters();
         let (copies, drops) = (counters.duplicated + counters.copied, counters.drops);
-        // A copy for which there was no room was never a packet.
+        // A copy for which there was no room never became a packet.
         let dropped = counters.dropped() - drops[DropReason::NoBuffer as usize];
         assert_eq!(counters.sent + copies, arrived + dropped + counters.consumed);
         assert!(drops[DropReason::LinkDown as usize] > 0 && counters.reordered > 50);
@@ -395,7 +395,7 @@ fn no_slot_is_lost_under_faults() {
     }
 }
 
-/// Replication under faults on one switch, where copies can't go round.
+/// Replication under faults on one switch, where copies cannot circulate.
 #[test]
 fn no_copy_is_lost_under_faults() {
     let kinds = [FaultKind::Loss(0.1), FaultKind::Corruption(0.1), FaultKind::Duplication(0.1)];

@@ -26,7 +26,7 @@ impl HasPayload for Value {
 
 const MASTER: HostId = HostId(0);
 
-/// Sums the values of packets that are addressed to this switch, and sends the sum to the master after `wanted` of them.
+/// Sums the values of packets addressed to this switch, and sends the sum to the master after `wanted` of them.
 #[derive(Clone, Debug)]
 struct Adder {
     me: u32,
@@ -73,7 +73,7 @@ impl SwitchProgram for Adder {
         }
         self.seen = 0;
         let sum = self.sum.take()?;
-        // The lowest bit says that a switch has added.
+        // The lowest bit records that a switch has added.
         payloads.write(&sum)[0] |= 0x80;
         Some((Egress::Route, sum))
     }

@@ -65,7 +65,7 @@ pub(super) struct Stream {
     deadline: Time,
     /// A packet of it was sent, so that the peer may know of it.
     started: bool,
-    heard_at: Time,
+    last_received: Time,
     /// Questions since the peer's last packet.
     asked: u16,
     asked_at: Time,
@@ -88,7 +88,7 @@ impl Stream {
             tag,
             deadline,
             started: tag != 0,
-            heard_at: now,
+            last_received: now,
             asked: 0,
             asked_at: Time::ZERO,
             fruitless: 0,
@@ -183,7 +183,7 @@ impl Host {
         let (from, id) = (packet.src, packet.header.local_id());
         let Some(slot) = self.stream_of(now, from, id, &body) else { return Placement::Discard };
         let Some(stream) = self.stream_mut(slot) else { return Placement::Discard };
-        stream.heard_at = now;
+        stream.last_received = now;
         if stream.asked > 0 {
             stream.asked = 0;
             stream.fruitless = (stream.fruitless + 1).min(timers::MAX_FRUITLESS);

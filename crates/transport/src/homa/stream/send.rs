@@ -147,7 +147,7 @@ impl Host {
         send.ended = end;
         if !stream.started {
             stream.started = true;
-            stream.heard_at = now;
+            stream.last_received = now;
         }
         let all_sent = send.next == send.written;
         self.queue_if_ready(slot);

@@ -60,7 +60,7 @@ impl Host {
         let missing = stream.receive.incoming.in_flight() > 0;
         let unacked = stream.send.waits();
         let patience = self.ticks(u32::from(config.resend_ticks));
-        let mut ask_at = stream.heard_at.saturating_add(self.ticks(self.ping_after(slot)));
+        let mut ask_at = stream.last_received.saturating_add(self.ticks(self.ping_after(slot)));
         if missing {
             ask_at = ask_at.min(stream.receive.moved_at.saturating_add(patience));
         }

@@ -2,8 +2,8 @@
 
 mod dialogue;
 mod path;
+mod return_to_sender;
 mod robust;
-mod turned_back;
 
 use std::fmt::Write as _;
 

@@ -15,20 +15,20 @@ fn small() -> Config {
 }
 
 /// Sends a message into nothing, and gives its packets back as a switch would.
-fn turned_back(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>) {
+fn returned(config: &Config, bytes: u64) -> (Network<Host>, Vec<Packet<Header>>) {
     let mut network = network::<Ndp>(config, 2, Span::from_us(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
     network.run_until(at(Span::from_us(10)));
     network.set_down(1, false);
     let mut packets: Vec<_> = network.packets.drain(..).map(|(_, packet)| packet).collect();
-    packets.iter_mut().for_each(Packet::turn_back);
+    packets.iter_mut().for_each(Packet::return_to_sender);
     (network, packets)
 }
 
 #[test]
 fn the_last_packet_that_comes_back_goes_again_at_once() {
-    let (mut network, packets) = turned_back(&small(), 3 * 1_436);
+    let (mut network, packets) = returned(&small(), 3 * 1_436);
     // Others are on the way: pulls may come for all.
     network.inject(packets[0]);
     network.inject(packets[1]);
@@ -53,7 +53,7 @@ fn the_last_packet_that_comes_back_goes_again_at_once() {
 
 #[test]
 fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
-    let (mut network, packets) = turned_back(&small(), 3 * 1_436);
+    let (mut network, packets) = returned(&small(), 3 * 1_436);
     let header =
         Header { body: Body::Nack { offset: 1_436, pull: 0, incarnation: 7 }, ..packets[0].header };
     network.inject(Packet::new(HostId(1), HostId(0), 64, header));
@@ -69,7 +69,7 @@ fn a_packet_that_comes_back_waits_while_pulls_are_expected() {
 
 #[test]
 fn what_comes_back_twice_or_was_never_sent_does_nothing() {
-    let (mut network, packets) = turned_back(&small(), 50_000);
+    let (mut network, packets) = returned(&small(), 50_000);
     let mut forged = packets[0];
     for (offset, id) in [(0, 2), (0, 3), (49_000, 2), (u32::MAX, 2), (0, 99)] {
         let body = Body::Data { message_length: 50_000, offset, len: 1_436, window: 3 };
