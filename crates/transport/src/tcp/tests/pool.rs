@@ -182,6 +182,37 @@ fn a_client_that_restarted_gets_through_on_the_same_ports() {
     assert_eq!(net.count(1, |e| matches!(e, Event::Delivered { bytes: 4000, .. })), 1);
 }
 
+/// Both connections on the port have ended when a copy of the first one's segment arrives: it must not
+/// open that connection again and deliver its message a second time (RFC 9293, 3.6.1).
+#[test]
+fn a_late_segment_of_an_ended_connection_opens_nothing_after_two_restarts() {
+    let mut copies_of_third = 0;
+    let fate = move |_, packet: &mut Packet<Header>| {
+        let message = packet.payload().map(|slice| slice.message);
+        if message == Some(MessageId::request(1)) {
+            return vec![DELAY, Span::from_ms(30)];
+        }
+        copies_of_third += u32::from(message == Some(MessageId::request(3)));
+        // The third message only brings the server to reset the second connection.
+        if message == Some(MessageId::request(3)) && copies_of_third > 1 {
+            return vec![];
+        }
+        vec![DELAY]
+    };
+    let mut net = Net::new(2, &Config::tcp(), fate);
+    for (number, until_ms) in [(1, 1), (2, 15), (3, 29)] {
+        net.restart(0);
+        net.send(0, 1, number, 1000, Kind::OneWay);
+        net.run_until(after(Span::from_ms(until_ms)));
+    }
+    assert_eq!(net.said("rst").len(), 2, "{:?}", net.trace);
+    assert_eq!(net.count(1, delivered), 2, "{:?}", net.events);
+    assert_eq!(net.hosts[1].connections(), 0);
+    net.run_until(after(Span::from_ms(40)));
+    assert_eq!(net.hosts[1].connections(), 0);
+    assert_eq!(net.count(1, delivered), 2, "the first and the second, once each");
+}
+
 #[test]
 fn a_client_that_awaits_a_response_notices_that_the_server_is_gone() {
     // It restarted: the keep-alive is answered by a reset.
