@@ -187,29 +187,29 @@ fn a_client_that_restarted_gets_through_on_the_same_ports() {
 #[test]
 fn a_late_segment_of_an_ended_connection_opens_nothing_after_two_restarts() {
     let mut copies_of_third = 0;
-    let fate = move |_, packet: &mut Packet<Header>| {
+    let fate = move |_: Time, packet: &mut Packet<Header>| {
         let message = packet.payload().map(|slice| slice.message);
         if message == Some(MessageId::request(1)) {
-            return vec![DELAY, Span::from_ms(30)];
+            return vec![Span::ZERO, Span::from_ms(30)];
         }
         copies_of_third += u32::from(message == Some(MessageId::request(3)));
         // The third message only brings the server to reset the second connection.
         if message == Some(MessageId::request(3)) && copies_of_third > 1 {
             return vec![];
         }
-        vec![DELAY]
+        vec![Span::ZERO]
     };
-    let mut net = Net::new(2, &Config::tcp(), fate);
+    let mut net = Network::new(2, &Config::tcp(), fate);
     for (number, until_ms) in [(1, 1), (2, 15), (3, 29)] {
         net.restart(0);
         net.send(0, 1, number, 1000, Kind::OneWay);
         net.run_until(after(Span::from_ms(until_ms)));
     }
-    assert_eq!(net.said("rst").len(), 2, "{:?}", net.trace);
+    assert_eq!(net.lines("rst").len(), 2, "{:?}", net.trace());
     assert_eq!(net.count(1, delivered), 2, "{:?}", net.events);
-    assert_eq!(net.hosts[1].connections(), 0);
+    assert_eq!(net.hosts()[1].connections(), 0);
     net.run_until(after(Span::from_ms(40)));
-    assert_eq!(net.hosts[1].connections(), 0);
+    assert_eq!(net.hosts()[1].connections(), 0);
     assert_eq!(net.count(1, delivered), 2, "the first and the second, once each");
 }
 
