@@ -161,6 +161,9 @@ impl Destination {
 /// Each packet in the network owns what its header names. The network copies and releases it; switch programs read
 /// and write it. Simulated packets usually name bytes that stay at the hosts: their store is `()`, and has none.
 pub trait PayloadStore<H: Header> {
+    /// False if packets carry no bytes at all: [`PayloadStore::make`] always fails then.
+    const CARRIES_BYTES: bool = true;
+
     /// The packet is gone: its payload can be reused.
     fn release(&mut self, packet: &Packet<H>);
 
@@ -191,6 +194,8 @@ pub trait PayloadStore<H: Header> {
 }
 
 impl<H: Header> PayloadStore<H> for () {
+    const CARRIES_BYTES: bool = false;
+
     #[inline]
     fn release(&mut self, _packet: &Packet<H>) {}
 

@@ -249,7 +249,7 @@ pub enum DropReason {
     WrongProtocol,
     /// A switch program dropped it.
     Program,
-    /// A copy that a switch was to make found no room for its bytes.
+    /// A copy, or a packet of a program's own, found no room for its bytes in the switch.
     NoBuffer,
 }
 

@@ -1,13 +1,18 @@
 //! The contract of a group system with switches ([`System`], [`SystemProgram`]), and its programs in the simulator.
 //!
 //! The contract is defined below both worlds, in [`rackweave_switch::system`]. The user-space switch reads views from
-//! frames by [`System::parse`]; the simulator reads them from typed headers by [`Visible`].
+//! frames by [`System::parse`]; the simulator reads them from typed headers by [`Visible`]. Packets that programs make
+//! are encoded there by [`System::encode`]; here they get a typed header by [`Makeable`].
 
 use core::marker::PhantomData;
 
-use rackweave_core::{Header, Mixed, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict};
+use rackweave_core::{
+    Egress, Header, Mixed, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict,
+};
 
-pub use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError, SystemProgram};
+pub use rackweave_switch::system::{
+    Either, Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
+};
 
 /// A header in which a switch program finds its view `V`.
 pub trait Visible<V>: Header {
@@ -26,10 +31,32 @@ impl<V, T: Header, G: Visible<V>> Visible<V> for Mixed<T, G> {
     }
 }
 
+/// A header in which a switch program's own packets travel; `M` is the header that the program makes.
+pub trait Makeable<M>: Header {
+    /// The header of such a packet, and the bytes of the packet from the IP header to its payload.
+    fn make(header: M) -> (Self, u32);
+}
+
+impl<M, T: Header, G: Makeable<M>> Makeable<M> for Mixed<T, G> {
+    fn make(header: M) -> (Self, u32) {
+        let (header, l3_bytes) = G::make(header);
+        (Self::Group(header), l3_bytes)
+    }
+}
+
+/// Orca's programs make no packets.
+impl Makeable<Never> for rackweave_wire::orca::Header {
+    fn make(header: Never) -> (Self, u32) {
+        match header {}
+    }
+}
+
 /// A system's program in a simulated switch, whose packets have the header `H`.
 #[derive(Clone, Debug)]
 pub struct Simulated<P, H> {
     program: P,
+    /// Packets that the program has made and for whose payload there was no room.
+    no_room: u64,
     header: PhantomData<H>,
 }
 
@@ -37,7 +64,13 @@ impl<P, H> Simulated<P, H> {
     /// Runs a program on packets with this header.
     #[must_use]
     pub const fn new(program: P) -> Self {
-        Self { program, header: PhantomData }
+        Self { program, no_room: 0, header: PhantomData }
+    }
+
+    /// The number of packets that the program has made and that were dropped, because there was no room for their payload.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.no_room
     }
 
     /// The program.
@@ -47,7 +80,7 @@ impl<P, H> Simulated<P, H> {
     }
 }
 
-impl<P: SystemProgram, H: Visible<P::View>> SwitchProgram for Simulated<P, H> {
+impl<P: SystemProgram, H: Visible<P::View> + Makeable<P::Made>> SwitchProgram for Simulated<P, H> {
     type Header = H;
 
     #[inline]
@@ -66,6 +99,31 @@ impl<P: SystemProgram, H: Visible<P::View>> SwitchProgram for Simulated<P, H> {
 
     fn handle_timeout(&mut self, now: Time) {
         self.program.handle_timeout(now);
+    }
+
+    #[inline]
+    fn poll_transmit<S: PayloadStore<H>>(
+        &mut self,
+        now: Time,
+        payloads: &mut S,
+    ) -> Option<(Egress, Packet<H>)> {
+        loop {
+            let made = self.program.poll_transmit(now)?;
+            let (header, front_bytes) = H::make(made.header);
+            let bytes = front_bytes + made.payload.len() as u32;
+            let mut packet = Packet::new(made.src, made.dst, bytes, header)
+                .with_priority(made.priority)
+                .with_ecn(made.ecn);
+            if S::CARRIES_BYTES && !made.payload.is_empty() {
+                let Some(header) = payloads.make(header, made.payload.len()) else {
+                    self.no_room += 1;
+                    continue;
+                };
+                packet = packet.map(|_| header);
+                payloads.write(&packet).copy_from_slice(made.payload);
+            }
+            return Some((made.egress, packet));
+        }
     }
 
     fn poll_timeout(&self) -> Option<Time> {

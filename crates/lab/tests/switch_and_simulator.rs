@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rackweave_core::{HostId, Packet, Span, Time};
 use rackweave_lab::Scenario;
-use rackweave_linux::switch::{Carried, Core, CoreConfig};
+use rackweave_linux::switch::{Carried, Core, CoreConfig, Encapsulation};
 use rackweave_sim::config::CapturePort;
 use rackweave_sim::{Control, Fabric, RunConfig};
 
@@ -72,6 +72,8 @@ fn compare(text: &str) -> [u64; 5] {
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
         system: std::sync::Arc::new(()),
+        encapsulation: Encapsulation::Overlay,
+        mtu: 1500,
     }
     .build()
     .unwrap();

@@ -40,6 +40,7 @@
 
 mod any;
 mod clock;
+mod driver;
 pub mod endpoint;
 pub mod kernel;
 pub mod netns;
@@ -51,6 +52,7 @@ pub mod wait;
 
 pub use any::{AnyEndpoint, wait_any};
 pub use clock::Clock;
+pub use driver::{Driven, Driver, DriverStats};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError};
 pub use kernel::{TcpConfig, TcpEndpoint, TcpError};
 pub use random::random;

@@ -1,14 +1,14 @@
-//! Hosts as network namespaces: each has one interface, whose other end is a port of the switch's namespace.
+//! Hosts as network namespaces: each has one interface, whose peer is a port in the switch's namespace.
 //!
 //! ```text
 //!  namespace rw-ID-h0          namespace rw-ID-sw           namespace rw-ID-h1
 //!  eth0 10.0.0.0/32 <──veth──> h0   (the switch)   h1 <──veth──> eth0 10.0.0.1/32
 //! ```
-//! A host's only route leads to a gateway that does not exist, with an address that is known for good: so there
-//! is no ARP, and every frame has the gateway's MAC address until the switch writes the receiver's. Offloads are off:
-//! what is on the pair are whole frames of at most one MTU, with their checksums. Token buckets let them out at the
-//! link's rate, so that the kernel's TCP feels its NIC. IPv6 is off. All names carry the run's id, so that a
-//! later run can remove them; all that is in a namespace goes with it.
+//! A host's only route leads to a gateway that does not exist, with a permanent neighbour entry: there is no ARP, and every
+//! frame has the gateway's MAC address until the switch writes the receiver's. Offloads are off, so that the pair carries
+//! frames of at most one MTU with complete checksums. Token buckets pace them at the link's rate, so that the kernel's TCP
+//! sees the backpressure of a NIC. IPv6 is off. All names contain the id of the run, so that a later run can remove them;
+//! removing a namespace removes everything in it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,54 +23,38 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::sys::ethtool;
 
-/// A host's interface.
+/// The name of a host's interface.
 pub const HOST_INTERFACE: &str = "eth0";
-/// Where `ip` keeps namespaces by name.
+/// The directory in which `ip` keeps named namespaces.
 const FOLDER: &str = "/run/netns";
-/// All hosts' gateway: it does not exist.
+/// The gateway of all hosts, which does not exist.
 const GATEWAY: &str = "169.254.1.1";
 const GATEWAY_MAC: &str = "02:ff:00:00:00:01";
 /// The largest IP packet.
 const MTU: u32 = frame::MTU;
 
-/// Why there is no such network.
+/// Why a network of namespaces cannot be created or entered.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields repeat their types or the message")]
 pub enum NetnsError {
-    /// Rights are missing.
+    /// The process lacks a capability.
     #[error(
         "network namespaces need the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root"
     )]
     NoRights,
-    /// A program is missing.
+    /// A program is not installed.
     #[error("the program `{0}` is missing: it is part of iproute2")]
     NoProgram(&'static str),
     /// A program has failed.
-    #[error("`{program}` failed: {said}")]
-    Failed {
-        /// Which, with its arguments.
-        program: String,
-        /// What it said.
-        said: String,
-    },
+    #[error("`{program}` failed: {stderr}")]
+    Failed { program: String, stderr: String },
     /// The namespace cannot be entered.
     #[error("cannot enter the network namespace `{name}`: {source}")]
-    Enter {
-        /// Its name.
-        name: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    Enter { name: String, source: std::io::Error },
     /// A setting of a namespace cannot be made.
     #[error("cannot set {what} in the network namespace `{name}`: {source}")]
-    Set {
-        /// The setting.
-        what: String,
-        /// The namespace.
-        name: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// More hosts than addresses.
+    Set { what: String, name: String, source: std::io::Error },
+    /// The host's number is too large for an address.
     #[error("host {} has no address: its number is not below 2^24", .0.0)]
     NoAddress(HostId),
 }
@@ -78,45 +62,45 @@ pub enum NetnsError {
 /// A network of hosts around a switch.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// All names begin with it.
+    /// The prefix of all names.
     pub prefix: String,
-    /// How many hosts.
+    /// The number of hosts.
     pub hosts: u32,
-    /// Rate of their links.
+    /// The rate of their links.
     pub link: Rate,
-    /// In which order frames leave a host.
+    /// The order in which frames leave a host.
     pub nic: Nic,
-    /// What the kernel's TCP is like in all of them.
+    /// The settings of the kernel's TCP in all namespaces.
     pub tcp: TcpSettings,
 }
 
-/// In which order frames leave a host that sends more than its link carries.
+/// The order in which frames leave a host that sends more than its link carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nic {
-    /// As they came: one queue for all, as a plain NIC has.
+    /// First in, first out: one queue, as in a plain NIC.
     #[default]
     Fifo,
-    /// By turns of the UDP datagrams and all else, as the simulator's hosts ask their transports: each has half of
-    /// the link, and what the other leaves.
+    /// Fair queueing between UDP and everything else, as the simulator's hosts poll their transports in turn: each class has
+    /// half of the link, and what the other does not use.
     Fair,
 }
 
-/// What the kernel's TCP is like.
+/// Settings of the kernel's TCP.
 #[derive(Clone, Debug, Default)]
 pub struct TcpSettings {
-    /// Congestion control of connections that do not name one: by the route, as a namespace may not have every
-    /// default.
+    /// The congestion control of connections that do not select one. It is set by the route, because a namespace cannot have
+    /// every congestion control as its default.
     pub congestion: Option<String>,
     /// Whether connections use ECN.
     pub ecn: bool,
-    /// Least retransmission timeout, in whole milliseconds.
+    /// The least retransmission timeout, rounded up to milliseconds.
     pub min_rto: Option<Span>,
 }
 
-/// Whether namespaces can be made here at all.
+/// Checks whether this process can create namespaces.
 ///
 /// # Errors
-/// Says what is missing.
+/// If a program or a capability is missing.
 pub fn check() -> Result<(), NetnsError> {
     for program in ["ip", "tc"] {
         let found = Command::new(program).arg("-Version").stdout(Stdio::null()).status();
@@ -128,12 +112,12 @@ pub fn check() -> Result<(), NetnsError> {
     if both { Ok(()) } else { Err(NetnsError::NoRights) }
 }
 
-/// Rights by their numbers, linux/capability.h.
+/// Numbers of capabilities, from linux/capability.h.
 pub(crate) const CAP_NET_ADMIN: u32 = 12;
 pub(crate) const CAP_SYS_ADMIN: u32 = 21;
 pub(crate) const CAP_BPF: u32 = 39;
 
-/// Whether this process has a right.
+/// Whether this process has a capability.
 pub(crate) fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -141,10 +125,10 @@ pub(crate) fn has_capability(number: u32) -> bool {
     effective.is_some_and(|bits| bits >> number & 1 == 1)
 }
 
-/// Moves the calling thread, and what it starts from now on, into a namespace.
+/// Moves the calling thread, and threads and processes that it starts afterwards, into a namespace.
 ///
 /// # Errors
-/// If there is none of this name, or rights are missing.
+/// If there is no namespace of this name, or a capability is missing.
 pub fn enter(name: &str) -> Result<(), NetnsError> {
     let failed = |source| NetnsError::Enter { name: name.to_owned(), source };
     let file = File::open(Path::new(FOLDER).join(name)).map_err(failed)?;
@@ -152,7 +136,7 @@ pub fn enter(name: &str) -> Result<(), NetnsError> {
         .map_err(|error| failed(error.into()))
 }
 
-/// The namespaces whose names begin so.
+/// The namespaces whose names have this prefix.
 #[must_use]
 pub fn named(prefix: &str) -> Vec<String> {
     let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
@@ -164,10 +148,10 @@ pub fn named(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Removes the namespaces whose names begin so, and all that is in them.
+/// Removes the namespaces whose names have this prefix, and everything in them.
 ///
 /// # Errors
-/// If one of them stays.
+/// If one of them cannot be removed.
 pub fn remove(prefix: &str) -> Result<(), NetnsError> {
     let names = named(prefix);
     if names.is_empty() {
@@ -196,22 +180,22 @@ impl Network {
         format!("{}-h{}", self.prefix, host.0)
     }
 
-    /// Makes it. After an error, [`remove`] takes away what was made.
+    /// Creates the network. After an error, [`remove`] removes what was created.
     ///
     /// # Errors
-    /// Says what could not be made.
+    /// If a namespace, an interface or a setting cannot be created.
     pub fn make(&self) -> Result<(), NetnsError> {
         let hosts: Vec<HostId> = (0..self.hosts).map(HostId).collect();
         let switch = self.switch();
         let mut lines = vec![format!("netns add {switch}")];
         lines.extend(hosts.iter().map(|host| format!("netns add {}", self.host(*host))));
         run("ip", &["-batch", "-"], &lines)?;
-        // Before any interface is up: not a single packet of IPv6.
-        self.inside(&switch, || quiet(&switch))?;
+        // Before any interface is up, so that IPv6 sends no packet.
+        self.in_namespace(&switch, || disable_ipv6(&switch))?;
         for host in &hosts {
             let name = self.host(*host);
-            self.inside(&name, || {
-                quiet(&name)?;
+            self.in_namespace(&name, || {
+                disable_ipv6(&name)?;
                 self.tcp_settings(&name)
             })?;
         }
@@ -219,11 +203,11 @@ impl Network {
         run("ip", &["-batch", "-"], &pairs)?;
         for host in &hosts {
             let name = self.host(*host);
-            self.inside(&name, || no_offloads(&name, HOST_INTERFACE))?;
+            self.in_namespace(&name, || no_offloads(&name, HOST_INTERFACE))?;
             run("ip", &["-n", &name, "-batch", "-"], &self.addresses(*host)?)?;
             run("tc", &["-n", &name, "-batch", "-"], &self.queues())?;
         }
-        self.inside(&switch, || {
+        self.in_namespace(&switch, || {
             hosts.iter().try_for_each(|host| no_offloads(&switch, &switch_end(*host)))
         })?;
         let up: Vec<String> =
@@ -262,9 +246,9 @@ impl Network {
         ])
     }
 
-    /// Frames leave at the link's rate, counted with checksum, preamble and gap. The burst is what the link
-    /// carries in half a millisecond: a timer for each frame would cost more than the frame, and the switch knows the
-    /// host's link too.
+    /// Queueing disciplines that pace frames at the link's rate, counted with checksum, preamble and gap. The burst is half a
+    /// millisecond of the link, because a timer for each frame would cost more than the frame; the switch paces the host's
+    /// link too.
     fn queues(&self) -> Vec<String> {
         let full = u64::from(frame::wire_bytes(MTU));
         let burst = self.link.bytes_in(Span::from_us(500)).max(8 * full);
@@ -301,12 +285,12 @@ impl Network {
 
     fn tcp_settings(&self, name: &str) -> Result<(), NetnsError> {
         set(name, "net/ipv4/tcp_ecn", if self.tcp.ecn { "1" } else { "0" })?;
-        // What one run has learnt of a path must not help the next.
+        // Metrics of a path must not be carried over from one run to the next.
         set(name, "net/ipv4/tcp_no_metrics_save", "1")
     }
 
-    /// Does something inside a namespace, on a thread that never comes back from there.
-    fn inside<T: Send>(
+    /// Calls a function on a new thread inside a namespace.
+    fn in_namespace<T: Send>(
         &self,
         name: &str,
         what: impl FnOnce() -> Result<T, NetnsError> + Send,
@@ -321,11 +305,11 @@ impl Network {
     }
 }
 
-/// No packets but ours.
-fn quiet(name: &str) -> Result<(), NetnsError> {
+/// Disables IPv6, so that the kernel sends no packets of its own. To be called inside the namespace.
+fn disable_ipv6(name: &str) -> Result<(), NetnsError> {
     for which in ["all", "default"] {
         let path = format!("net/ipv6/conf/{which}/disable_ipv6");
-        // A kernel without IPv6 has nothing to be switched off.
+        // A kernel without IPv6 has no such setting.
         if Path::new("/proc/sys").join(&path).exists() {
             set(name, &path, "1")?;
         }
@@ -333,7 +317,7 @@ fn quiet(name: &str) -> Result<(), NetnsError> {
     Ok(())
 }
 
-/// To be called inside the namespace.
+/// Changes a sysctl. To be called inside the namespace.
 fn set(name: &str, path: &str, value: &str) -> Result<(), NetnsError> {
     std::fs::write(Path::new("/proc/sys").join(path), value).map_err(|source| NetnsError::Set {
         what: format!("{} = {value}", path.replace('/', ".")),
@@ -342,7 +326,7 @@ fn set(name: &str, path: &str, value: &str) -> Result<(), NetnsError> {
     })
 }
 
-/// To be called inside the namespace.
+/// Turns the offloads of an interface off. To be called inside the namespace.
 fn no_offloads(name: &str, interface: &str) -> Result<(), NetnsError> {
     ethtool::no_offloads(interface).map_err(|source| NetnsError::Set {
         what: format!("the offloads of {interface}"),
@@ -351,13 +335,13 @@ fn no_offloads(name: &str, interface: &str) -> Result<(), NetnsError> {
     })
 }
 
-/// Runs a program with lines on its standard input.
+/// Runs a program and passes lines to its standard input.
 fn run(program: &'static str, arguments: &[&str], lines: &[String]) -> Result<(), NetnsError> {
     let shown = || {
         let words = arguments.iter().map(OsStr::new).map(|word| word.to_string_lossy());
         words.fold(program.to_owned(), |line, word| line + " " + &word)
     };
-    let failed = |said: String| NetnsError::Failed { program: shown(), said };
+    let failed = |stderr: String| NetnsError::Failed { program: shown(), stderr };
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -369,15 +353,15 @@ fn run(program: &'static str, arguments: &[&str], lines: &[String]) -> Result<()
             _ => failed(error.to_string()),
         })?;
     if let Some(mut stdin) = child.stdin.take() {
-        // If it does not read, it says why.
+        // If the program does not read its input, its error output has the reason.
         let _ = stdin.write_all((lines.join("\n") + "\n").as_bytes());
     }
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(failed(stderr.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
 #[cfg(test)]
@@ -405,7 +389,7 @@ mod tests {
         assert!(filter.ends_with("match ip protocol 17 0xff flowid 1:3"), "{filter}");
     }
 
-    /// The kernel takes them, and sorts what leaves.
+    /// The kernel accepts the queueing disciplines and classifies frames by them.
     #[test]
     fn the_kernel_sorts_udp_from_all_else() {
         let network = Network {
@@ -415,7 +399,7 @@ mod tests {
             nic: Nic::Fair,
             tcp: TcpSettings::default(),
         };
-        /// Removes it.
+        /// Removes the network when it is dropped.
         struct Gone<'a>(&'a Network);
         impl Drop for Gone<'_> {
             fn drop(&mut self) {
@@ -429,21 +413,21 @@ mod tests {
         let counted = || {
             let mut classes = Command::new("tc");
             classes.args(["-n", &name, "-s", "class", "show", "dev", HOST_INTERFACE]);
-            let said = String::from_utf8(said_of(&mut classes)).unwrap();
+            let stdout = String::from_utf8(stdout_of(&mut classes)).unwrap();
             ["1:2", "1:3"].map(|class| -> u64 {
-                let from = said.find(&format!("class htb {class} ")).expect("the class");
-                let (_, rest) = said[from..].split_once(" bytes ").unwrap();
+                let from = stdout.find(&format!("class htb {class} ")).expect("the class");
+                let (_, rest) = stdout[from..].split_once(" bytes ").unwrap();
                 rest.split(' ').next().unwrap().parse().unwrap()
             })
         };
         let send = |what: fn()| {
-            let done = network.inside(&name, || {
+            let done = network.in_namespace(&name, || {
                 what();
                 Ok(())
             });
             done.unwrap();
         };
-        // What is sent before the kernel has noticed that the interface is up is lost.
+        // Datagrams are lost until the kernel has noticed that the interface is up.
         let mut packets = [0, 0];
         for _ in 0..10_000 {
             send(|| {
@@ -457,7 +441,7 @@ mod tests {
         }
         assert_eq!(packets, [0, 1], "one datagram, and nothing else");
         send(|| {
-            // Nobody answers: SYNs leave.
+            // There is no answer, but SYNs are sent.
             let to = "10.0.0.1:9".parse().unwrap();
             let patience = std::time::Duration::from_millis(50);
             assert!(std::net::TcpStream::connect_timeout(&to, patience).is_err());
@@ -466,7 +450,7 @@ mod tests {
         assert!(others >= 1 && datagrams == 1, "{others}, {datagrams}");
     }
 
-    fn said_of(command: &mut Command) -> Vec<u8> {
+    fn stdout_of(command: &mut Command) -> Vec<u8> {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output.stdout

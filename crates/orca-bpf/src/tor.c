@@ -1,12 +1,13 @@
-/* Orca's ToR as a tc program at the ingress of each of its ports. What it decides is in orca_tor.h; here are the kernel's
- * side of it and ordinary forwarding. Needs Linux 5.12 or later (copies of the packet's begin are read at variable places). */
+/* Orca's ToR as a tc program at the ingress of each of its ports. The decision is in orca_tor.h; this file
+ * has the maps, the helper calls and ordinary forwarding. Needs Linux 5.12 or later, whose verifier accepts reads of the stack
+ * at variable offsets. */
 #ifndef ORCA_TOR_H
 #include "orca_tor.h"
 #endif
 
 #define SECTION(name) __attribute__((section(name), used))
 
-/* The begin of struct __sk_buff, linux/bpf.h. */
+/* The first fields of struct __sk_buff in linux/bpf.h. */
 struct __sk_buff {
     u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
     u32 ingress_ifindex, ifindex, tc_index, cb[5], hash;
@@ -26,11 +27,11 @@ static long (*const redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*const load_bytes)(const struct __sk_buff *skb, u32 at, void *to, u32 len) = (void *)26;
 static u32 (*const hash_recalc)(struct __sk_buff *skb) = (void *)34;
 
-/* One entry each. */
+/* Arrays of one entry. */
 SECTION("maps") struct bpf_map_def config = {MAP_ARRAY, 4, sizeof(struct orca_config), 1, 0};
 SECTION("maps") struct bpf_map_def agent = {MAP_ARRAY, 4, 8, 1, 0};
 
-/* An interface's port. */
+/* The port of each interface, by its index. */
 SECTION("maps") struct bpf_map_def ports = {MAP_HASH, 4, 4, ORCA_PORTS, 0};
 
 /* A host's port, by its MAC address (first byte most significant) and by its IPv4 address (as a number). */
@@ -44,28 +45,28 @@ SECTION("maps") struct bpf_map_def by_ip = {MAP_HASH, 4, sizeof(struct host), 65
 enum counter {
     COUNT_ROUTED,     /* ordinary frames, to one port */
     COUNT_FLOODED,    /* ordinary frames, to all */
-    COUNT_FORWARDED,  /* Orca's, to one port */
-    COUNT_REPLICATED, /* Orca's, to many */
-    COUNT_COPIES,     /* as so many copies */
+    COUNT_FORWARDED,  /* Orca packets, to one port */
+    COUNT_REPLICATED, /* Orca packets, to several ports */
+    COUNT_COPIES,     /* copies made of flooded and replicated frames */
     COUNT_CONSUMED,
     COUNT_NO_AGENT,
     COUNT_SPOOFED,
-    COUNT_NOBODY,
-    COUNT_UNKNOWN,    /* ordinary frames for hosts that nobody knows */
-    COUNT_LOST,       /* copies that an interface did not take */
+    COUNT_NO_PORT,
+    COUNT_UNKNOWN,    /* ordinary frames for unknown hosts */
+    COUNT_LOST,       /* copies that an interface refused */
     COUNTERS,
 };
 SECTION("maps") struct bpf_map_def counters = {MAP_PERCPU_ARRAY, 4, 8, COUNTERS, 0};
 
-INLINE void count(u32 which, u64 how_many)
+INLINE void count(u32 which, u64 amount)
 {
     u64 *number = map_lookup(&counters, &which);
 
     if (number)
-        *number += how_many;
+        *number += amount;
 }
 
-/* How many bits are set: without branches, each of which the verifier would follow in each turn of a loop. */
+/* The number of bits that are set, without branches: the verifier would follow each of them in each iteration of a loop. */
 INLINE u32 ones(u64 x)
 {
     x -= x >> 1 & 0x5555555555555555ull;
@@ -73,13 +74,13 @@ INLINE u32 ones(u64 x)
     return ((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56;
 }
 
-/* The interface of a set's lowest port. */
+/* The interface of the lowest port in a set. */
 INLINE u32 lowest(const struct orca_config *c, u64 set)
 {
     return c->interface[ones(~set & (set - 1)) & 63];
 }
 
-/* A copy out of each port of a set. The last is the frame itself; super-packets stay whole. */
+/* Sends a copy by each port of a set; the frame itself goes to the last one. GSO packets are not segmented. */
 INLINE int replicate(struct __sk_buff *skb, const struct orca_config *c, u64 set)
 {
     u32 copies = ones(set);
@@ -90,7 +91,7 @@ INLINE int replicate(struct __sk_buff *skb, const struct orca_config *c, u64 set
     for (u32 port = 0; port < ORCA_PORTS; port++) {
         if (!(set & (set - 1)))
             break;
-        /* 0, or an error, which is negative. */
+        /* Returns 0 or a negative error. */
         lost += (u64)clone_redirect(skb, lowest(c, set), 0) >> 63;
         set &= set - 1;
     }
@@ -99,7 +100,7 @@ INLINE int replicate(struct __sk_buff *skb, const struct orca_config *c, u64 set
     return redirect(lowest(c, set), 0);
 }
 
-/* Hosts by their addresses; what is for all or for many to all; what is for no host of the rack up. */
+/* Ordinary forwarding: to hosts by their addresses; broadcast and multicast to all; everything else to an uplink. */
 INLINE int route(struct __sk_buff *skb, const u8 *p, u32 ingress, const struct orca_config *c)
 {
     u64 hosts = orca_hosts(c), from = 1ull << (ingress & 63);
@@ -111,7 +112,7 @@ INLINE int route(struct __sk_buff *skb, const u8 *p, u32 ingress, const struct o
     if (p[0] & 1) {
         u64 set = hosts & ~from;
 
-        /* Only from a host and over one uplink: no frame goes round. */
+        /* Only from hosts, and over one uplink: this prevents forwarding loops. */
         if (hosts & from && c->uplinks)
             set |= 1ull << (c->uplink[0] & 63);
         count(COUNT_FLOODED, 1);
@@ -123,7 +124,7 @@ INLINE int route(struct __sk_buff *skb, const u8 *p, u32 ingress, const struct o
     } else if (orca_16(p, 12) == 0x0800) {
         u32 ip = orca_32(p, ORCA_IP + 16);
 
-        /* For a gateway, which is the switch: the frame gets its receiver's address. */
+        /* The frame is addressed to the gateway, which this switch is: it gets the MAC address of its receiver. */
         host = map_lookup(&by_ip, &ip);
         if (host) {
             u8 to[6] = {host->mac[0] >> 8, host->mac[0], host->mac[1] >> 24, host->mac[1] >> 16, host->mac[1] >> 8, host->mac[1]};
@@ -146,14 +147,14 @@ INLINE int route(struct __sk_buff *skb, const u8 *p, u32 ingress, const struct o
     return redirect(c->interface[port & 63], 0);
 }
 
-/* What decides, in a buffer of ORCA_VIEW bytes that are 0. */
+/* Copies the start of the frame to `p`, ORCA_VIEW bytes that are 0; returns how many it copied, or 0 if the frame is too short. */
 INLINE u32 view(const struct __sk_buff *skb, u8 *p)
 {
     u32 len = skb->len;
 
     if (len > ORCA_VIEW)
         len = ORCA_VIEW;
-    /* Nobody sends frames without a header; and the verifier knows so. */
+    /* The lower bound also lets the verifier accept the variable length. */
     if (len < 14 || load_bytes(skb, 0, p, len))
         return 0;
     return len;
@@ -183,7 +184,7 @@ SECTION("classifier") int rackweave_tor(struct __sk_buff *skb)
         count(COUNT_REPLICATED, 1);
         return replicate(skb, c, verdict.ports);
     case ORCA_CONSUME:
-        /* If another one was faster, its sender's next word (it repeats itself) is compared with that. */
+        /* If another command was written first, this one is lost; controllers repeat their commands. */
         __sync_val_compare_and_swap(reg, before, verdict.ports);
         count(COUNT_CONSUMED, 1);
         return ACT_SHOT;
@@ -193,7 +194,7 @@ SECTION("classifier") int rackweave_tor(struct __sk_buff *skb)
     }
 }
 
-/* For tests: the frame's ingress port is its mark; the decision goes to `cb`. Nothing is sent and no state changed. */
+/* For tests: the frame's mark is its ingress port, and the verdict is written to `cb`. Nothing is sent, no state changes. */
 SECTION("classifier") int rackweave_decide(struct __sk_buff *skb)
 {
     u8 p[ORCA_VIEW] = {};

@@ -5,12 +5,14 @@
 //! leave out, and `(A, B)` runs two on the same switches, each on its own packets. `()` has no packets and no program.
 //!
 //! A program sees its system's [`System::View`] of a packet and the packet's addresses, and is the same on typed
-//! headers (the simulator) and on frames (Linux).
+//! headers (the simulator) and on frames (Linux). The packets that it makes are [`Outgoing`]: a header of its system,
+//! addresses, and bytes. The simulator turns that header into its own typed one; the user-space switch has the system
+//! encode it ([`System::encode`]).
 
 use core::fmt;
 use std::error::Error;
 
-use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, Time, Verdict};
+use rackweave_core::{Ecn, Egress, Header, HostId, Packet, PayloadStore, Port, Time, Verdict};
 
 use crate::Fabric;
 
@@ -32,6 +34,59 @@ pub struct Parsed<V> {
     pub view: V,
     /// Source and destination, if the packet names them itself: they must agree with those of its frame.
     pub addresses: Option<(HostId, HostId)>,
+    /// Where the payload begins in the packet. Programs read and write the bytes from there on; 0 gives them the header as
+    /// well, which simulated packets do not have as bytes.
+    pub payload_at: usize,
+}
+
+impl<V> Parsed<V> {
+    /// The same with another view.
+    #[must_use]
+    pub fn map<W>(self, f: impl FnOnce(V) -> W) -> Parsed<W> {
+        let Self { view, addresses, payload_at } = self;
+        Parsed { view: f(view), addresses, payload_at }
+    }
+}
+
+/// A packet that a program has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing<'a, M> {
+    /// By which way it leaves the switch.
+    pub egress: Egress,
+    /// The address that it comes from: usually the switch's own ([`rackweave_core::Destination::Switch`]).
+    pub src: HostId,
+    /// A host, another switch, or an address that the system resolves.
+    pub dst: HostId,
+    /// Its queue in each switch: 0 (lowest) to 7 (highest).
+    pub priority: u8,
+    /// Its ECN bits.
+    pub ecn: Ecn,
+    /// Its header.
+    pub header: M,
+    /// Its payload, which is copied before the program is called again.
+    pub payload: &'a [u8],
+}
+
+impl<'a, M> Outgoing<'a, M> {
+    /// A packet without payload at priority 0, not capable of ECN, that the switch's own forwarding routes.
+    #[must_use]
+    pub const fn new(src: HostId, dst: HostId, header: M) -> Self {
+        let (egress, priority, ecn) = (Egress::Route, 0, Ecn::NotCapable);
+        Self { egress, src, dst, priority, ecn, header, payload: &[] }
+    }
+
+    /// The same packet with this payload.
+    #[must_use]
+    pub fn with_payload(self, payload: &'a [u8]) -> Self {
+        Self { payload, ..self }
+    }
+
+    /// The same packet with another header.
+    #[must_use]
+    pub fn map<N>(self, f: impl FnOnce(M) -> N) -> Outgoing<'a, N> {
+        let Self { egress, src, dst, priority, ecn, header, payload } = self;
+        Outgoing { egress, src, dst, priority, ecn, header: f(header), payload }
+    }
 }
 
 /// A switch does not fit the system: the reason, for people.
@@ -53,7 +108,9 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
     /// What a switch reads of a packet: enough to decide about it.
     type View: Copy + fmt::Debug + PartialEq + Send + Sync;
     /// What its switches do.
-    type Program: SystemProgram<View = Self::View>;
+    type Program: SystemProgram<View = Self::View, Made = Self::Made>;
+    /// The header of the packets that its switches make; [`Never`] if they make none.
+    type Made: Copy + fmt::Debug + Send;
 
     /// How its packets are recognised.
     fn protocols(&self) -> impl Iterator<Item = Protocol>;
@@ -63,6 +120,10 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
 
     /// Reads a packet of the protocol `kind`. `None`: it is none, or damaged.
     fn parse(&self, kind: u8, bytes: &[u8]) -> Option<Parsed<Self::View>>;
+
+    /// Appends a packet that a program has made, as [`System::parse`] reads it: its header and the payload. Returns the
+    /// kind of its protocol.
+    fn encode(&self, packet: &Outgoing<'_, Self::Made>, out: &mut Vec<u8>) -> u8;
 
     /// The program of each switch, in order.
     ///
@@ -75,8 +136,16 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
 pub trait SystemProgram: fmt::Debug + Send {
     /// What it sees of a packet.
     type View: Copy + fmt::Debug;
+    /// The header of packets that it makes; [`Never`] if it makes none.
+    type Made: Copy + fmt::Debug;
 
     /// Decides about a packet of its system that came in at `port`. It may change its addresses and its payload.
+    ///
+    /// A program cannot hold a packet back: it copies what it needs of the payload into its own state, and makes a packet
+    /// from that later. The payload of a packet that it consumes is released.
+    ///
+    /// A packet may be addressed to a switch ([`rackweave_core::Destination::Switch`]), which is not necessarily this one:
+    /// the programs of other switches on its path see it too, and return [`Verdict::Route`].
     fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
         now: Time,
@@ -89,14 +158,29 @@ pub trait SystemProgram: fmt::Debug + Send {
     /// The time that [`SystemProgram::poll_timeout`] returned has come.
     fn handle_timeout(&mut self, _now: Time) {}
 
+    /// The next packet that it has made. It is called until it returns `None`, after each packet and timeout.
+    ///
+    /// A packet for which the switch has no room is dropped and counted, like one that is lost on its way: the program is
+    /// not told, and has to be prepared to send it again.
+    #[must_use]
+    fn poll_transmit(&mut self, _now: Time) -> Option<Outgoing<'_, Self::Made>> {
+        None
+    }
+
     /// When [`SystemProgram::handle_timeout`] is to be called.
     #[must_use]
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
+
+    /// What it has counted, by name: such as packets that it has dropped, by reason. Counters with the same name are added
+    /// up over switches and systems.
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        core::iter::empty()
+    }
 }
 
-/// What no packet is seen as.
+/// What no packet is seen as, and the header of packets that are never made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Never {}
 
@@ -104,6 +188,7 @@ pub enum Never {}
 impl System for () {
     type View = Never;
     type Program = ();
+    type Made = Never;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         core::iter::empty()
@@ -117,6 +202,10 @@ impl System for () {
         None
     }
 
+    fn encode(&self, packet: &Outgoing<'_, Never>, _out: &mut Vec<u8>) -> u8 {
+        match packet.header {}
+    }
+
     fn programs(&self, fabric: &Fabric) -> Result<Vec<()>, SystemError> {
         Ok(vec![(); fabric.switches() as usize])
     }
@@ -124,6 +213,7 @@ impl System for () {
 
 impl SystemProgram for () {
     type View = Never;
+    type Made = Never;
 
     fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
@@ -141,6 +231,7 @@ impl SystemProgram for () {
 impl<S: System> System for Option<S> {
     type View = S::View;
     type Program = Option<S::Program>;
+    type Made = S::Made;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         self.iter().flat_map(System::protocols)
@@ -154,6 +245,12 @@ impl<S: System> System for Option<S> {
         self.as_ref()?.parse(kind, bytes)
     }
 
+    /// # Panics
+    /// If it is left out: it has no program then that could make packets.
+    fn encode(&self, packet: &Outgoing<'_, S::Made>, out: &mut Vec<u8>) -> u8 {
+        self.as_ref().expect("only programs of a system make packets").encode(packet, out)
+    }
+
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Option<S::Program>>, SystemError> {
         Ok(match self {
             Some(system) => system.programs(fabric)?.into_iter().map(Some).collect(),
@@ -164,6 +261,7 @@ impl<S: System> System for Option<S> {
 
 impl<P: SystemProgram> SystemProgram for Option<P> {
     type View = P::View;
+    type Made = P::Made;
 
     #[inline]
     fn handle_packet<H: Header, S: PayloadStore<H>>(
@@ -186,12 +284,21 @@ impl<P: SystemProgram> SystemProgram for Option<P> {
         }
     }
 
+    #[inline]
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing<'_, P::Made>> {
+        self.as_mut()?.poll_transmit(now)
+    }
+
     fn poll_timeout(&self) -> Option<Time> {
         self.as_ref()?.poll_timeout()
     }
+
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.iter().flat_map(P::counters)
+    }
 }
 
-/// The view of one of two systems.
+/// The view or the made header of one of two systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Either<A, B> {
     /// A packet of the first system.
@@ -204,6 +311,7 @@ pub enum Either<A, B> {
 impl<A: System, B: System> System for (A, B) {
     type View = Either<A::View, B::View>;
     type Program = (A::Program, B::Program);
+    type Made = Either<A::Made, B::Made>;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         self.0.protocols().chain(self.1.protocols())
@@ -215,11 +323,16 @@ impl<A: System, B: System> System for (A, B) {
 
     fn parse(&self, kind: u8, bytes: &[u8]) -> Option<Parsed<Self::View>> {
         if self.0.protocols().any(|protocol| protocol.kind == kind) {
-            let Parsed { view, addresses } = self.0.parse(kind, bytes)?;
-            return Some(Parsed { view: Either::First(view), addresses });
+            return self.0.parse(kind, bytes).map(|parsed| parsed.map(Either::First));
         }
-        let Parsed { view, addresses } = self.1.parse(kind, bytes)?;
-        Some(Parsed { view: Either::Second(view), addresses })
+        self.1.parse(kind, bytes).map(|parsed| parsed.map(Either::Second))
+    }
+
+    fn encode(&self, packet: &Outgoing<'_, Self::Made>, out: &mut Vec<u8>) -> u8 {
+        match packet.header {
+            Either::First(header) => self.0.encode(&packet.map(|_| header), out),
+            Either::Second(header) => self.1.encode(&packet.map(|_| header), out),
+        }
     }
 
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Self::Program>, SystemError> {
@@ -229,6 +342,7 @@ impl<A: System, B: System> System for (A, B) {
 
 impl<P: SystemProgram, Q: SystemProgram> SystemProgram for (P, Q) {
     type View = Either<P::View, Q::View>;
+    type Made = Either<P::Made, Q::Made>;
 
     #[inline]
     fn handle_packet<H: Header, S: PayloadStore<H>>(
@@ -254,8 +368,20 @@ impl<P: SystemProgram, Q: SystemProgram> SystemProgram for (P, Q) {
         }
     }
 
+    #[inline]
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing<'_, Self::Made>> {
+        if let Some(packet) = self.0.poll_transmit(now) {
+            return Some(packet.map(Either::First));
+        }
+        self.1.poll_transmit(now).map(|packet| packet.map(Either::Second))
+    }
+
     fn poll_timeout(&self) -> Option<Time> {
         let timers = [self.0.poll_timeout(), self.1.poll_timeout()];
         timers.into_iter().flatten().min()
+    }
+
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.counters().chain(self.1.counters())
     }
 }

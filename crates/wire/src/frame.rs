@@ -2,8 +2,10 @@
 //!
 //! - Host `n` has the IP address 10.x.y.z with `n` in its last 24 bits, and the locally
 //!   administered MAC address 02:00 with `n` in its last 32.
+//! - Switch `n` has an IP address too, for packets to and from its program: 172.16.0.0 plus `n`, which is below 2^20. Its
+//!   MAC address has its [`HostId`], 2^31 plus `n`, in the last 32 bits.
 //! - The DSCP's high three bits are the packet's priority (the class selectors of RFC 2474). Its low three bits are
-//! for switches: sprayed (1), trimmable (2), trimmed (4), returned to its sender (2 and 4).
+//!   for switches: sprayed (1), trimmable (2), trimmed (4), returned to its sender (2 and 4).
 //! - A trimmed packet keeps IP's total length, from which the number of removed bytes follows.
 //! - A TCP segment's message mapping makes the frame 24 bytes longer than the simulated packet,
 //!   see [`tcp::MAPPING_BYTES`].
@@ -49,16 +51,35 @@ pub enum Unframeable {
     TooLong(u32),
 }
 
-/// A host's IP address.
+/// The IP address of a host or a switch.
 #[must_use]
 pub const fn ip_address(host: HostId) -> Option<[u8; 4]> {
-    match host.0.to_be_bytes() {
-        [0, x, y, z] => Some([10, x, y, z]),
+    match Destination::of(host) {
+        Destination::Host(HostId(number)) => match number.to_be_bytes() {
+            [0, x, y, z] => Some([10, x, y, z]),
+            _ => None,
+        },
+        Destination::Switch(number) => match number.to_be_bytes() {
+            [0, x @ 0..16, y, z] => Some([172, 16 + x, y, z]),
+            _ => None,
+        },
+        Destination::Group(_) => None,
+    }
+}
+
+/// The host or switch that has an IP address: the inverse of [`ip_address`].
+#[must_use]
+pub const fn host_at(address: [u8; 4]) -> Option<HostId> {
+    match address {
+        [10, x, y, z] => Some(HostId(u32::from_be_bytes([0, x, y, z]))),
+        [172, x @ 16..32, y, z] => {
+            Some(Destination::Switch(u32::from_be_bytes([0, x - 16, y, z])).address())
+        }
         _ => None,
     }
 }
 
-/// A host's MAC address.
+/// The MAC address of a host or a switch.
 #[must_use]
 pub const fn mac_address(host: HostId) -> [u8; 6] {
     let [a, b, c, d] = host.0.to_be_bytes();
@@ -292,10 +313,7 @@ const fn ecn_bits(ecn: Ecn) -> u8 {
 }
 
 fn host(address: [u8; 4]) -> Result<HostId, Malformed> {
-    match address {
-        [10, x, y, z] => Ok(HostId(u32::from_be_bytes([0, x, y, z]))),
-        other => Err(Malformed::ForeignAddress(other)),
-    }
+    host_at(address).ok_or(Malformed::ForeignAddress(address))
 }
 
 /// The one's complement sum of the Internet checksum (RFC 1071), continued from an earlier sum.

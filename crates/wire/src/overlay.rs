@@ -133,11 +133,25 @@ pub fn encode_hello(src: HostId, dst: HostId, from: u32, to: u32, out: &mut Vec<
 
 /// Appends the envelope of a group system's packet of `packet_bytes` bytes. `system` is one of [`GROUP_KINDS`].
 pub fn encode_group(system: u8, src: HostId, dst: HostId, packet_bytes: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(&group_envelope(system, src, dst, packet_bytes));
+}
+
+/// What [`encode_group`] appends.
+#[must_use]
+pub fn group_envelope(
+    system: u8,
+    src: HostId,
+    dst: HostId,
+    packet_bytes: u16,
+) -> [u8; BYTES as usize] {
     debug_assert!(GROUP_KINDS.contains(&system), "{system} names no group system");
-    let start = out.len();
-    Envelope { kind: Kind::Group(system), src, dst, from: 0, to: 0 }.put(0, 0, packet_bytes, out);
-    out.put_u32(0);
-    seal(&mut out[start..]);
+    let mut bytes = [0; BYTES as usize];
+    (bytes[0], bytes[1]) = (VERSION, Kind::Group(system).number());
+    bytes[4..8].copy_from_slice(&src.0.to_be_bytes());
+    bytes[8..12].copy_from_slice(&dst.0.to_be_bytes());
+    bytes[20..22].copy_from_slice(&packet_bytes.to_be_bytes());
+    seal(&mut bytes);
+    bytes
 }
 
 /// Decodes the envelope of a group system's packet, which begins at [`BYTES`] and is not decoded.

@@ -81,7 +81,7 @@ impl Framed for orca::Header {
         let mut header = Vec::with_capacity(64);
         match &packet.header {
             // Its check would need the payload: it stays zero.
-            orca::Header::Data(data) => {
+            Self::Data(data) => {
                 let fixed = IPV4 + UDP + orca::header_bytes(&packet.header, 0, false);
                 let l3_bytes = u32::from(packet.wire_bytes) - ETHERNET_FRAME - ETHERNET_GAP;
                 let label = l3_bytes.saturating_sub(fixed + u32::from(data.len)) / 4;

@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::Span;
+use rackweave_linux::Driver;
 
 use super::Engine;
 use super::peers::plain;
@@ -134,7 +135,7 @@ impl Engine {
         let nonce = rackweave_linux::random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
         self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
-        let (mut now, mut pause) = (self.now(), AGAIN);
+        let (mut now, mut pause) = (self.driver.now(), AGAIN);
         let (limit, mut next) = (now + wait, now);
         let found = |this: &Self| this.query.as_ref().map_or(0, |query| query.members.len());
         while now < limit && expect.is_none_or(|expect| found(self) < expect) && !stop() {
@@ -145,11 +146,11 @@ impl Engine {
                 pause = Span(pause.0 * 2).min(AGAIN_MOST);
             }
             self.waker.clear();
-            self.transmit(now)?;
-            if !self.receive_all()? {
+            self.send(now)?;
+            if !Driver::receive(self)? {
                 self.wait(Some(next.min(limit)))?;
             }
-            now = self.now();
+            now = self.driver.now();
         }
         Ok(self.query.take().map_or_else(Vec::new, |it| it.members.into_iter().collect()))
     }

@@ -67,7 +67,7 @@ impl Engine {
 
     /// Leaves all sessions that are received. Bytes that are in order are still written.
     pub fn leave_all(&mut self) {
-        let now = self.now();
+        let now = self.driver.now();
         for (session, incoming) in &mut self.incoming {
             if incoming.stage == Stage::Complete {
                 continue;
@@ -160,7 +160,7 @@ impl Engine {
         if wanted == self.grouped || !self.config.in_group || !self.config.bind.is_ipv4() {
             return;
         }
-        let socket = self.group.as_ref().unwrap_or(&self.socket);
+        let Some(socket) = self.driver.sockets().last() else { return };
         let address = Ipv4Addr::from(GROUP);
         let done = match wanted {
             true => socket.join(address, self.interface),
@@ -309,10 +309,10 @@ impl Engine {
 
     /// Waits for sinks that still write, for at most `limit`: one may be blocked by the reader of a pipe.
     pub fn wait_for_sinks(&mut self, limit: Span) {
-        let until = self.now() + limit;
+        let until = self.driver.now() + limit;
         loop {
             self.reap();
-            if self.closing.is_empty() || self.now() >= until {
+            if self.closing.is_empty() || self.driver.now() >= until {
                 return;
             }
             #[expect(

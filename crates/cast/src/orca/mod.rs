@@ -20,13 +20,14 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 
 use rackweave_core::{HostId, Node as _, Rate, Span, Time};
 use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
-use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
-use rackweave_linux::{Clock, wait};
+use rackweave_linux::sys::{ReceiveBatch, UdpSocket, tighten_timers};
+use rackweave_linux::{Clock, Driven, Driver, DriverStats, wait};
 use rackweave_wire::orca::{GROUP, Key, Session};
 
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
@@ -55,14 +56,10 @@ const ROOMY: usize = 4 << 20;
 /// [`Engine::poll_event`], and wait until the time that the turn returned.
 pub struct Engine {
     config: EngineConfig,
-    clock: Clock,
-    /// The latest time that was passed to the host: times never decrease.
-    last_now: Time,
+    /// Receives from a second socket, bound to the group's address, if the first one does not get its datagrams.
+    driver: Driver,
     host: Host,
     controller: Option<Controller>,
-    socket: UdpSocket,
-    /// The socket that is bound to the group's address, if `socket` does not receive its datagrams.
-    group: Option<UdpSocket>,
     interface: Ipv4Addr,
     /// Whether the multicast group is joined at present.
     grouped: bool,
@@ -70,8 +67,6 @@ pub struct Engine {
     words: u8,
     key: Option<Key>,
     secret: Option<[u8; 32]>,
-    receive: Option<ReceiveBatch>,
-    batch: SendBatch,
     memo: Memo,
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
@@ -84,6 +79,8 @@ pub struct Engine {
     probes: Probes,
     query: Option<group::Query>,
     arrivals: Arrivals,
+    /// When sinks that lag behind are to be flushed.
+    flush_at: Option<Time>,
     stats: Stats,
 }
 
@@ -120,7 +117,7 @@ struct Probes {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("bind", &self.socket.local_addr()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("bind", &self.local_addr()).finish_non_exhaustive()
     }
 }
 
@@ -192,20 +189,15 @@ impl Engine {
         let sockets = std::iter::once(&socket).chain(&group);
         let roomy = sockets.map(UdpSocket::receive_buffer).all(|bytes| bytes >= ROOMY);
         Ok(Self {
-            clock: Clock::start(),
-            last_now: Time::ZERO,
+            driver: Driver::new(Clock::start(), socket).with_receiver(group),
             host,
             controller,
-            socket,
-            group,
             interface,
             grouped: config.in_group && config.bind.is_ipv4(),
             peers,
             words,
             key: keys.as_ref().map(|keys| keys.0.clone()),
             secret: keys.map(|keys| keys.1),
-            receive: Some(ReceiveBatch::default()),
-            batch: SendBatch::default(),
             memo: Memo::default(),
             relayed: VecDeque::new(),
             sending: BTreeMap::new(),
@@ -217,6 +209,7 @@ impl Engine {
             probes: Probes::default(),
             query: None,
             arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy },
+            flush_at: None,
             stats: Stats::default(),
             config,
         })
@@ -225,7 +218,7 @@ impl Engine {
     /// The address that its socket is bound to.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+        self.driver.local_addr()
     }
 
     /// A handle that wakes [`Engine::wait`] from another thread.
@@ -237,8 +230,8 @@ impl Engine {
     /// Counters since the engine was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {
-        let (send_calls, trains) = self.batch.calls();
-        Stats { send_calls, trains, ..self.stats }
+        let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
+        Stats { sent: sent + refused, refused, send_calls, trains, ..self.stats }
     }
 
     /// The number of the host at an address, whose packets are accepted from now on.
@@ -255,12 +248,7 @@ impl Engine {
     /// The clock of all its times.
     #[must_use]
     pub const fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    fn now(&mut self) -> Time {
-        self.last_now = self.last_now.max(self.clock.now());
-        self.last_now
+        self.driver.clock()
     }
 
     /// The next event for the application.
@@ -276,29 +264,7 @@ impl Engine {
     /// If the socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         self.waker.clear();
-        let more = self.receive_all()?;
-        let now = self.now();
-        if self.host.poll_timeout().is_some_and(|at| at <= now) {
-            self.host.handle_timeout(now);
-        }
-        self.feed_sources(now);
-        self.handle_events(now);
-        let flush_at = self.drain(now, !more);
-        let later = self.transmit(now)?;
-        self.handle_events(now);
-        self.reap();
-        // What was received may be reports of agents, which the controller answers.
-        let later = later || !more && self.control(now);
-        if more || later || !self.events.is_empty() {
-            return Ok(Some(now));
-        }
-        let times = [self.host.poll_timeout(), flush_at, self.next_retry(), self.next_control()];
-        Ok(times.into_iter().flatten().min())
-    }
-
-    /// Whether datagrams wait because the socket's send buffer is full.
-    fn is_blocked(&self) -> bool {
-        !self.batch.is_empty()
+        Driver::turn(self)
     }
 
     /// Waits until a socket is readable (or writable, if datagrams wait), until the waker is used, or until a time.
@@ -306,23 +272,17 @@ impl Engine {
     /// # Errors
     /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        tighten_timers();
-        let now = self.now();
+        let now = self.driver.now();
         if until.is_some_and(|until| until <= now) {
             return Ok(());
         }
-        if self.arrivals.are_fast(now) && !self.is_blocked() {
+        if self.arrivals.are_fast(now) && !self.driver.is_blocked() {
+            tighten_timers();
             let together = now + TOGETHER;
             let until = until.map_or(together, |until| until.min(together));
-            return wait::until(self.clock, &[], Some(until), Span::ZERO);
+            return wait::until(self.driver.clock(), &[], Some(until), Span::ZERO);
         }
-        let group = self.group.as_ref().unwrap_or(&self.socket);
-        let fds = [
-            (self.socket.as_fd(), self.is_blocked()),
-            (self.waker.as_fd(), false),
-            (group.as_fd(), false),
-        ];
-        wait::until(self.clock, &fds, until, Span::ZERO)
+        self.driver.wait(until, Span::ZERO, &[self.waker.as_fd()])
     }
 
     /// Finds out whether multicast reaches all of these hosts, and which of them do not answer at all. Returns as soon as the
@@ -332,12 +292,12 @@ impl Engine {
     /// If the socket has failed.
     pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
         self.start_probe(hosts);
-        let began = self.now();
+        let began = self.driver.now();
         let mut again = began + Span::from_ms(2);
         loop {
-            self.transmit(self.last_now)?;
-            self.receive_all()?;
-            let now = self.now();
+            self.send(self.driver.last_now())?;
+            Driver::receive(self)?;
+            let now = self.driver.now();
             let all =
                 |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
             if all(&self.probes.group) {
@@ -365,5 +325,42 @@ impl Engine {
         let by_group = hosts.iter().all(|it| self.probes.group.contains_key(it));
         let spread = if by_group && hosts.len() > 1 { Spread::Multicast } else { Spread::Unicast };
         Ok((spread, silent))
+    }
+}
+
+impl Driven for Engine {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch) {
+        self.handle_batch(now, batch);
+    }
+
+    fn handle_timeout(&mut self, now: Time, more: bool) -> ControlFlow<()> {
+        if self.host.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.handle_timeout(now);
+        }
+        self.feed_sources(now);
+        self.handle_events(now);
+        self.flush_at = self.drain(now, !more);
+        ControlFlow::Continue(())
+    }
+
+    fn transmit(&mut self, now: Time) -> io::Result<bool> {
+        let more = self.send(now)?;
+        self.handle_events(now);
+        self.reap();
+        Ok(more)
+    }
+
+    fn finish_turn(&mut self, now: Time) -> Option<Time> {
+        // What was received may be reports of agents, which the controller answers.
+        if self.control(now) || !self.events.is_empty() {
+            return Some(now);
+        }
+        let controller = self.next_control();
+        let times = [self.host.poll_timeout(), self.flush_at, self.next_retry(), controller];
+        times.into_iter().flatten().min()
     }
 }

@@ -1,6 +1,5 @@
 //! Receiving: datagrams from the sockets to the host, the controller and the sinks.
 
-use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -15,46 +14,11 @@ use super::probe::{self, Probe};
 use super::{Engine, group};
 use crate::source::Payload;
 
-/// Calls to receive in one turn, before timers and sending are served.
-const RECEIVE_CALLS: usize = 4;
-
 /// Bytes of the IPv4 and UDP headers.
 const HEADERS: u32 = 28;
 
 impl Engine {
-    /// Receives what has arrived; returns whether there may be more.
-    pub(super) fn receive_all(&mut self) -> io::Result<bool> {
-        let mut batch = self.receive.take().unwrap_or_default();
-        let mut more = false;
-        let mut result = Ok(());
-        for group in [false, true] {
-            for _ in 0..RECEIVE_CALLS {
-                let socket = match (group, &self.group) {
-                    (false, _) => &self.socket,
-                    (true, Some(socket)) => socket,
-                    (true, None) => break,
-                };
-                match socket.receive(&mut batch) {
-                    Ok(_) => more = batch.was_full(),
-                    Err(error) => {
-                        (result, more) = (Err(error), false);
-                    }
-                }
-                self.handle_batch(&batch);
-                if !more {
-                    break;
-                }
-            }
-        }
-        self.receive = Some(batch);
-        result.map(|()| more)
-    }
-
-    fn handle_batch(&mut self, batch: &ReceiveBatch) {
-        if batch.is_empty() {
-            return;
-        }
-        let now = self.now();
+    pub(super) fn handle_batch(&mut self, now: Time, batch: &ReceiveBatch) {
         // The datagrams of a train come from one host.
         let mut known: Option<(SocketAddr, HostId)> = None;
         for datagram in batch.datagrams() {
@@ -174,7 +138,7 @@ impl Engine {
     pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
         self.probes.nonce = rackweave_linux::random() as u64;
-        self.probes.asked = self.now();
+        self.probes.asked = self.driver.now();
         self.send_probes(hosts);
     }
 

@@ -59,7 +59,7 @@ impl Engine {
         spread: Spread,
         flow: FlowConfig,
     ) -> Result<Session, OpenError> {
-        let now = self.now();
+        let now = self.driver.now();
         source.start(self.waker.clone());
         let session = loop {
             let session = Session(rackweave_linux::random() as u32);
@@ -90,7 +90,7 @@ impl Engine {
 
     /// Aborts a session.
     pub fn abort(&mut self, session: Session) {
-        let now = self.now();
+        let now = self.driver.now();
         if let Some(sending) = self.sending.get_mut(&session) {
             for receiver in sending.hosts.values_mut() {
                 receiver.retry = None;
@@ -273,23 +273,23 @@ impl Engine {
     }
 
     /// Sends what may be sent; returns whether there is more.
-    pub(super) fn transmit(&mut self, now: Time) -> io::Result<bool> {
+    pub(super) fn send(&mut self, now: Time) -> io::Result<bool> {
         let mut sent = 0;
         loop {
-            self.flush()?;
-            if self.is_blocked() || sent >= SEND_TURN {
-                return Ok(!self.is_blocked());
+            self.driver.flush()?;
+            if self.driver.is_blocked() || sent >= SEND_TURN {
+                return Ok(!self.driver.is_blocked());
             }
-            while self.batch.len() < SEND_BATCH
+            while self.driver.batch().len() < SEND_BATCH
                 && let Some(packet) = self.poll_packet(now)
             {
                 self.push_packet(&packet);
                 sent += 1;
             }
-            if self.batch.is_empty() {
+            if self.driver.batch().is_empty() {
                 return Ok(false);
             }
-            self.batch.group();
+            self.driver.batch().group();
         }
     }
 
@@ -300,15 +300,7 @@ impl Engine {
         write: impl FnOnce(&mut Vec<u8>),
         payload: Payload,
     ) {
-        self.stats.sent += 1;
-        self.batch.push(to, 0, write, payload);
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if !self.batch.is_empty() {
-            self.stats.refused += self.socket.send(&mut self.batch)?;
-        }
-        Ok(())
+        self.driver.batch().push(to, 0, write, payload);
     }
 
     fn push_packet(&mut self, packet: &Packet<Header>) {
@@ -330,13 +322,12 @@ impl Engine {
             return;
         };
         self.stats.sent_bytes += u64::from(packet.wire_bytes);
-        self.stats.sent += 1;
         let key = self.key.as_ref();
         let write = |out: &mut Vec<u8>| match &packet.header {
             Header::Data(data) => orca::encode_relayed(data, words, check, out),
             Header::Control(_) => orca::encode_header(&packet.header, words, key, &[], out),
         };
-        self.batch.push(to, 0, write, payload);
+        self.driver.batch().push(to, 0, write, payload);
     }
 
     /// The payload of a data packet, and its check.
@@ -366,7 +357,7 @@ impl Engine {
             // The session ends at the next turn.
             if sending.error.is_none() {
                 sending.error = Some(error);
-                let now = self.last_now;
+                let now = self.driver.last_now();
                 self.host.abort(now, data.session, Reason::Refused);
             }
             return None;

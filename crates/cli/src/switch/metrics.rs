@@ -104,6 +104,11 @@ pub(super) fn text(report: &Report) -> String {
     family("turned_back_total", "counter", "Cut frames sent back.", &plain(counters.turned_back));
     family("copies_total", "counter", "Copies by the program.", &plain(counters.copied));
     family("consumed_total", "counter", "Frames kept by the program.", &plain(counters.consumed));
+    family("made_total", "counter", "Frames made by the program.", &plain(counters.made));
+    let own = report.program.iter();
+    let own: Vec<_> =
+        own.map(|(name, count)| (format!("{{name=\"{name}\"}}"), *count as f64)).collect();
+    family("program_total", "counter", "What the program has counted, by name.", &own);
     let links = |value: fn(&rackweave_linux::switch::LinkStats) -> f64| -> Vec<_> {
         let of = |link: &rackweave_linux::switch::LinkStats| {
             (format!("{{link=\"{}\"}}", link.name), value(link))

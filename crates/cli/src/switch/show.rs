@@ -116,12 +116,15 @@ pub(super) fn summary(report: &Report) -> String {
         counters.trims,
         counters.turned_back,
     );
-    if counters.copied + counters.consumed > 0 {
+    if counters.copied + counters.consumed + counters.made > 0 {
         let _ = writeln!(
             text,
-            "the program made {} copies and kept {} frames",
-            counters.copied, counters.consumed
+            "the program made {} copies and {} frames of its own, and kept {} frames",
+            counters.copied, counters.made, counters.consumed
         );
+    }
+    for (name, count) in report.program.iter().filter(|(_, count)| **count > 0) {
+        let _ = writeln!(text, "counted by the program: {count} {name}");
     }
     for reason in DropReason::ALL {
         let count = counters.drops[reason as usize];
@@ -202,7 +205,9 @@ pub(super) fn json(report: &Report) -> Value {
             "clamped": counters.clamped,
             "copied": counters.copied,
             "consumed": counters.consumed,
+            "made": counters.made,
         },
+        "program": report.program,
         "lateness_us": {
             "frames": late.frames,
             "p50": late.p50.as_us_f64(),

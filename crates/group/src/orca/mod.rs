@@ -10,9 +10,9 @@
 pub mod agent;
 pub mod controller;
 pub mod flow;
-pub mod host;
 #[cfg(test)]
-mod kit;
+mod harness;
+pub mod host;
 pub mod label;
 pub mod parity;
 pub mod scale;

@@ -16,7 +16,7 @@ use rackweave_wire::orca::{Labelled, TO_GROUP};
 
 use super::label::{LabelError, Layout};
 use super::view::View;
-use crate::system::SystemProgram;
+use crate::system::{Never, SystemProgram};
 
 /// The value for no agent in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
@@ -57,6 +57,8 @@ pub struct Program {
     ups: u16,
     /// The controller's host, if it is configured. Then control packets from other hosts are dropped.
     controller: Option<HostId>,
+    /// Packets for the active agent of a rack that had none.
+    no_agent: u64,
 }
 
 impl Program {
@@ -92,7 +94,7 @@ impl Program {
             return Err(LabelError::TooManyPorts { what: "a switch", ports: downs });
         }
         let (downs, ups) = (downs as u16, ups as u16);
-        Ok(Self { layout, role, downs, ups, controller: None })
+        Ok(Self { layout, role, downs, ups, controller: None, no_agent: 0 })
     }
 
     /// Accepts control packets of the controller from this host only.
@@ -111,7 +113,7 @@ impl Program {
         }
     }
 
-    /// The size of the state that packets can change, in bytes.
+    /// The size of the state that packets can change and that decides about others, in bytes.
     #[must_use]
     pub const fn state_bytes(&self) -> usize {
         match self.role {
@@ -159,10 +161,10 @@ impl Program {
             View::Data { labelled: Labelled::Pilot, label } if below && self.ups > 0 => {
                 Verdict::Forward(self.layout.uplink(label, self.downs))
             }
-            View::Data { labelled: Labelled::Pilot, .. } => forward_to_agent(active),
+            View::Data { labelled: Labelled::Pilot, .. } => self.forward_to_agent(active),
             // Rack labels are set within the rack, so they never come from above.
             View::Data { .. } => DROP,
-            View::ToAgent if below => forward_to_agent(active),
+            View::ToAgent if below => self.forward_to_agent(active),
             View::ToAgent => DROP,
             View::SetActive { rack, agent, epoch } if rack == mine => {
                 let known = agent == NO_AGENT || u16::from(agent) < self.downs;
@@ -212,6 +214,14 @@ impl Program {
         }
     }
 
+    fn forward_to_agent(&mut self, active: Register) -> Verdict {
+        if active.agent == NO_AGENT {
+            self.no_agent += 1;
+            return DROP;
+        }
+        Verdict::Forward(Port(u16::from(active.agent)))
+    }
+
     /// IP multicast: a copy to all hosts, by way of the first uplink.
     fn flood(&self, port: Port) -> Verdict {
         let down = self.all_down() & !bit(port);
@@ -235,6 +245,7 @@ impl Program {
 
 impl SystemProgram for Program {
     type View = View;
+    type Made = Never;
 
     #[inline]
     fn handle_packet<H: Header, S: PayloadStore<H>>(
@@ -247,6 +258,10 @@ impl SystemProgram for Program {
     ) -> Verdict {
         self.decide(port, packet.src, packet.dst, view)
     }
+
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        core::iter::once(("no_agent", self.no_agent))
+    }
 }
 
 const DROP: Verdict = Verdict::Drop(DropReason::Program);
@@ -257,13 +272,6 @@ const fn bit(port: Port) -> u64 {
 
 const fn replicate(ports: u64) -> Verdict {
     if ports == 0 { DROP } else { Verdict::Replicate(PortSet::from_bits(ports)) }
-}
-
-const fn forward_to_agent(active: Register) -> Verdict {
-    match active.agent {
-        NO_AGENT => DROP,
-        agent => Verdict::Forward(Port(agent as u16)),
-    }
 }
 
 /// Whether serial number `a` is newer than `b`, where numbers wrap around (RFC 1982, section 3.2).
@@ -317,6 +325,7 @@ mod tests {
         let (_, _, mut programs) = programs(leaf_spine(2, 4, 2));
         let tor = &mut programs[1];
         assert_eq!(tor.decide(Port(5), HostId(0), TO_GROUP, pilot(Label(2))), DROP);
+        assert_eq!(tor.counters().collect::<Vec<_>>(), [("no_agent", 1)]);
         for (agent, epoch, now) in
             [(2, 7, 2), (3, 6, 2), (1, 7, 2), (1, 8, 1), (200, 9, 1), (255, 10, 255)]
         {

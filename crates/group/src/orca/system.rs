@@ -9,7 +9,7 @@ use rackweave_wire::orca::{self, Header, Key};
 use super::label::{LabelError, Layout};
 use super::switch::Program;
 use super::view::View;
-use crate::system::{Parsed, Protocol, System, SystemError};
+use crate::system::{Never, Outgoing, Parsed, Protocol, System, SystemError};
 
 /// Orca in the switches of a fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +60,7 @@ impl Orca {
 impl System for Orca {
     type View = View;
     type Program = Program;
+    type Made = Never;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         core::iter::once(Protocol {
@@ -86,7 +87,11 @@ impl System for Orca {
             Header::Control(control) => Some((control.from, control.to)),
             Header::Data(_) => None,
         };
-        Some(Parsed { view, addresses })
+        Some(Parsed { view, addresses, payload_at: 0 })
+    }
+
+    fn encode(&self, packet: &Outgoing<'_, Never>, _out: &mut Vec<u8>) -> u8 {
+        match packet.header {}
     }
 
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Program>, SystemError> {

@@ -6,7 +6,7 @@ pub(crate) mod stats;
 
 use std::collections::BTreeSet;
 
-use rackweave_core::{DropReason, HostId};
+use rackweave_core::{DropReason, HostId, Time};
 use rackweave_sim::result::{
     Captured, End, LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample, RunResult,
 };
@@ -327,9 +327,12 @@ impl PointResult {
                 stream.push(message);
             }
         }
+        // The files of a cast have a time of their own; the streams beside it are measured over the whole run.
+        let whole_run = result.ended_at.since(Time(spec.config.measure.warmup.0));
         let goodput = |stream: usize| {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
-            if result.measured.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / result.measured.0 as f64 }
+            let span = if stream < first || first == 0 { result.measured } else { whole_run };
+            if span.0 == 0 { 0.0 } else { bytes as f64 * 8e3 / span.0 as f64 }
         };
         let mut senders: BTreeSet<HostId> =
             by_stream[0].iter().map(|message| message.src).collect();

@@ -1,4 +1,4 @@
-//! What an endpoint is made of.
+//! The configuration of an endpoint.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,38 +8,36 @@ use rackweave_transport::TransportConfig;
 
 use crate::Clock;
 
-/// A host's transport over UDP.
+/// The configuration of an [`Endpoint`](super::Endpoint).
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// This host's number.
+    /// The number of this host.
     pub host: HostId,
-    /// Where its socket is; port 0: the system picks one.
+    /// The address of its socket; the system chooses a port if it is 0.
     pub bind: SocketAddr,
-    /// Whom it talks to.
+    /// Its peers.
     pub peers: Peers,
     /// The transport; packets are those of [`TransportConfig::over_udp`].
     pub transport: TransportConfig,
-    /// Packets leave at most at this rate, counted as on Ethernet.
+    /// The rate at which packets are paced, counted in bytes on the wire.
     pub link: Rate,
-    /// How far ahead of the link packets may be handed to the kernel: more makes longer trains and fewer
-    /// calls, less decides later which packet goes.
+    /// How far ahead of the link packets may be passed to the kernel: more makes longer trains and fewer system calls, less
+    /// defers the choice of the next packet.
     pub run_ahead: Span,
-    /// How long a wait looks again and again before it sleeps. Zero: not at all.
+    /// How long a wait polls before it sleeps.
     pub busy_poll: Span,
-    /// Most bytes of messages and streams that wait to be sent or acknowledged.
+    /// The most bytes of messages and streams that wait to be sent or acknowledged.
     pub send_bytes: u64,
-    /// Most bytes of messages and streams that arrive, or wait for the application.
+    /// The most bytes of messages and streams that are being received or wait for the application.
     pub receive_bytes: u64,
-    /// Bytes of the socket's buffers, each way; the kernel may give less.
+    /// The size of the socket's send and receive buffers; the kernel may give less.
     pub socket_buffer: usize,
-    /// Packets are told to the transport with the time at which the kernel received them.
-    pub receive_stamps: bool,
-    /// Hosts that share a time line share a clock.
+    /// The clock of all times; hosts whose times are compared share one.
     pub clock: Clock,
 }
 
 impl EndpointConfig {
-    /// With defaults for all that is not named: a link of 10 Gbps.
+    /// A configuration with defaults for everything else, for instance a link of 10 Gbps.
     #[must_use]
     pub fn new(host: HostId, bind: SocketAddr, peers: Peers, transport: &TransportConfig) -> Self {
         Self {
@@ -53,35 +51,34 @@ impl EndpointConfig {
             send_bytes: 256 << 20,
             receive_bytes: 256 << 20,
             socket_buffer: 4 << 20,
-            receive_stamps: false,
             clock: Clock::start(),
         }
     }
 }
 
-/// Whom an endpoint talks to.
+/// The peers of an endpoint.
 #[derive(Clone, Debug)]
 pub enum Peers {
-    /// To each at its own address.
+    /// Each peer has its own address.
     Direct {
-        /// Those that are known by number.
+        /// The peers that are known by number.
         hosts: BTreeMap<HostId, SocketAddr>,
-        /// Others are served, too, if they come from here; they get numbers from [`FIRST_GUEST`] on.
+        /// Networks from which other hosts are accepted too; these get numbers from [`FIRST_GUEST`] on.
         allow: Vec<Network>,
     },
-    /// To all through a port of a user-space switch: nothing else is listened to.
+    /// All peers are reached through one port of a user-space switch; nothing else is received.
     Switch {
-        /// The port.
+        /// The address of the switch's port for this host.
         port: SocketAddr,
-        /// Hosts of the fabric are numbered from 0 to below this.
+        /// The number of hosts of the fabric, which are numbered from 0.
         hosts: u32,
     },
 }
 
-/// The number of the first peer that was not known by number.
+/// The number of the first peer that was not configured by number.
 pub const FIRST_GUEST: HostId = HostId(1 << 24);
 
-/// Addresses that begin alike.
+/// A network: the addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -89,14 +86,14 @@ pub struct Network {
 }
 
 impl Network {
-    /// This address alone.
+    /// The network of a single address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         Self { address, prefix }
     }
 
-    /// Whether an address is one of them.
+    /// Whether an address belongs to the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (ours, theirs, bits) = match (self.address, address) {
@@ -111,7 +108,7 @@ impl Network {
     }
 }
 
-/// Why a text is no [`Network`].
+/// The text is not a [`Network`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither an address (10.0.0.7) nor a network (10.0.0.0/8)")]
 pub struct NotANetwork(String);

@@ -1,4 +1,4 @@
-//! What an endpoint tells: events, errors, counts.
+//! Events, errors and counters of an endpoint.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,110 +7,64 @@ use bytes::Bytes;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused};
 use smallvec::SmallVec;
 
-/// Why there is no endpoint.
+/// Why an endpoint cannot be created.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields repeat their types")]
 pub enum EndpointError {
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or is not one of this machine.
     #[error("cannot bind UDP socket {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
+    Bind { address: SocketAddr, source: io::Error },
 }
 
-/// Why something was not sent.
+/// Why a message or stream was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The transport did not take it.
+    /// The transport has refused it.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Not one of the configured peers.
+    /// The peer is not known.
     #[error("host {} is not a known peer", .0.0)]
     UnknownPeer(HostId),
-    /// As many bytes as the configuration allows wait already: try again after the next [`Event::Sent`] or
+    /// The send buffer is full: try again after the next [`Event::Sent`] or
     /// [`Event::Written`].
     #[error("{waiting} bytes wait to be sent, and no more are allowed")]
     Full {
-        /// Bytes that wait.
+        /// Bytes in the send buffer.
         waiting: u64,
     },
 }
 
-/// What the application learns.
+/// What an endpoint reports to its application. A response has the id of its request with the low bit set; a direction of
+/// a stream has an even id from the client and an odd one from the server.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "fields repeat their types")]
 pub enum Event {
-    /// A message has arrived whole; told once.
-    Message {
-        /// Who sent it.
-        peer: HostId,
-        /// Its name: that of the request, of a response with its low bit set.
-        id: MessageId,
-        /// What it is.
-        kind: Kind,
-        /// Its bytes.
-        bytes: Bytes,
-    },
+    /// A message has arrived completely; reported once.
+    Message { peer: HostId, id: MessageId, kind: Kind, bytes: Bytes },
     /// The receiver has the whole message.
-    Sent {
-        /// Who.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
+    Sent { peer: HostId, id: MessageId },
     /// A message or stream will not complete.
-    Failed {
-        /// The other end.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-        /// Why.
-        reason: FailReason,
-    },
+    Failed { peer: HostId, id: MessageId, reason: FailReason },
     /// A client has opened a stream.
-    Opened {
-        /// The client.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
+    Opened { peer: HostId, id: MessageId },
     /// The next bytes of a stream. [`consume`](super::Endpoint::consume) makes room for more.
     Readable {
-        /// Who sent them.
         peer: HostId,
-        /// The direction: even from the client, odd from the server.
         id: MessageId,
-        /// The bytes, in pieces.
         pieces: SmallVec<[Bytes; 1]>,
-        /// Nothing comes after them.
+        /// Whether the direction ends with these bytes.
         end: bool,
     },
-    /// The receiver has the next bytes of what was written.
-    Written {
-        /// Who.
-        peer: HostId,
-        /// The direction.
-        id: MessageId,
-        /// How many.
-        bytes: u64,
-    },
+    /// The peer has acknowledged the next bytes of a direction.
+    Written { peer: HostId, id: MessageId, bytes: u64 },
     /// A stream has ended in both directions.
-    Closed {
-        /// The other end.
-        peer: HostId,
-        /// Its name.
-        id: MessageId,
-    },
-    /// A peer has begun a new life: it knows nothing of what was before.
-    PeerRestarted {
-        /// Who.
-        peer: HostId,
-    },
+    Closed { peer: HostId, id: MessageId },
+    /// A peer has restarted, and has lost its earlier messages and streams.
+    PeerRestarted { peer: HostId },
 }
 
 impl Event {
-    /// The peer and exchange that it is of, as the id of the response.
+    /// The peer and exchange that the event belongs to, as the id of the response.
     pub(super) fn exchange(&self) -> Option<(HostId, MessageId)> {
         match *self {
             Self::Message { peer, id, .. }
@@ -125,33 +79,33 @@ impl Event {
     }
 }
 
-/// What an endpoint has counted since it began.
+/// The counters of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams handed to the kernel.
+    /// Datagrams that the kernel has accepted.
     pub sent: u64,
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received: u64,
     /// Datagrams that the kernel refused.
     pub send_refused: u64,
-    /// Dropped: from an address that is not a peer's.
+    /// Datagrams dropped because their address is not a peer's.
     pub foreign: u64,
-    /// Dropped: no datagram of the overlay, or damaged.
+    /// Datagrams dropped because they are not of the overlay, or damaged.
     pub malformed: u64,
-    /// Dropped: its sender does not know this host's incarnation.
+    /// Datagrams dropped because their sender does not know this host's incarnation.
     pub unproven: u64,
-    /// Dropped: no memory left for what arrives.
+    /// Packets dropped because the receive buffer is full.
     pub no_room: u64,
-    /// Dropped: the receiver's incarnation was asked for, and too many packets waited for it.
+    /// Packets dropped because too many wait for the receiver's incarnation, or for the socket.
     pub not_held: u64,
-    /// Dropped: of another life of its sender than the last that has shown to be alive.
+    /// Datagrams dropped because they have another incarnation than the sender's present one.
     pub late: u64,
-    /// Not sent: the message was given up meanwhile.
+    /// Packets that were not sent because their message was cancelled.
     pub stale: u64,
-    /// Peers that began a new life.
+    /// Restarts of peers.
     pub restarts: u64,
-    /// Calls of the kernel to send.
+    /// System calls that sent datagrams.
     pub send_calls: u64,
-    /// Trains of datagrams in them: what the kernel cuts, or the network interface.
+    /// Trains of datagrams in those calls, each segmented by the kernel or the network interface.
     pub trains: u64,
 }

@@ -1,23 +1,23 @@
-//! The numbers of messages.
+//! Message ids.
 
 use rackweave_core::MessageId;
 
 use crate::clock::realtime_ns;
 
 /// 2020-01-01, in seconds since 1970.
-const BEGINNING: u64 = 1_577_836_800;
+const EPOCH_S: u64 = 1_577_836_800;
 
-/// Random bits, the same in all numbers of a life.
+/// Random bits, the same in all ids since a start of the host.
 const RANDOM_BITS: u32 = 13;
 
-/// Bits for microseconds since 2020: until 2055.
+/// Bits for microseconds since 2020, which last until 2055.
 const TIME_BITS: u32 = 50;
 
-/// Numbers messages: upwards, from one life of a host to the next too, below 2^63, and others at other hosts.
+/// Generates message ids below 2^63 that increase, also across restarts of a host, and differ between hosts.
 ///
-/// A number is a count, and below it 13 bits that are random and stay the same for a life: two hosts with other bits
-/// never use the same number, whenever they begin. The count begins with the microseconds since 2020: a host that
-/// sends fewer than a million messages a second begins its next life above it.
+/// An id is a counter above 13 bits that are random and constant for one start of a host: two hosts whose bits differ never
+/// use the same id. The counter begins with the microseconds since 2020, so that a host that sends fewer than a million
+/// messages a second continues above its earlier ids after a restart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     last: u64,
@@ -29,7 +29,7 @@ impl Ids {
     }
 
     const fn at(realtime_ns: u64, random: u64) -> Self {
-        let us = (realtime_ns / 1000).saturating_sub(BEGINNING * 1_000_000);
+        let us = (realtime_ns / 1000).saturating_sub(EPOCH_S * 1_000_000);
         let count = us & ((1 << TIME_BITS) - 1);
         Self { last: count << RANDOM_BITS | random & ((1 << RANDOM_BITS) - 1) }
     }
@@ -40,7 +40,7 @@ impl Ids {
     }
 }
 
-/// A number that says when a life began, which no other is likely to have.
+/// A number that depends on the time of the start and is unlikely to be used by another host.
 pub(crate) fn first_id() -> u64 {
     Ids::at(realtime_ns(), crate::random() as u64).last
 }
@@ -52,7 +52,7 @@ mod tests {
     const NOW: u64 = 1_795_000_000_123_456_789;
 
     #[test]
-    fn hosts_that_begin_together_never_meet() {
+    fn hosts_that_start_together_use_different_ids() {
         let mut ids: Vec<_> = (0..64).map(|random| Ids::at(NOW, random * 77)).collect();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..1000 {
@@ -60,7 +60,7 @@ mod tests {
                 assert!(seen.insert(ids.next().0));
             }
         }
-        // Another one begins half a millisecond later, in the midst of what those before it count.
+        // Another host starts half a millisecond later, within the range of the others' counters.
         let mut late = Ids::at(NOW + 500_000, 5);
         for _ in 0..1000 {
             assert!(seen.insert(late.next().0));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_life_begins_above_the_one_before() {
+    fn a_restarted_host_continues_above_its_earlier_ids() {
         let mut before = Ids::at(NOW, u64::MAX);
         let mut last = MessageId(0);
         for _ in 0..100_000 {
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn numbers_stay_below_two_to_the_63() {
-        // The last day of 2054, and a clock that was never set.
-        let last = (BEGINNING + 35 * 365 * 86_400) * 1_000_000_000;
+        // The end of the range, and a clock that was never set.
+        let last = (EPOCH_S + 35 * 365 * 86_400) * 1_000_000_000;
         for ns in [last, 0, u64::MAX] {
             let mut ids = Ids::at(ns, u64::MAX);
             assert!(ids.next().number() < 1 << 63);

@@ -1,4 +1,4 @@
-//! The bytes behind what arrives.
+//! Buffers of incoming messages and streams.
 
 use std::collections::VecDeque;
 
@@ -7,40 +7,40 @@ use rackweave_core::{HostId, MessageId, Slice};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Streams arrive into pieces: the first of this size, each next one twice as long, up to the second.
+/// Sizes of a stream's buffers: the first one, and the limit up to which each one is twice as long as the previous one.
 const PIECES: (usize, usize) = (4 << 10, 64 << 10);
 
 type Key = (HostId, MessageId);
 
-/// A message that arrives.
+/// A message that is being received.
 #[derive(Debug)]
 struct Message {
     bytes: Vec<u8>,
-    /// Bytes stored in it; those stored twice count twice.
+    /// Bytes stored in it; duplicates count twice.
     stored: u64,
-    /// The round in which it grew last.
+    /// The round of [`Incoming::sweep`] in which it last grew.
     round: u32,
 }
 
-/// One direction of a stream: from the first byte that the application has not been told of.
+/// One direction of a stream, from the first byte that was not delivered to the application.
 #[derive(Debug, Default)]
 struct Arriving {
     /// The offset of the first byte of the first piece.
     base: u64,
     pieces: VecDeque<BytesMut>,
-    /// Bytes of all pieces.
+    /// The length of all pieces.
     room: u64,
-    /// Pieces that were begun so far, up to the longest.
+    /// Pieces allocated so far, counted until they have the greatest length.
     begun: u32,
     round: u32,
 }
 
-/// Messages and streams that arrive.
+/// Messages and streams that are being received.
 #[derive(Debug)]
 pub(super) struct Incoming {
     messages: FxHashMap<Key, Message>,
     streams: FxHashMap<Key, Arriving>,
-    /// A message that came in one packet: usually it is taken before the next packet is looked at.
+    /// A message that came in one packet: usually it is taken before the next packet is handled.
     whole: Option<(Key, Bytes)>,
     bytes: u64,
     limit: u64,
@@ -59,21 +59,21 @@ impl Incoming {
         }
     }
 
-    /// All bytes that are kept for what arrives.
+    /// The bytes of all buffers.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether nothing is kept, not even the name of a stream.
+    /// Whether there is no message and no stream.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0 && self.streams.is_empty()
     }
 
-    /// Whether there is room for a packet with this slice of a message of this length (`None`: of a
-    /// stream). To be asked before the transport learns of the packet.
+    /// Whether there is room for a packet with this slice of a message of this length (`None`: of a stream). To be checked
+    /// before the packet is passed to the transport.
     pub(super) fn has_room(&self, peer: HostId, slice: Slice, message: Option<u32>) -> bool {
         let key = (peer, slice.message);
-        // At least so much is free: usually it need not be known what the packet needs.
+        // An upper bound of what the packet needs, which saves the exact computation in the usual case.
         let most = message.unwrap_or(0).max(slice.len) as u64 + PIECES.1 as u64;
         if message.is_some() && self.bytes + most <= self.limit {
             return true;
@@ -91,7 +91,7 @@ impl Incoming {
         self.bytes.saturating_add(more) <= self.limit
     }
 
-    /// Stores what a packet has brought, at its place.
+    /// Stores the payload of a packet at its offset.
     pub(super) fn store(&mut self, peer: HostId, slice: Slice, message: Option<u32>, bytes: &[u8]) {
         let key = (peer, slice.message);
         let round = self.round;
@@ -103,7 +103,7 @@ impl Incoming {
         };
         let length = length as usize;
         if let Some((key, bytes)) = self.whole.take() {
-            // It waits for others: in TCP's stream, for those before it.
+            // The transport delivers it later: with TCP, after those that precede it in the stream.
             let stored = bytes.len() as u64;
             self.messages.insert(key, Message { bytes: bytes.into(), stored, round });
         }
@@ -115,9 +115,9 @@ impl Incoming {
         let message =
             self.messages.entry(key).or_insert(Message { bytes: Vec::new(), stored: 0, round });
         if message.bytes.len() != length {
-            // New; or the transport has forgotten another one of this name, of which we heard nothing.
+            // New, or the transport has dropped another message of this id without an event.
             self.bytes = self.bytes - message.bytes.len() as u64 + length as u64;
-            // The system gives zeroed pages only where something is written.
+            // The system allocates zeroed pages only when they are written.
             (message.bytes, message.stored) = (vec![0; length], 0);
         }
         message.round = round;
@@ -129,7 +129,7 @@ impl Incoming {
         }
     }
 
-    /// The messages that have arrived in part, each with the bytes of it that were stored, in the order of their ids.
+    /// The messages that have arrived partly, each with the number of bytes stored, in the order of their ids.
     pub(super) fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
         let all = self.messages.iter().map(|((peer, id), message)| (*peer, *id, message.stored));
         let mut all: Vec<_> = all.collect();
@@ -137,7 +137,7 @@ impl Incoming {
         all
     }
 
-    /// A message that has arrived whole.
+    /// Takes a message that has arrived completely.
     pub(super) fn take(&mut self, peer: HostId, id: MessageId) -> Option<Bytes> {
         let key = (peer, id);
         let bytes = match self.whole.take_if(|(whole, _)| *whole == key) {
@@ -148,7 +148,7 @@ impl Incoming {
         Some(bytes)
     }
 
-    /// The next bytes of a stream, which have arrived.
+    /// Takes the next bytes of a stream, which have arrived.
     pub(super) fn read(&mut self, peer: HostId, id: MessageId, bytes: u64) -> SmallVec<[Bytes; 1]> {
         let mut pieces = SmallVec::new();
         let Some(stream) = self.streams.get_mut(&(peer, id)) else { return pieces };
@@ -169,7 +169,7 @@ impl Incoming {
         pieces
     }
 
-    /// Forgets a message, or a direction of a stream.
+    /// Frees a message, or a direction of a stream.
     pub(super) fn remove(&mut self, peer: HostId, id: MessageId) {
         let _ = self.take(peer, id);
         if let Some(stream) = self.streams.remove(&(peer, id)) {
@@ -177,8 +177,8 @@ impl Incoming {
         }
     }
 
-    /// Forgets what the transport has forgotten, of all that has not grown since the last call but one; `all`:
-    /// also of what has.
+    /// Frees what the transport has dropped, among the messages and streams that have not grown since the call before the
+    /// last one, or among all of them.
     pub(super) fn sweep(&mut self, all: bool, is_arriving: impl Fn(HostId, MessageId) -> bool) {
         let round = self.round;
         let idle = |grown: u32| all || round.wrapping_sub(grown) > 0;
@@ -204,7 +204,7 @@ impl Incoming {
 }
 
 impl Arriving {
-    /// How far an offset, modulo 2^32, is behind the base (or before it).
+    /// The distance from the base to an offset, modulo 2^32; negative if the offset is below the base.
     const fn ahead(&self, offset: u32) -> i64 {
         offset.wrapping_sub(self.base as u32).cast_signed() as i64
     }
@@ -215,7 +215,7 @@ impl Arriving {
         size
     }
 
-    /// How much memory storing a slice takes at most.
+    /// The most memory that storing a slice can take.
     fn lacks(&self, slice: Slice) -> u64 {
         let end = self.ahead(slice.offset) + i64::from(slice.len);
         match u64::try_from(end).unwrap_or(0).saturating_sub(self.room) {
@@ -224,12 +224,12 @@ impl Arriving {
         }
     }
 
-    /// Stores bytes; how much memory that took.
+    /// Stores bytes; returns how much memory that took.
     fn store(&mut self, offset: u32, mut bytes: &[u8]) -> u64 {
         let ahead = self.ahead(offset);
         let mut skip = ahead.max(0) as u64;
         if ahead < 0 {
-            // It begins before what was told of already.
+            // Its first bytes were delivered already.
             bytes = bytes.get(ahead.unsigned_abs() as usize..).unwrap_or_default();
         }
         let mut grown = 0;

@@ -1,4 +1,4 @@
-//! A host's transport over UDP: sockets, timers, pacing and buffers around one machine.
+//! A host's transport over UDP: pacing, buffers and peers around one [`Machine`]; [`Driver`] does its I/O.
 
 mod announce;
 pub mod config;
@@ -30,32 +30,32 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};
 use crate::clock::Clock;
-use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
-use crate::wait;
+use crate::driver::{Driver, DriverStats};
+use crate::sys::UdpSocket;
 
-/// How often it is looked for messages whose sender fell silent.
+/// The interval at which incoming messages that the machine has dropped are freed.
 const SWEEP: Span = Span::from_secs(1);
 
-/// How often it is looked whether what was cancelled has left.
-const LEAVING: Span = Span::from_ms(10);
+/// The interval at which cancelled messages are checked for having been sent.
+const CANCELLED_CHECK: Span = Span::from_ms(10);
 
-/// [`Endpoint::finish`] ends when it has been quiet for so long: our own choice, several times what transports
-/// wait before they ask for an acknowledgement.
+/// [`Endpoint::finish`] ends after no activity for this long. The value is our choice: several times the delay after
+/// which transports ask for an acknowledgement.
 const QUIET: Span = Span::from_ms(50);
 
-/// A host's transport over UDP. Nothing blocks but [`Endpoint::wait`] and [`Endpoint::finish`], and nothing
-/// happens by itself.
+/// A host's transport over UDP. Only [`Endpoint::wait`] and [`Endpoint::finish`] block, and nothing happens in the
+/// background.
 ///
-/// # Who drives it
+/// # Driving it
 /// Call [`Endpoint::turn`]
 /// - when the socket ([`AsFd`]) is readable;
-/// - when the time has come that the last call returned, at once if it has passed;
-/// - after sending, responding, writing, consuming or cancelling: these only note what is to be done;
-/// - if [`Endpoint::is_blocked`]: when the socket is writable, which need not be waited for else.
+/// - at the time that the last call returned, at once if it has passed;
+/// - after sending, responding, writing, consuming or cancelling: these only record what is to be done;
+/// - if [`Endpoint::is_blocked`]: when the socket is writable.
 ///
-/// Then take what [`Endpoint::poll_event`] has. A turn receives and sends a bounded number of packets: with more
-/// to do it returns a time that has passed. A spurious turn does no harm. A thread of its own lets
-/// [`Endpoint::wait`] do the waiting; an event loop (tokio's `AsyncFd` and a timer) waits for the same things.
+/// Then drain [`Endpoint::poll_event`]. A turn receives and sends a bounded number of packets; if there is more to do, it
+/// returns a time that has passed. A spurious turn has no effect. A dedicated thread waits with [`Endpoint::wait`]; an
+/// event loop (tokio's `AsyncFd` and a timer) waits for the same conditions.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -104,29 +104,22 @@ pub struct Endpoint {
     config: EndpointConfig,
     layout: Layout,
     machine: Machine,
-    socket: UdpSocket,
+    driver: Driver,
     peers: PeerTable,
     outgoing: Outgoing,
     incoming: Incoming,
     events: VecDeque<Event>,
-    batch: SendBatch,
-    /// Away while what it has received is looked at.
-    receive: Option<ReceiveBatch>,
-    /// [`Endpoint::wait`] is used ...
-    waits: bool,
-    /// ... and was not called since the socket was last found empty.
-    emptied: bool,
-    /// What was handed to the kernel has left the link by then.
+    /// When the link will have sent everything that was passed to the kernel.
     link_free: Time,
-    /// The machine had nothing to send when it was asked last.
+    /// The machine had nothing to send when it was last polled.
     idle: bool,
-    /// Time told to the machine never decreases.
-    told: Time,
-    /// When it is looked next for messages that the machine has forgotten.
+    /// A peer was found to have restarted in this turn.
+    restarted: bool,
+    /// When messages that the machine has dropped are next removed from `incoming`.
     sweep_at: Time,
-    /// Cancelled messages of which the machine still sends.
+    /// Cancelled messages of which the machine still sends packets.
     leaving: Vec<(HostId, MessageId)>,
-    /// When these are looked at next.
+    /// When `leaving` is next examined.
     leaving_at: Time,
     ids: Ids,
     stats: Stats,
@@ -136,26 +129,22 @@ impl Endpoint {
     /// Binds the socket.
     ///
     /// # Errors
-    /// If the address can't be had.
+    /// If the address is in use or not local.
     pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
         let address = config.bind;
-        let socket = UdpSocket::bind(address, config.socket_buffer, config.receive_stamps)
+        let socket = UdpSocket::bind(address, config.socket_buffer, false)
             .map_err(|source| EndpointError::Bind { address, source })?;
         Ok(Self {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
-            socket,
+            driver: Driver::new(config.clock, socket),
             peers: PeerTable::new(config.peers.clone(), config.host, Secret::new()),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
             events: VecDeque::new(),
-            batch: SendBatch::default(),
-            receive: Some(ReceiveBatch::default()),
-            waits: false,
-            emptied: false,
             link_free: Time::ZERO,
             idle: true,
-            told: Time::ZERO,
+            restarted: false,
             sweep_at: Time::ZERO,
             leaving: Vec::new(),
             leaving_at: Time::ZERO,
@@ -166,55 +155,55 @@ impl Endpoint {
         .announced())
     }
 
-    /// Where its socket is.
+    /// The address that its socket is bound to.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+        self.driver.local_addr()
     }
 
-    /// This host's number.
+    /// The number of this host.
     #[must_use]
     pub const fn host(&self) -> HostId {
         self.config.host
     }
 
-    /// The clock that all its times are of.
+    /// The clock of all its times.
     #[must_use]
     pub const fn clock(&self) -> Clock {
-        self.config.clock
+        self.driver.clock()
     }
 
-    /// What it has counted.
+    /// The counters since the endpoint was created.
     #[must_use]
     pub const fn stats(&self) -> Stats {
-        let (send_calls, trains) = self.batch.calls();
-        Stats { send_calls, trains, ..self.stats }
+        let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
+        Stats { sent, send_refused: refused, send_calls, trains, ..self.stats }
     }
 
-    /// Bytes kept for what is sent, and for what arrives.
+    /// Bytes buffered for sending, and for receiving.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         (self.outgoing.bytes(), self.incoming.bytes())
     }
 
-    /// The messages that have arrived in part, each with the bytes of it that were stored.
+    /// The messages that have arrived partly, each with the number of its bytes that were stored.
     #[must_use]
     pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
         self.incoming.arriving()
     }
 
-    /// What the transport has measured of the way to its peers and back.
+    /// The round-trip times to its peers, as the transport has measured them.
     #[must_use]
     pub fn round_trips(&self) -> Vec<RoundTrip> {
         self.machine.round_trips()
     }
 
-    /// The number of the peer at an address, which may be a new one. Not for [`Peers::Switch`].
+    /// The number of the peer at an address, which is added if it is not known. Not for [`Peers::Switch`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         self.peers.add(address)
     }
 
-    /// Where a peer is: with [`Peers::Switch`], the port.
+    /// The address of a peer; with [`Peers::Switch`], that of the switch's port.
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.address)
@@ -225,16 +214,11 @@ impl Endpoint {
             return Err(SendError::UnknownPeer(peer));
         }
         let waiting = self.outgoing.bytes();
-        // Whatever its length, one message at a time always goes.
+        // If nothing else waits, a message of any length is accepted.
         if waiting > 0 && waiting.saturating_add(bytes as u64) > self.config.send_bytes {
             return Err(SendError::Full { waiting });
         }
         Ok(())
-    }
-
-    fn now(&mut self) -> Time {
-        self.told = self.told.max(self.config.clock.now());
-        self.told
     }
 
     fn new_id(&mut self) -> MessageId {
@@ -244,10 +228,10 @@ impl Endpoint {
     /// Sends a request, or a one-way message.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = self.new_id();
         self.machine.submit(now, Submit { id, peer, bytes: bytes.len() as u64, kind })?;
         self.outgoing.insert(peer, id, bytes);
@@ -258,7 +242,7 @@ impl Endpoint {
     /// Answers a request.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn respond(
         &mut self,
         peer: HostId,
@@ -266,7 +250,7 @@ impl Endpoint {
         bytes: Bytes,
     ) -> Result<(), SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = request.response();
         let kind = Kind::Response;
         self.machine.submit(now, Submit { id, peer, bytes: bytes.len() as u64, kind })?;
@@ -275,15 +259,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a message or stream up; no event of it follows, not even one that was waiting to be polled.
+    /// Cancels a message or stream; no event of it follows, and those that wait to be polled are removed.
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.cancel(now, peer, id);
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
             if self.machine.is_leaving(peer, id) {
                 self.leaving.push((peer, id));
-                self.leaving_at = now + LEAVING;
+                self.leaving_at = now + CANCELLED_CHECK;
             }
         }
         self.forget(peer, id);
@@ -293,13 +277,13 @@ impl Endpoint {
             .retain(|event| event.exchange().is_none_or(|it| it != (peer, MessageId(of(id)))));
     }
 
-    /// Opens a stream. [`Time::MAX`]: no deadline.
+    /// Opens a stream; a deadline of [`Time::MAX`] means none.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         self.check(peer, 0)?;
-        let now = self.now();
+        let now = self.driver.now();
         let id = self.new_id();
         self.machine.open(now, Open { id, peer, deadline })?;
         self.outgoing.open(peer, id);
@@ -308,10 +292,10 @@ impl Endpoint {
     }
 
     /// Writes to the direction `id` of a stream: the stream's own id at its client, the response's at its
-    /// server. With `end`, nothing follows.
+    /// server. `end` ends the direction.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn write(
         &mut self,
         peer: HostId,
@@ -320,103 +304,68 @@ impl Endpoint {
         end: bool,
     ) -> Result<(), SendError> {
         self.check(peer, bytes.len())?;
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.write(now, peer, id, bytes.len() as u64, end)?;
         self.outgoing.write(peer, id, bytes);
         self.changed();
         Ok(())
     }
 
-    /// Bytes of a direction that are written and not acknowledged.
+    /// The number of bytes of a direction that are written and not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
         self.outgoing.unacknowledged(peer, id)
     }
 
-    /// The application has taken so many bytes of a stream's direction: there is room for as many more.
+    /// Reports that the application has consumed bytes of a stream's direction, which lets the peer send as many more.
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
         if bytes == 0 {
             return;
         }
-        let now = self.now();
+        let now = self.driver.now();
         self.machine.consume(now, peer, id, bytes);
         self.changed();
     }
 
-    /// How many events wait to be polled.
+    /// The number of events that wait to be polled.
     #[must_use]
     pub fn events_waiting(&self) -> usize {
         self.events.len()
     }
 
-    /// The next thing for the application to know.
+    /// The next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Receives what is there, lets timers act, and sends what the link has room for. Returns when it
-    /// wants to be called again, if nothing happens before; `Some` of a time that has passed: at once.
+    /// Receives what has arrived, serves timers, and sends what the link has room for. Returns when the next turn is
+    /// due if nothing happens before; a time that has passed means at once.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
-        let restarts = self.stats.restarts;
-        let more = self.receive()?;
-        let now = self.now();
-        if self.stats.restarts != restarts {
-            // What was under way to the old life is not sent to the new one before the application has had
-            // a chance to give it up.
-            return Ok(Some(now));
-        }
-        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
-            self.machine.handle_timeout(now);
-            self.changed();
-        }
-        for host in self.peers.due(now) {
-            self.say_hello(host);
-        }
-        if self.sweep_at <= now && !self.incoming.is_empty() {
-            self.sweep(now, false);
-        }
-        if self.leaving_at <= now && !self.leaving.is_empty() {
-            self.leave(now);
-        }
-        self.transmit(now)?;
-        Ok(if more { Some(now) } else { self.next_turn() })
+        Driver::turn(self)
     }
 
-    /// Whether the socket's buffer is full: the next turn is due when it is writable.
+    /// Whether the socket's send buffer is full: the next turn is due when it is writable.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        !self.batch.is_empty()
+        self.driver.is_blocked()
     }
 
-    /// When the next turn is due.
-    fn next_turn(&self) -> Option<Time> {
-        // Half of what runs ahead is still there then: trains form, and the link does not idle.
-        let link = (!self.idle && !self.is_blocked())
-            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
-        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
-        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
-        times.into_iter().flatten().min()
-    }
-
-    /// Waits until the socket is readable (or writable, if that is waited for), or until a time; not at all if
-    /// an event waits to be polled. Makes the timers of the calling thread exact ([`tighten_timers`]).
+    /// Waits until the socket is readable (or writable, if [`Endpoint::is_blocked`]), or until a time; not at all if an
+    /// event waits to be polled. Makes the timers of the calling thread exact ([`crate::sys::tighten_timers`]).
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
-        (self.waits, self.emptied) = (true, false);
+        self.driver.expect_wait();
         if self.events.is_empty() { self.sleep(until) } else { Ok(()) }
     }
 
-    fn sleep(&self, until: Option<Time>) -> io::Result<()> {
-        tighten_timers();
-        let socket = (self.socket.as_fd(), self.is_blocked());
-        wait::until(self.config.clock, &[socket], until, self.config.busy_poll)
+    fn sleep(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.driver.wait(until, self.config.busy_poll, &[])
     }
 
     pub(crate) fn has_events(&self) -> bool {
@@ -427,19 +376,19 @@ impl Endpoint {
         self.config.busy_poll
     }
 
-    /// Goes on until all that was sent has arrived and peers have the acknowledgements that they wait for, or
-    /// until a time; `true`: the former. Events are kept for [`Endpoint::poll_event`].
+    /// Drives the endpoint until everything that was sent is acknowledged and peers have the acknowledgements that they
+    /// wait for, or until a time; returns whether the former was reached. Events are kept for [`Endpoint::poll_event`].
     ///
-    /// Who stops at once after its last message leaves the peer in doubt whether its answer has arrived.
+    /// A host that stops immediately after its last message leaves the peer without an acknowledgement of its response.
     ///
     /// # Errors
-    /// If the socket does not work any more.
+    /// If the socket has failed.
     pub fn finish(&mut self, until: Time) -> io::Result<bool> {
-        let mut quiet = self.now();
+        let mut quiet = self.driver.now();
         let mut received = self.stats.received;
         loop {
             let next = self.turn()?;
-            let now = self.now();
+            let now = self.driver.now();
             let busy = self.outgoing.bytes() > 0 || !self.idle || self.is_blocked();
             if busy || received != self.stats.received {
                 (quiet, received) = (now, self.stats.received);
@@ -448,20 +397,19 @@ impl Endpoint {
                 return Ok(now.since(quiet) >= QUIET);
             }
             let end = until.min(quiet + QUIET);
-            self.emptied = false;
             self.sleep(Some(next.map_or(end, |next| next.min(end))))?;
         }
     }
 
-    /// Frees what the machine has forgotten without a word.
+    /// Frees incoming messages that the machine has dropped without an event.
     fn sweep(&mut self, now: Time, all: bool) {
         let machine = &self.machine;
         self.incoming.sweep(all, |peer, id| machine.is_arriving(peer, id));
         self.sweep_at = now + SWEEP;
     }
 
-    /// Frees what was cancelled and has left.
-    fn leave(&mut self, now: Time) {
+    /// Frees cancelled messages of which the machine sends nothing any more.
+    fn free_cancelled(&mut self, now: Time) {
         let (machine, outgoing) = (&self.machine, &mut self.outgoing);
         self.leaving.retain(|&(peer, id)| {
             let leaves = machine.is_leaving(peer, id);
@@ -470,10 +418,10 @@ impl Endpoint {
             }
             leaves
         });
-        self.leaving_at = now + LEAVING;
+        self.leaving_at = now + CANCELLED_CHECK;
     }
 
-    /// After the machine has learnt something.
+    /// To be called after each call of the machine that may produce packets or events.
     fn changed(&mut self) {
         self.idle = false;
         while let Some(event) = self.machine.poll_event() {
@@ -482,11 +430,11 @@ impl Endpoint {
     }
 
     fn on_event(&mut self, event: rackweave_core::Event) {
-        use rackweave_core::Event as Told;
+        use rackweave_core::Event as MachineEvent;
         let event = match event {
-            Told::Delivered { peer, id, kind, .. } => {
+            MachineEvent::Delivered { peer, id, kind, .. } => {
                 let Some(bytes) = self.incoming.take(peer, id) else {
-                    debug_assert!(false, "{id} is delivered, and nothing of it was stored");
+                    debug_assert!(false, "{id} is delivered, but nothing of it was stored");
                     return;
                 };
                 if kind == Kind::Response {
@@ -494,27 +442,27 @@ impl Endpoint {
                 }
                 Event::Message { peer, id, kind, bytes }
             }
-            Told::Sent { peer, id } => {
+            MachineEvent::Sent { peer, id } => {
                 self.outgoing.remove(peer, id);
                 Event::Sent { peer, id }
             }
-            Told::Failed { peer, id, reason } => {
+            MachineEvent::Failed { peer, id, reason } => {
                 self.forget(peer, id);
                 Event::Failed { peer, id, reason }
             }
-            Told::Stream(StreamEvent::Opened { peer, id }) => {
+            MachineEvent::Stream(StreamEvent::Opened { peer, id }) => {
                 self.outgoing.open(peer, id.response());
                 Event::Opened { peer, id }
             }
-            Told::Stream(StreamEvent::Readable { peer, id, bytes, end }) => {
+            MachineEvent::Stream(StreamEvent::Readable { peer, id, bytes, end }) => {
                 let pieces = self.incoming.read(peer, id, bytes);
                 Event::Readable { peer, id, pieces, end }
             }
-            Told::Stream(StreamEvent::Acked { peer, id, bytes }) => {
+            MachineEvent::Stream(StreamEvent::Acked { peer, id, bytes }) => {
                 self.outgoing.acknowledge(peer, id, bytes);
                 Event::Written { peer, id, bytes }
             }
-            Told::Stream(StreamEvent::Closed { peer, id }) => {
+            MachineEvent::Stream(StreamEvent::Closed { peer, id }) => {
                 self.forget(peer, id);
                 Event::Closed { peer, id }
             }
@@ -522,7 +470,7 @@ impl Endpoint {
         self.events.push_back(event);
     }
 
-    /// Nothing of this exchange is needed any more.
+    /// Frees all buffers of an exchange.
     fn forget(&mut self, peer: HostId, id: MessageId) {
         let request = MessageId(id.0 & !1);
         for id in [request, request.response()] {
@@ -537,6 +485,6 @@ impl Endpoint {
 
 impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.driver.as_fd()
     }
 }

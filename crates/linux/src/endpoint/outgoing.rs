@@ -1,4 +1,4 @@
-//! The bytes behind what is sent.
+//! Buffers of outgoing messages and streams.
 
 use std::collections::VecDeque;
 
@@ -7,20 +7,20 @@ use rackweave_core::{HostId, MessageId, Slice};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Pieces of one packet that go to the kernel as they are; more are copied into one.
+/// The most pieces of a packet's payload that are passed to the kernel separately; more are copied into one.
 const MAX_PIECES: usize = 2;
 
-/// A packet's payload.
+/// The payload of a packet.
 pub(super) type Payload = SmallVec<[Bytes; MAX_PIECES]>;
 
-/// One direction of a stream: what is written and not acknowledged.
+/// One direction of a stream: the bytes that are written and not acknowledged.
 #[derive(Debug, Default)]
 struct Written {
-    /// How many bytes have been acknowledged.
+    /// The offset below which all bytes are acknowledged.
     base: u64,
-    /// How many have been written.
+    /// The offset of the next byte to be written.
     end: u64,
-    /// Each with the offset of its first byte: those of the first may be acknowledged in part.
+    /// Pieces with the offsets of their first bytes; the first piece may be acknowledged partly.
     pieces: VecDeque<(u64, Bytes)>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// All bytes that are kept.
+    /// The bytes of all buffers.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -59,7 +59,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of this direction that are written and not acknowledged.
+    /// The number of bytes of a direction that are written and not acknowledged.
     pub(super) fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
         self.streams.get(&(peer, id)).map_or(0, |stream| stream.end - stream.base)
     }
@@ -76,21 +76,21 @@ impl Outgoing {
         }
     }
 
-    /// Forgets a message.
+    /// Frees a message.
     pub(super) fn remove(&mut self, peer: HostId, id: MessageId) {
         if let Some(bytes) = self.messages.remove(&(peer, id)) {
             self.bytes -= bytes.len() as u64;
         }
     }
 
-    /// Forgets a stream's direction.
+    /// Frees a direction of a stream.
     pub(super) fn close(&mut self, peer: HostId, id: MessageId) {
         if let Some(stream) = self.streams.remove(&(peer, id)) {
             self.bytes -= stream.end - stream.base;
         }
     }
 
-    /// The bytes of a slice; `None` if they are not kept any more.
+    /// The bytes of a slice; `None` if they were freed.
     pub(super) fn slice(&self, peer: HostId, slice: Slice) -> Option<Payload> {
         let len = slice.len as usize;
         if let Some(message) = self.messages.get(&(peer, slice.message)) {
@@ -104,7 +104,7 @@ impl Outgoing {
 
 impl Written {
     fn slice(&self, offset: u32, len: usize) -> Option<Payload> {
-        // Offsets of streams count modulo 2^32.
+        // Offsets in streams are modulo 2^32.
         let mut from = self.base + u64::from(offset.wrapping_sub(self.base as u32));
         let end = from.checked_add(len as u64).filter(|end| *end <= self.end)?;
         let first =

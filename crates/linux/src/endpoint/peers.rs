@@ -1,8 +1,8 @@
-//! Who is on the other side: addresses, and the lives of hosts.
+//! Peers: their addresses and incarnations.
 //!
-//! Each host tells each of its peers another number as its incarnation: a keyed hash of the peer's address (or
-//! number, behind a switch), with a key that is random in each life. So who has learnt its own can't
-//! speak for another, and a host need not remember whom it has told.
+//! A host announces a different incarnation to each of its peers: a keyed hash of the peer's address (or number, behind a
+//! switch), with a key that is random for each start of the host. A peer that knows its own number therefore cannot forge
+//! packets of another, and a host needs no state for the numbers that it has announced.
 
 use std::collections::VecDeque;
 use std::hash::{Hash as _, Hasher as _};
@@ -15,31 +15,31 @@ use siphasher::sip::SipHasher24;
 
 use super::config::{FIRST_GUEST, Network, Peers};
 
-/// Packets that wait for a peer's incarnation; more are dropped, and the transport repairs it.
+/// The most packets that wait for a peer's incarnation; more are dropped, and the transport retransmits them.
 const MAX_HELD: usize = 256;
 
-/// From one HELLO without an answer to the next: doubled each time, up to the second.
+/// The interval between HELLOs without an answer: it begins with the first value and doubles up to the second.
 const HELLO_RETRY: (Span, Span) = (Span::from_ms(1), Span::from_ms(100));
 
-/// How long an answer is waited for that would tell of a peer's new life.
-const DOUBT: Span = Span::from_secs(1);
+/// How long a candidate incarnation, or a HELLO that asks for it, stays valid.
+const CANDIDATE_LIFETIME: Span = Span::from_secs(1);
 
-/// Between two questions of doubt to one peer.
-const ASK_AGAIN: Span = Span::from_ms(1);
+/// The least interval between HELLOs that ask one peer about an unproven incarnation.
+const PROBE_INTERVAL: Span = Span::from_ms(1);
 
-/// Guests that are known at one time.
+/// The most guests (peers that were not configured) at a time.
 const MAX_GUESTS: usize = 1 << 16;
 
-/// When there are as many, those are forgotten that have not been heard for this long: longer than any
-/// transport waits for a silent peer.
+/// At that limit, guests are removed that were silent for this long, which exceeds every transport's timeout for a
+/// silent peer.
 const GUEST_IDLE: Span = Span::from_secs(60);
 
-/// A host's key for a life.
+/// The key of a host's incarnations, chosen at its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
-    /// A new life's key.
+    /// A random key.
     pub(super) fn new() -> Self {
         let number = crate::random();
         Self([number as u64, (number >> 64) as u64])
@@ -48,7 +48,7 @@ impl Secret {
     fn number(self, write: impl FnOnce(&mut SipHasher24)) -> u32 {
         let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
         write(&mut hasher);
-        // 0 stands for "not known".
+        // 0 means "not known".
         (hasher.finish() as u32).max(1)
     }
 
@@ -64,19 +64,19 @@ impl Secret {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    /// This host's incarnation, as the peer is told it.
+    /// This host's incarnation as announced to the peer.
     pub(super) ours: u32,
-    /// Its incarnation, once known.
+    /// The peer's incarnation, once known.
     pub(super) incarnation: Option<u32>,
-    /// Another incarnation said HELLO, then.
+    /// Another incarnation that sent a HELLO, and when.
     candidate: Option<(u32, Time)>,
-    /// It was asked, because of another incarnation, then.
+    /// When it was asked about another incarnation.
     asked: Option<Time>,
-    /// It came by itself, and was heard last then.
+    /// For a guest, the time at which it was last heard.
     guest: Option<Time>,
-    /// Packets that wait for its incarnation.
+    /// Packets that wait for the peer's incarnation.
     held: VecDeque<Packet<Header>>,
-    /// When the next HELLO is due, and how long after it the one after that.
+    /// When the next HELLO is due, and the interval after it.
     hello: Option<(Time, Span)>,
 }
 
@@ -95,26 +95,26 @@ impl Peer {
     }
 }
 
-/// Where a datagram comes from.
+/// The origin of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A peer, which is told this incarnation of ours.
+    /// A peer, and this host's incarnation as announced to it.
     Peer(HostId, u32),
-    /// An address that may become a peer, likewise.
+    /// An address that may become a peer, and this host's incarnation as announced to it.
     Guest(u32),
-    /// Nobody that we listen to.
+    /// Not admitted.
     Foreign,
 }
 
-/// What a datagram that knows us says of its sender's life.
+/// How the sender's incarnation in a datagram with the correct receiver's incarnation compares with the known one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It is the one that we know, or the first that we learn of.
-    Known,
-    /// It is a new one.
+pub(super) enum Incarnation {
+    /// The known one, or the first one.
+    Current,
+    /// A new one: the peer has restarted.
     New,
-    /// It is another one, and may be one that is over: not to be listened to. Whether the peer is to be asked.
-    Doubtful(bool),
+    /// Another one, which may be an earlier one: the datagram is dropped. The field says whether to ask the peer.
+    Unproven(bool),
 }
 
 /// All peers of an endpoint.
@@ -126,12 +126,12 @@ pub(super) struct PeerTable {
     switch: Option<SocketAddr>,
     secret: Secret,
     next_guest: HostId,
-    /// Those that came by themselves.
+    /// The number of guests.
     guests: usize,
-    /// When idle guests were looked for last.
+    /// When idle guests were last removed.
     swept: Option<Time>,
-    /// Peers that a HELLO is due to at some time.
-    greeting: Vec<HostId>,
+    /// Peers to which HELLOs are sent until they answer.
+    pending_hellos: Vec<HostId>,
 }
 
 impl PeerTable {
@@ -145,7 +145,7 @@ impl PeerTable {
             next_guest: FIRST_GUEST,
             guests: 0,
             swept: None,
-            greeting: Vec::new(),
+            pending_hellos: Vec::new(),
         };
         match peers {
             Peers::Direct { hosts, allow } => {
@@ -179,7 +179,7 @@ impl PeerTable {
         self.peers.get(&host)
     }
 
-    /// The number of the peer at an address, which gets one if it has none.
+    /// The number of the peer at an address, which is added if it is not known.
     pub(super) fn add(&mut self, address: SocketAddr) -> HostId {
         if let Some(&host) = self.by_address.get(&address) {
             if let Some(peer) = self.peers.get_mut(&host)
@@ -195,7 +195,7 @@ impl PeerTable {
         host
     }
 
-    /// Where a datagram comes from, without looking at it: behind a switch, that is `None`, "it says so".
+    /// Whether datagrams from an address are admitted at all.
     pub(super) fn admits(&self, from: SocketAddr) -> bool {
         match self.switch {
             Some(port) => port == from,
@@ -206,12 +206,12 @@ impl PeerTable {
         }
     }
 
-    /// Where a datagram comes from whose address is admitted; `said` is what its sender calls itself, and
-    /// `to` whom it is for.
-    pub(super) fn origin(&self, from: SocketAddr, said: HostId, to: bool) -> Origin {
+    /// The origin of a datagram from an admitted address. `claimed` is the sender's number in its header, and `to_us`
+    /// whether it is addressed to this host.
+    pub(super) fn origin(&self, from: SocketAddr, claimed: HostId, to_us: bool) -> Origin {
         if self.switch.is_some() {
-            return match self.peers.get(&said) {
-                Some(peer) if to => Origin::Peer(said, peer.ours),
+            return match self.peers.get(&claimed) {
+                Some(peer) if to_us => Origin::Peer(claimed, peer.ours),
                 _ => Origin::Foreign,
             };
         }
@@ -221,10 +221,10 @@ impl PeerTable {
         }
     }
 
-    /// A guest has shown that it is at its address. `None`: there are too many.
+    /// Adds a guest that has proved its address; `None` if there are too many.
     pub(super) fn admit(&mut self, now: Time, from: SocketAddr) -> Option<HostId> {
         if self.guests >= MAX_GUESTS {
-            if self.swept.is_some_and(|at| now.since(at) < DOUBT) {
+            if self.swept.is_some_and(|at| now.since(at) < CANDIDATE_LIFETIME) {
                 return None;
             }
             self.swept = Some(now);
@@ -252,8 +252,8 @@ impl PeerTable {
         Some(host)
     }
 
-    /// A peer that does not know us (any more) has named its incarnation: it may be a new one.
-    pub(super) fn suspect(&mut self, now: Time, host: HostId, incarnation: u32) {
+    /// Records the incarnation of a peer that does not know this host's: the peer may have restarted.
+    pub(super) fn note_candidate(&mut self, now: Time, host: HostId, incarnation: u32) {
         if let Some(peer) = self.peers.get_mut(&host)
             && peer.incarnation.is_some_and(|known| known != incarnation)
         {
@@ -261,43 +261,50 @@ impl PeerTable {
         }
     }
 
-    /// A peer that knows us names its incarnation. Another one than before counts only if it has said HELLO just
-    /// now, or answers a HELLO of ours: a packet of a life that is over may come late.
-    pub(super) fn hear(&mut self, now: Time, host: HostId, incarnation: u32, hello: bool) -> Life {
-        let Some(peer) = self.peers.get_mut(&host) else { return Life::Doubtful(false) };
+    /// Compares the incarnation of a peer that knows this host's. A different one is accepted only if it has sent a HELLO
+    /// recently, or answers one: a packet of an earlier incarnation may be delayed in the network.
+    pub(super) fn on_incarnation(
+        &mut self,
+        now: Time,
+        host: HostId,
+        incarnation: u32,
+        hello: bool,
+    ) -> Incarnation {
+        let Some(peer) = self.peers.get_mut(&host) else { return Incarnation::Unproven(false) };
         if let Some(heard) = &mut peer.guest {
             *heard = now;
         }
         match peer.incarnation {
-            Some(known) if known == incarnation => Life::Known,
+            Some(known) if known == incarnation => Incarnation::Current,
             None => {
                 peer.incarnation = Some(incarnation);
                 peer.hello = None;
-                Life::Known
+                Incarnation::Current
             }
             Some(_) => {
-                let recent = |at: Time| now.since(at) <= DOUBT;
-                let said = peer.candidate.is_some_and(|(it, at)| it == incarnation && recent(at));
-                if said || hello && peer.asked.is_some_and(recent) {
+                let recent = |at: Time| now.since(at) <= CANDIDATE_LIFETIME;
+                let announced =
+                    peer.candidate.is_some_and(|(it, at)| it == incarnation && recent(at));
+                if announced || hello && peer.asked.is_some_and(recent) {
                     peer.incarnation = Some(incarnation);
                     (peer.candidate, peer.asked) = (None, None);
-                    return Life::New;
+                    return Incarnation::New;
                 }
-                let ask = peer.asked.is_none_or(|at| now.since(at) >= ASK_AGAIN);
+                let ask = peer.asked.is_none_or(|at| now.since(at) >= PROBE_INTERVAL);
                 if ask {
                     peer.asked = Some(now);
                 }
-                Life::Doubtful(ask)
+                Incarnation::Unproven(ask)
             }
         }
     }
 
-    /// Keeps a packet until its receiver's incarnation is known. `false`: there are too many.
+    /// Holds a packet until its receiver's incarnation is known; returns false if too many are held.
     pub(super) fn hold(&mut self, now: Time, packet: Packet<Header>) -> bool {
         let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
         if peer.hello.is_none() {
             peer.hello = Some((now, HELLO_RETRY.0));
-            self.greeting.push(packet.dst);
+            self.pending_hellos.push(packet.dst);
         }
         if peer.held.len() >= MAX_HELD {
             return false;
@@ -306,7 +313,7 @@ impl PeerTable {
         true
     }
 
-    /// The packets that have waited for a peer's incarnation.
+    /// Takes the packets that were held for a peer.
     pub(super) fn release(&mut self, host: HostId) -> VecDeque<Packet<Header>> {
         self.peers.get_mut(&host).map(|peer| std::mem::take(&mut peer.held)).unwrap_or_default()
     }
@@ -315,14 +322,14 @@ impl PeerTable {
     pub(super) fn due(&mut self, now: Time) -> Vec<HostId> {
         let mut due = Vec::new();
         let peers = &mut self.peers;
-        self.greeting.retain(|host| {
+        self.pending_hellos.retain(|host| {
             let Some(peer) = peers.get_mut(host) else { return false };
             let Some((at, gap)) = peer.hello else { return false };
             if at > now {
                 return true;
             }
             if gap > HELLO_RETRY.1 {
-                // Nobody waits for it any more: the next packet asks anew.
+                // The peer does not answer: the next packet starts again.
                 peer.hello = None;
                 peer.held.clear();
                 return false;
@@ -336,7 +343,7 @@ impl PeerTable {
 
     /// When the next HELLO is due.
     pub(super) fn next_due(&self) -> Option<Time> {
-        self.greeting.iter().filter_map(|host| Some(self.peers.get(host)?.hello?.0)).min()
+        self.pending_hellos.iter().filter_map(|host| Some(self.peers.get(host)?.hello?.0)).min()
     }
 }
 
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_is_told_another_incarnation() {
+    fn each_peer_gets_a_different_incarnation() {
         let table = table();
         let Origin::Peer(HOST, first) = table.origin(address(1), HostId(9), true) else { panic!() };
         let Origin::Guest(second) = table.origin(address(2), HOST, true) else { panic!() };
@@ -371,34 +378,33 @@ mod tests {
             HostId(0),
             Secret([1, 3]),
         );
-        assert_ne!(again.get(HOST).unwrap().ours, first, "another life");
+        assert_ne!(again.get(HOST).unwrap().ours, first, "another start of the host");
     }
 
     #[test]
-    fn a_life_that_is_over_does_not_come_back() {
+    fn an_earlier_incarnation_does_not_come_back() {
         let mut table = table();
-        assert_eq!(table.hear(at(0), HOST, 10, false), Life::Known);
-        // A new life says HELLO, and then knows us.
-        table.suspect(at(1), HOST, 20);
-        assert_eq!(table.hear(at(2), HOST, 20, false), Life::New);
-        // Late packets of the old one: the peer is asked, not too often, and does not say that it is
-        // the old one.
-        assert_eq!(table.hear(at(3), HOST, 10, false), Life::Doubtful(true));
-        assert_eq!(table.hear(at(3), HOST, 10, false), Life::Doubtful(false));
-        assert_eq!(table.hear(at(5), HOST, 10, false), Life::Doubtful(true));
-        assert_eq!(table.hear(at(6), HOST, 20, false), Life::Known);
-        // A HELLO that answers none of ours is not believed either: the peer is asked.
-        assert_eq!(table.hear(at(2000), HOST, 10, true), Life::Doubtful(true));
+        assert_eq!(table.on_incarnation(at(0), HOST, 10, false), Incarnation::Current);
+        // A new incarnation sends a HELLO, and then knows ours.
+        table.note_candidate(at(1), HOST, 20);
+        assert_eq!(table.on_incarnation(at(2), HOST, 20, false), Incarnation::New);
+        // Late packets of the old one: the peer is asked at a limited rate, and does not confirm it.
+        assert_eq!(table.on_incarnation(at(3), HOST, 10, false), Incarnation::Unproven(true));
+        assert_eq!(table.on_incarnation(at(3), HOST, 10, false), Incarnation::Unproven(false));
+        assert_eq!(table.on_incarnation(at(5), HOST, 10, false), Incarnation::Unproven(true));
+        assert_eq!(table.on_incarnation(at(6), HOST, 20, false), Incarnation::Current);
+        // A HELLO that answers none of ours is not accepted either: the peer is asked.
+        assert_eq!(table.on_incarnation(at(2000), HOST, 10, true), Incarnation::Unproven(true));
     }
 
     #[test]
-    fn a_new_life_is_learnt_from_its_answer() {
+    fn a_new_incarnation_is_learnt_from_its_answer() {
         let mut table = table();
-        assert_eq!(table.hear(at(0), HOST, 10, false), Life::Known);
-        // Its own HELLO was lost, or too long ago.
-        assert_eq!(table.hear(at(1), HOST, 20, false), Life::Doubtful(true));
-        assert_eq!(table.hear(at(2), HOST, 20, true), Life::New);
-        assert_eq!(table.hear(at(3), HOST, 20, false), Life::Known);
+        assert_eq!(table.on_incarnation(at(0), HOST, 10, false), Incarnation::Current);
+        // Its own HELLO was lost, or has expired.
+        assert_eq!(table.on_incarnation(at(1), HOST, 20, false), Incarnation::Unproven(true));
+        assert_eq!(table.on_incarnation(at(2), HOST, 20, true), Incarnation::New);
+        assert_eq!(table.on_incarnation(at(3), HOST, 20, false), Incarnation::Current);
     }
 
     #[test]
@@ -409,9 +415,9 @@ mod tests {
             assert!(table.admit(at(0), many(n)).is_some());
         }
         assert_eq!(table.admit(at(1), address(5)), None);
-        // One that was heard, and one that the application knows, stay.
+        // A guest that was heard recently, and a peer that the application added, stay.
         let Origin::Peer(heard, _) = table.origin(many(3), HOST, true) else { panic!() };
-        assert_eq!(table.hear(at(50_000), heard, 1, false), Life::Known);
+        assert_eq!(table.on_incarnation(at(50_000), heard, 1, false), Incarnation::Current);
         let named = table.add(many(4));
         assert!(table.admit(at(61_000), address(5)).is_some());
         assert!(table.admit(at(61_000), address(6)).is_some());

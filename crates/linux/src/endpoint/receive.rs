@@ -1,50 +1,20 @@
-//! What arrives.
+//! Receiving: datagrams from the socket to the machine.
 
-use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::{Node as _, Placement, Span, Time, Transport as _};
 use rackweave_wire::overlay;
 
-use super::peers::{Life, Origin};
+use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
-use crate::clock::realtime_to_monotonic_ns;
 use crate::sys::ReceiveBatch;
 
-/// Calls to receive in one turn, before timers and sending get theirs.
-const RECEIVE_CALLS: usize = 4;
-
-/// When there is no room, it is looked at most this often for what has been forgotten.
+/// The least interval between attempts to free memory when there is no room for a packet.
 const MAKE_ROOM: Span = Span::from_ms(100);
 
 impl Endpoint {
-    /// Receives what is there; whether more may be.
-    pub(super) fn receive(&mut self) -> io::Result<bool> {
-        // The turn that sends what the application has to say to what it was just told: who calls `wait` next is
-        // told there what has come meanwhile. Never twice in a row.
-        if std::mem::take(&mut self.emptied) {
-            return Ok(false);
-        }
-        let mut batch = self.receive.take().unwrap_or_default();
-        let mut result = Ok(true);
-        for _ in 0..RECEIVE_CALLS {
-            result = self.socket.receive(&mut batch).map(|_| batch.was_full());
-            self.handle_received(&batch);
-            if !matches!(result, Ok(true)) {
-                break;
-            }
-        }
-        self.receive = Some(batch);
-        self.emptied = self.waits && matches!(result, Ok(false));
-        result
-    }
-
-    fn handle_received(&mut self, batch: &ReceiveBatch) {
-        if batch.is_empty() {
-            return;
-        }
-        let to_monotonic = if self.config.receive_stamps { realtime_to_monotonic_ns() } else { 0 };
-        let now = self.now();
+    /// Handles the datagrams of one call to receive.
+    pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {
@@ -55,13 +25,8 @@ impl Endpoint {
                 self.stats.malformed += 1;
                 continue;
             };
-            let at = datagram.realtime_ns.map_or(now, |realtime| {
-                self.config.clock.at(realtime.saturating_add_signed(to_monotonic)).min(now)
-            });
-            self.told = self.told.max(at);
-            self.handle_datagram(self.told, datagram.from, &read, datagram.bytes);
+            self.handle_datagram(now, datagram.from, &read, datagram.bytes);
         }
-        self.told = self.told.max(now);
     }
 
     fn handle_datagram(
@@ -82,29 +47,31 @@ impl Endpoint {
             }
         };
         if envelope.to != ours {
-            // Who does not know us yet (any more) is told, with no more bytes than it sent, and only that.
+            // The sender does not know this host's incarnation. It gets no more than a HELLO, which is not longer than what it
+            // sent: a forged source address gains no amplification.
             self.stats.unproven += 1;
             if let Some(host) = known {
-                self.peers.suspect(now, host, envelope.from);
+                self.peers.note_candidate(now, host, envelope.from);
             }
-            return self.answer_hello(from, envelope.src, ours, envelope.from);
+            return self.send_hello_to(from, envelope.src, ours, envelope.from);
         }
         let Some(peer) = known.or_else(|| self.peers.admit(now, from)) else {
             self.stats.foreign += 1;
             return;
         };
-        match self.peers.hear(now, peer, envelope.from, read.packet.is_none()) {
-            Life::Known => {}
-            Life::New => {
+        match self.peers.on_incarnation(now, peer, envelope.from, read.packet.is_none()) {
+            Incarnation::Current => {}
+            Incarnation::New => {
                 self.stats.restarts += 1;
+                self.restarted = true;
                 self.events.push_back(Event::PeerRestarted { peer });
                 self.machine.peer_restarted(now, peer);
                 self.changed();
             }
-            Life::Doubtful(ask) => {
+            Incarnation::Unproven(ask) => {
                 self.stats.late += 1;
                 if ask {
-                    self.say_hello(peer);
+                    self.send_hello(peer);
                 }
                 return;
             }
@@ -128,7 +95,7 @@ impl Endpoint {
             }
         }
         if let Placement::Store(slice) = self.machine.handle_packet(now, 0, &packet) {
-            // A part of the packet's payload, or all of it.
+            // The slice may be a part of the packet's payload.
             let skip = slice.offset.wrapping_sub(sent.map_or(0, |sent| sent.offset)) as usize;
             let payload = bytes[read.payload.clone()].get(skip..).unwrap_or_default();
             let payload = payload.get(..slice.len as usize).unwrap_or(payload);

@@ -1,31 +1,64 @@
-//! What leaves.
+//! The endpoint's turn, and packets and HELLOs on their way to the socket.
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
 use super::outgoing::Payload;
+use crate::driver::{Driven, Driver};
+use crate::sys::ReceiveBatch;
 
-/// Packets that are handed to the kernel together.
+/// Packets that are passed to the kernel together.
 const SEND_BATCH: usize = 128;
 
-/// While the socket has no room, HELLOs and packets that waited are lost if so much waits already.
+/// While the socket is blocked, HELLOs and held packets are dropped if this many datagrams wait already.
 const MAX_BATCH: usize = 4 * SEND_BATCH;
 
-/// HELLOs go at the highest priority.
+/// The traffic class of HELLOs: the highest priority.
 const HELLO_CLASS: u8 = 7 << 5;
 
-impl Endpoint {
-    pub(super) fn transmit(&mut self, now: Time) -> io::Result<()> {
+impl Driven for Endpoint {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch) {
+        self.handle_received(now, batch);
+    }
+
+    fn handle_timeout(&mut self, now: Time, _more: bool) -> ControlFlow<()> {
+        if std::mem::take(&mut self.restarted) {
+            // Packets meant for the peer's previous incarnation are not sent to the new one before the application has
+            // had a chance to cancel them.
+            return ControlFlow::Break(());
+        }
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle_timeout(now);
+            self.changed();
+        }
+        for host in self.peers.due(now) {
+            self.send_hello(host);
+        }
+        if self.sweep_at <= now && !self.incoming.is_empty() {
+            self.sweep(now, false);
+        }
+        if self.leaving_at <= now && !self.leaving.is_empty() {
+            self.free_cancelled(now);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn transmit(&mut self, now: Time) -> io::Result<bool> {
         let ahead = now + self.config.run_ahead;
         loop {
-            if self.batch.len() >= SEND_BATCH {
-                self.flush()?;
+            if self.driver.batch().len() >= SEND_BATCH {
+                self.driver.flush()?;
                 if self.is_blocked() {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             if self.idle || self.link_free > ahead {
@@ -39,25 +72,27 @@ impl Endpoint {
             self.link_free = self.link_free.max(now) + span;
             self.queue(now, packet);
         }
-        // Polling for packets may have told something too.
+        // Polling for packets may have produced events too.
         while let Some(event) = self.machine.poll_event() {
             self.on_event(event);
         }
-        self.flush()
+        self.driver.flush()?;
+        Ok(false)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let waiting = self.batch.len();
-        let refused = self.socket.send(&mut self.batch)?;
-        self.stats.send_refused += refused;
-        self.stats.sent += (waiting - self.batch.len()) as u64 - refused;
-        Ok(())
+    fn finish_turn(&mut self, _now: Time) -> Option<Time> {
+        // By then the kernel still holds half of `run_ahead`: trains form, and the link does not idle.
+        let link = (!self.idle && !self.is_blocked())
+            .then(|| Time(self.link_free.0.saturating_sub(self.config.run_ahead.0 / 2)));
+        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
+        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+        let times = [self.machine.poll_timeout(), self.peers.next_due(), link, sweep, leaving];
+        times.into_iter().flatten().min()
     }
+}
 
-    /// Writes a packet into the batch.
+impl Endpoint {
+    /// Writes a packet to the batch, or holds it until the peer's incarnation is known.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
         let Some(peer) = self.peers.get(packet.dst) else { return };
         let Some(to) = peer.incarnation else {
@@ -66,7 +101,7 @@ impl Endpoint {
             }
             return;
         };
-        if self.batch.len() >= MAX_BATCH {
+        if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
         }
@@ -83,28 +118,24 @@ impl Endpoint {
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
         let (layout, from) = (self.layout, peer.ours);
         let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
-        self.batch.push(peer.address, frame::traffic_class(&packet), write, payload);
+        self.driver.batch().push(peer.address, frame::traffic_class(&packet), write, payload);
     }
 
     /// Asks a peer for its incarnation.
-    pub(super) fn say_hello(&mut self, host: HostId) {
+    pub(super) fn send_hello(&mut self, host: HostId) {
         let Some(peer) = self.peers.get(host) else { return };
         let (address, ours, theirs) = (peer.address, peer.ours, peer.incarnation.unwrap_or(0));
-        self.hello(address, host, ours, theirs);
+        self.send_hello_to(address, host, ours, theirs);
     }
 
-    /// Tells who does not know it our incarnation.
-    pub(super) fn answer_hello(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
-        self.hello(to, host, ours, theirs);
-    }
-
-    fn hello(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
-        if self.batch.len() >= MAX_BATCH {
+    /// Sends this host's incarnation, as that peer is to use it, to an address.
+    pub(super) fn send_hello_to(&mut self, to: SocketAddr, host: HostId, ours: u32, theirs: u32) {
+        if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
         }
         let src = self.config.host;
         let write = |out: &mut Vec<u8>| overlay::encode_hello(src, host, ours, theirs, out);
-        self.batch.push(to, HELLO_CLASS, write, Payload::new());
+        self.driver.batch().push(to, HELLO_CLASS, write, Payload::new());
     }
 }

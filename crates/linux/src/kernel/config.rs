@@ -1,4 +1,4 @@
-//! What an endpoint over the kernel's TCP is made of.
+//! The configuration of an endpoint over the kernel's TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,46 +7,45 @@ use rackweave_core::{HostId, Span};
 
 use crate::{Clock, Peers};
 
-/// Messages and streams over the kernel's TCP.
+/// The configuration of a [`TcpEndpoint`](crate::TcpEndpoint).
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// This host's number.
+    /// The number of this host.
     pub host: HostId,
-    /// Where it listens; port 0: the system picks one. Connections leave from the same address.
+    /// The address at which it listens; the system chooses a port if it is 0. Connections are made from the same address.
     pub bind: SocketAddr,
-    /// Whom it talks to: [`Peers::Direct`] only.
+    /// Its peers, which must be [`Peers::Direct`].
     pub peers: Peers,
-    /// The congestion control of its sockets, by the kernel's name; `None`: the system's default.
+    /// The kernel's name of the congestion control of its sockets; `None` for the system's default.
     pub congestion: Option<String>,
-    /// Most connections to a peer for messages. Streams have their own.
+    /// The most connections to a peer for messages; streams have their own.
     pub connections_per_peer: u32,
-    /// Most streams with a peer at a time that this host opens, and most that a peer opens here.
+    /// The most streams at a time that this host opens to a peer, and that a peer opens to this host.
     pub streams_per_peer: u32,
-    /// Most connections that others have made, at a time.
+    /// The most accepted connections at a time.
     pub max_accepted: usize,
-    /// Small writes go at once (`TCP_NODELAY`).
+    /// Whether small writes are sent at once (`TCP_NODELAY`).
     pub nodelay: bool,
-    /// Most bytes of messages and streams that wait to be handed to the kernel.
+    /// The most bytes of messages and streams that wait to be passed to the kernel.
     pub send_bytes: u64,
-    /// Most bytes of messages that arrive.
+    /// The most bytes of messages that are being received.
     pub receive_bytes: u64,
-    /// The longest message that is sent or taken.
+    /// The longest message that is sent or accepted.
     pub max_message_bytes: u64,
-    /// Bytes of a stream that the application has not consumed: no more are read then, but for the frame
-    /// that has begun.
+    /// A stream is not read, beyond a frame that has begun, while this many of its bytes are not consumed by the application.
     pub stream_window: u64,
-    /// Bytes that the kernel holds beyond those that it may send now (`TCP_NOTSENT_LOWAT`).
+    /// Bytes that the kernel buffers beyond those that it may send at present (`TCP_NOTSENT_LOWAT`).
     pub write_ahead: u32,
-    /// A peer that does not take a connection, or acknowledges nothing, for so long is given up.
+    /// A connection is closed if the peer does not accept it, or acknowledges nothing, for this long.
     pub silence: Span,
-    /// How long a wait looks again and again before it sleeps. Zero: not at all.
+    /// How long a wait polls before it sleeps.
     pub busy_poll: Span,
-    /// Hosts that share a time line share a clock.
+    /// The clock of all times; hosts whose times are compared share one.
     pub clock: Clock,
 }
 
 impl TcpConfig {
-    /// With defaults for all that is not named.
+    /// A configuration with defaults for everything else.
     #[must_use]
     pub fn new(host: HostId, bind: SocketAddr, peers: Peers) -> Self {
         Self {
@@ -70,31 +69,20 @@ impl TcpConfig {
     }
 }
 
-/// Why there is no endpoint over the kernel's TCP.
+/// Why an endpoint over the kernel's TCP cannot be created.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields repeat their types")]
 pub enum TcpError {
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or is not one of this machine.
     #[error("cannot listen at TCP {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The kernel does not know the congestion control, or does not let this process use it.
+    Bind { address: SocketAddr, source: io::Error },
+    /// The kernel does not have the congestion control, or this process may not use it.
     #[error("the kernel does not give congestion control `{name}` ({source}); it has: {available}")]
-    Congestion {
-        /// Its name.
-        name: String,
-        /// What the system says.
-        source: io::Error,
-        /// What there is.
-        available: String,
-    },
-    /// [`Peers::Switch`].
+    Congestion { name: String, source: io::Error, available: String },
+    /// [`Peers::Switch`] is not supported.
     #[error("the kernel's TCP does not go through an overlay switch: use a testbed instead")]
     Switch,
-    /// Something else did not work.
+    /// The system has refused something else.
     #[error("cannot set up TCP: {0}")]
     System(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! One connection: its socket, what waits to be written, what has begun to arrive.
+//! One connection: its socket, the queue of frames to be written, and the decoder of incoming bytes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -12,27 +12,27 @@ use socket2::Socket;
 use super::decoder::Decoder;
 use super::framing::{Frame, HEADER_BYTES};
 
-/// Vectors of one call to write.
+/// The most vectors of one call to write.
 const VECTORS: usize = 64;
 
-/// Most bytes of one call to write: what the kernel has taken can't be taken back.
+/// The most bytes of one call to write: bytes that the kernel has accepted cannot be cancelled.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// What a frame that waits belongs to.
+/// What a queued frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum Owner {
     Control,
     Message(MessageId, Kind),
     Stream(MessageId),
 }
 
-/// A frame that waits to be written.
+/// A queued frame.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) of: Of,
+    pub(super) of: Owner,
     head: [u8; HEADER_BYTES],
     pub(super) body: Bytes,
-    /// Bytes of both that are written.
+    /// Bytes of header and body that are written.
     done: usize,
 }
 
@@ -46,12 +46,12 @@ impl Waiting {
     }
 }
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connecting,
     Open,
-    /// All is given up; what is queued is written, then it ends, at the latest by then.
+    /// The queue is written, then the connection ends, at this time at the latest.
     Closing(Time),
 }
 
@@ -59,39 +59,38 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) token: u64,
-    /// Who is at the other end, once it has said it.
+    /// The peer, once it is identified.
     pub(super) peer: Option<HostId>,
-    /// This host made it.
+    /// Whether this host has made the connection.
     pub(super) ours: bool,
     pub(super) phase: Phase,
-    /// The other end has said hello.
+    /// Whether the peer's HELLO has arrived.
     pub(super) greeted: bool,
     pub(super) began: Time,
     pub(super) decoder: Decoder,
-    /// What was read and not taken yet.
+    /// Bytes that were read and not decoded yet.
     pub(super) rest: Vec<u8>,
     pub(super) interest: EventFlags,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
-    /// Messages and streams that end if it does; both are named by the request's id, but for
-    /// responses that this host sends.
+    /// Messages and streams that fail if the connection does, by the request's id, except responses that this host sends.
     pub(super) exchanges: BTreeSet<MessageId>,
-    /// The stream that has it alone.
+    /// The stream that uses the connection exclusively.
     pub(super) stream: Option<MessageId>,
-    /// What has arrived and is to be confirmed with the next write.
+    /// Received messages that are to be confirmed with the next write.
     pub(super) confirm: Vec<MessageId>,
-    /// Our side is shut.
+    /// Whether this host's side is shut down.
     shut: bool,
 }
 
-/// What one call to read has brought.
+/// The result of one call to read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Brought {
-    /// Bytes at the decoder's place.
+pub(super) struct ReadResult {
+    /// Bytes read into [`Decoder::place`].
     pub(super) placed: usize,
-    /// Bytes in the scratch buffer.
+    /// Bytes read into the scratch buffer.
     pub(super) staged: usize,
-    /// There may be more.
+    /// Whether there may be more.
     pub(super) more: bool,
 }
 
@@ -117,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that wait to be written.
+    /// The length of the queue in bytes.
     pub(super) const fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
@@ -126,7 +125,7 @@ impl Connection {
         !self.waiting.is_empty()
     }
 
-    /// Whether a message or stream can have it at once.
+    /// Whether the connection is unused.
     pub(super) fn is_idle(&self) -> bool {
         self.phase == Phase::Open
             && self.stream.is_none()
@@ -134,18 +133,18 @@ impl Connection {
             && self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, of: Of, frame: Frame, body: Bytes) {
+    pub(super) fn push(&mut self, of: Owner, frame: Frame, body: Bytes) {
         let waiting = Waiting { of, head: frame.encode(), body, done: 0 };
         self.waiting_bytes += waiting.len() as u64;
         self.waiting.push_back(waiting);
     }
 
     pub(super) fn control(&mut self, frame: Frame) {
-        self.push(Of::Control, frame, Bytes::new());
+        self.push(Owner::Control, frame, Bytes::new());
     }
 
-    /// Takes out what waits and is not begun, of those that `which` wants.
-    pub(super) fn withdraw(&mut self, which: impl Fn(Of) -> bool) -> Vec<Waiting> {
+    /// Removes the queued frames that `which` selects, except one that is partly written.
+    pub(super) fn withdraw(&mut self, which: impl Fn(Owner) -> bool) -> Vec<Waiting> {
         let mut out = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
             if !waiting.is_begun() && which(waiting.of) {
@@ -158,21 +157,21 @@ impl Connection {
         out
     }
 
-    /// Takes out all that waits, begun or not.
+    /// Removes all queued frames.
     pub(super) fn withdraw_all(&mut self) -> VecDeque<Waiting> {
         self.waiting_bytes = 0;
         std::mem::take(&mut self.waiting)
     }
 
-    /// Whether it still writes a frame of this, and nothing else waits.
-    pub(super) fn writes_only(&self, of: Of) -> bool {
+    /// Whether the only queued frame is one of this owner.
+    pub(super) fn writes_only(&self, of: Owner) -> bool {
         self.waiting.len() == 1 && self.waiting[0].of == of
     }
 
-    /// Writes what waits, one call's worth; what was written whole goes to `done`.
+    /// Writes queued frames by one call; passes those that are written completely to `done`.
     ///
     /// # Errors
-    /// What the system says, "no room" apart.
+    /// If the connection has failed.
     pub(super) fn write(&mut self, mut done: impl FnMut(Waiting)) -> io::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -191,7 +190,7 @@ impl Connection {
         Ok(())
     }
 
-    /// One call; how many bytes it has written.
+    /// Makes one call to write; returns how many bytes it has written.
     fn write_some(&self) -> io::Result<usize> {
         let mut vectors: SmallVec<[IoSlice<'_>; VECTORS]> = SmallVec::new();
         let mut room = WRITE_BYTES;
@@ -215,36 +214,36 @@ impl Connection {
         }
     }
 
-    /// Reads once: first what the message in the making lacks, to its place, then into `scratch`. `None`:
-    /// the other end has ended.
+    /// Makes one call to read: first into the message that is being received, then into `scratch`. Returns `None` if the
+    /// other end has closed the connection.
     ///
     /// # Errors
-    /// What the system says, "nothing there" apart.
-    pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<Option<Brought>> {
+    /// If the connection has failed.
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<Option<ReadResult>> {
         let place = self.decoder.place();
         let (wanted, space) = (place.len(), scratch.len());
         let mut vectors = [IoSliceMut::new(place), IoSliceMut::new(scratch)];
         let vectors = if wanted == 0 { &mut vectors[1..] } else { &mut vectors[..] };
         match (&self.socket).read_vectored(vectors) {
             Ok(0) => Ok(None),
-            Ok(count) => Ok(Some(Brought {
+            Ok(count) => Ok(Some(ReadResult {
                 placed: count.min(wanted),
                 staged: count.saturating_sub(wanted),
                 more: count == wanted + space,
             })),
             Err(error) if would_block(&error) => {
-                Ok(Some(Brought { placed: 0, staged: 0, more: false }))
+                Ok(Some(ReadResult { placed: 0, staged: 0, more: false }))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What the connection has failed with, if it has.
+    /// The error of the socket, if there is one.
     pub(super) fn error(&self) -> Option<io::Error> {
         self.socket.take_error().unwrap_or_else(Some)
     }
 
-    /// Ends our side once all is written.
+    /// Shuts this host's side down once the queue of a closing connection is written.
     pub(super) fn shut_if_written(&mut self) {
         if matches!(self.phase, Phase::Closing(_)) && self.waiting.is_empty() && !self.shut {
             self.shut = true;
@@ -253,7 +252,7 @@ impl Connection {
     }
 }
 
-/// Whether a call is to be made again later.
+/// Whether a call is to be repeated later.
 fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,11 +1,11 @@
-//! From the bytes of a connection to what they mean, without I/O.
+//! Decodes the bytes of a connection, without I/O.
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::{FailReason, Kind, MessageId};
 
 use super::framing::{Frame, HEADER_BYTES, Malformed};
 
-/// What a connection has brought.
+/// A decoded frame, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     Hello {
@@ -13,7 +13,7 @@ pub(super) enum Input {
         incarnation: u64,
         port: u16,
     },
-    /// A message of so many bytes begins: [`Decoder::begin`] when there is room for it.
+    /// A message of this length begins; [`Decoder::begin`] is to be called when there is room for it.
     Begins {
         bytes: u64,
     },
@@ -42,18 +42,17 @@ pub(super) enum Input {
 
 #[derive(Debug)]
 enum State {
-    /// So many bytes of a header.
+    /// A header, and how many of its bytes have arrived.
     Header([u8; HEADER_BYTES], usize),
-    /// A message's header; there was no room yet.
+    /// The header of a message that waits for memory.
     Held { kind: Kind, id: MessageId, bytes: u64 },
-    /// A message, of which so many bytes are here.
+    /// A message, of which `filled` bytes have arrived.
     Message { kind: Kind, id: MessageId, buffer: Vec<u8>, filled: usize },
-    /// A stream's bytes, of which so many are to come.
+    /// Data of a stream, of which `left` bytes have not arrived.
     Data { id: MessageId, left: usize, end: bool, buffer: BytesMut },
 }
 
-/// Takes bytes as they come. What a length says is only believed up to the limit, and only with
-/// [`Decoder::begin`] it costs memory.
+/// An incremental decoder. Lengths are limited, and memory is only allocated by [`Decoder::begin`].
 #[derive(Debug)]
 pub(super) struct Decoder {
     state: State,
@@ -67,7 +66,7 @@ impl Decoder {
         Self { state: EMPTY, max_message }
     }
 
-    /// Bytes that a message in the making holds.
+    /// The memory of the message that is being received.
     pub(super) const fn held(&self) -> u64 {
         match &self.state {
             State::Message { buffer, .. } => buffer.len() as u64,
@@ -75,7 +74,7 @@ impl Decoder {
         }
     }
 
-    /// The message that is in the making, and how much of it is here.
+    /// The message that is being received, and how many of its bytes have arrived.
     pub(super) const fn arriving(&self) -> Option<(MessageId, u64)> {
         match &self.state {
             State::Message { kind, id, filled, .. } => {
@@ -94,16 +93,16 @@ impl Decoder {
         }
     }
 
-    /// There is room for the message that waits.
+    /// Allocates the message that waits for memory.
     pub(super) fn begin(&mut self) {
         if let State::Held { kind, id, bytes } = self.state {
-            // The system gives zeroed pages only where something is written.
+            // The system allocates zeroed pages only when they are written.
             let buffer = vec![0; bytes as usize];
             self.state = State::Message { kind, id, buffer, filled: 0 };
         }
     }
 
-    /// Where the next bytes may be put directly, with [`Decoder::filled`] after it; it may be empty.
+    /// The buffer into which the next bytes may be read directly, followed by [`Decoder::filled`]; it may be empty.
     pub(super) fn place(&mut self) -> &mut [u8] {
         match &mut self.state {
             State::Message { buffer, filled, .. } => &mut buffer[*filled..],
@@ -117,7 +116,7 @@ impl Decoder {
         }
     }
 
-    /// So many bytes were put into [`Decoder::place`].
+    /// Reports that this many bytes were read into [`Decoder::place`].
     pub(super) fn filled(&mut self, count: usize) -> Option<Input> {
         match &mut self.state {
             State::Message { kind, id, buffer, filled } => {
@@ -146,8 +145,8 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes, as many as belong to the next input, off the front. `None`: all were taken, or the next
-    /// message has no room yet.
+    /// Decodes bytes up to the end of the next input and removes them from the front. `None` if all were consumed, or if
+    /// the next message waits for memory.
     pub(super) fn take(&mut self, from: &mut &[u8]) -> Result<Option<Input>, Malformed> {
         while !from.is_empty() {
             match &mut self.state {
@@ -179,7 +178,7 @@ impl Decoder {
                     let (now, later) = from.split_at(step);
                     *from = later;
                     *left -= step;
-                    // A place that was asked for and not filled is for other bytes now.
+                    // A place that was handed out and not filled is discarded.
                     buffer.clear();
                     let last = *left == 0;
                     let bytes = Bytes::copy_from_slice(now);
@@ -221,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// Feeds bytes in parts; directly into place where `direct` says so.
+    /// Feeds bytes in pieces; with `direct`, into the decoder's place.
     fn feed(bytes: &[u8], cuts: &[usize], direct: bool) -> Result<Vec<Input>, Malformed> {
         let mut decoder = Decoder::new(10_000);
         let mut inputs = Vec::new();
@@ -251,7 +250,7 @@ mod tests {
         Ok(inputs)
     }
 
-    /// Streams come in other pieces when they are cut otherwise.
+    /// Joins adjacent data of a stream, which depend on how the bytes were cut.
     fn merged(inputs: Vec<Input>) -> Vec<Input> {
         let mut out: Vec<Input> = Vec::new();
         for input in inputs {

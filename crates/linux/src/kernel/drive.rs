@@ -1,4 +1,4 @@
-//! Connections come, are read and written, and go.
+//! The turn of an endpoint over TCP: accepting, reading, writing and closing connections, and timers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,35 +10,35 @@ use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time};
 use rustix::event::{Timespec, epoll};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::connection::{Connection, Of, Phase};
+use super::connection::{Connection, Owner, Phase};
 use super::framing::{Frame, Malformed};
 use super::{LISTENER, Stream, TcpConfig, TcpEndpoint, TcpError};
 use crate::endpoint::Event;
 use crate::sys;
 
-/// Most connections that are looked at in a turn.
+/// The most connections that are served in a turn.
 const READY: usize = 256;
 
-/// What one call reads beyond what belongs to a message in the making.
+/// Bytes that one call reads beyond the message that is being received.
 pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 
-/// Calls to read one connection in one turn.
+/// The most calls to read one connection in a turn.
 const READS: usize = 8;
 
-/// Connections that are taken in one turn.
+/// The most connections that are accepted in a turn.
 const ACCEPTS: usize = 64;
 
-/// Events that wait for the application; nothing is read then.
+/// Nothing is read while this many events wait for the application.
 const MAX_EVENTS: usize = 4096;
 
-/// How long a confirmation waits for something to go with.
+/// How long a confirmation waits for data that it can be sent with.
 const CONFIRM_AFTER: Span = Span::from_us(200);
 
-/// Confirmations that one connection gathers.
+/// The most confirmations that one connection collects.
 const MAX_CONFIRM: usize = 64;
 
-/// How long a connection that was given up has to end in good order.
-const FAREWELL: Span = Span::from_secs(1);
+/// How long a closing connection may take to write what is queued.
+const CLOSE_TIMEOUT: Span = Span::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ pub(super) enum Lost {
     Ended,
     /// The other end does not answer.
     Silent,
-    /// It is none of ours.
+    /// The other end is not a peer.
     Foreign,
-    /// What came is wrong.
+    /// The other end has violated the protocol.
     Malformed,
 }
 
@@ -69,13 +69,13 @@ impl From<Malformed> for Lost {
     }
 }
 
-/// The socket that others connect to.
+/// Creates the listening socket.
 pub(super) fn listen(config: &TcpConfig) -> Result<(Socket, SocketAddr), TcpError> {
     let address = config.bind;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
-    // Connections that come have the listener's congestion control.
+    // Accepted connections inherit the listener's congestion control.
     if let Some(name) = &config.congestion {
         socket.set_tcp_congestion(name.as_bytes()).map_err(|source| {
             let known =
@@ -93,11 +93,11 @@ pub(super) fn listen(config: &TcpConfig) -> Result<(Socket, SocketAddr), TcpErro
 }
 
 impl TcpEndpoint {
-    /// Does what is due: takes connections, reads, writes, lets timers act. Returns when it wants to be called
-    /// again, if nothing happens before; `Some` of a time that has passed: at once.
+    /// Accepts connections, reads, writes and serves timers. Returns when the next turn is due if nothing happens before; a
+    /// time that has passed means at once.
     ///
     /// # Errors
-    /// If epoll does not work any more.
+    /// If epoll has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; READY];
         let ready = match epoll::wait(&self.epoll, &mut buffer[..], Some(&Timespec::default())) {
@@ -117,7 +117,7 @@ impl TcpEndpoint {
         }
         let now = self.config.clock.now();
         self.run_timers(now);
-        // Reading may give others their memory back, and so on: at most one round a turn.
+        // Reading may free memory that other connections wait for, and so on: one round in a turn.
         for token in std::mem::take(&mut self.dirty) {
             self.with(token, |this, connection| {
                 if !connection.rest.is_empty() || connection.decoder.wanted().is_some() {
@@ -134,23 +134,23 @@ impl TcpEndpoint {
         Ok([deadline, self.confirm_at, self.next_check].into_iter().flatten().min())
     }
 
-    /// Does something with a connection; if that fails, it is lost.
+    /// Calls a function with a connection, which is closed if the function fails.
     pub(super) fn with(
         &mut self,
         token: u64,
         work: impl FnOnce(&mut Self, &mut Connection) -> Result<(), Lost>,
     ) {
-        // It is taken out meanwhile: what is done may concern other connections too.
+        // It is removed during the call, which may use other connections too.
         let Some(mut connection) = self.connections.remove(&token) else { return };
-        match work(self, &mut connection).and_then(|()| self.settle(&mut connection)) {
+        match work(self, &mut connection).and_then(|()| self.update_interest(&mut connection)) {
             Ok(()) => {
                 self.connections.insert(token, connection);
             }
-            Err(lost) => self.lose(*connection, &lost),
+            Err(lost) => self.on_lost(*connection, &lost),
         }
     }
 
-    /// Whether nothing more is to be read for now.
+    /// Whether the connection is not to be read at present.
     pub(super) fn is_held(&self, connection: &Connection) -> bool {
         let stream = connection
             .stream
@@ -160,8 +160,8 @@ impl TcpEndpoint {
             || stream.is_some_and(|stream| stream.unconsumed >= self.config.stream_window)
     }
 
-    /// Tells epoll what the connection waits for.
-    fn settle(&mut self, connection: &mut Connection) -> Result<(), Lost> {
+    /// Updates the events that epoll reports for the connection.
+    fn update_interest(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         connection.shut_if_written();
         let mut interest = epoll::EventFlags::empty();
         if connection.phase == Phase::Connecting || connection.has_waiting() {
@@ -205,7 +205,7 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// Reads what is there, some calls' worth.
+    /// Reads what has arrived, by a bounded number of calls.
     fn read(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.read_into(connection, &mut scratch);
@@ -217,30 +217,30 @@ impl TcpEndpoint {
         self.make_room(connection);
         if !connection.rest.is_empty() {
             let rest = std::mem::take(&mut connection.rest);
-            self.take_in(connection, &rest)?;
+            self.decode(connection, &rest)?;
         }
         for _ in 0..READS {
             if self.is_held(connection) || self.events.len() >= MAX_EVENTS {
                 break;
             }
-            let Some(brought) = connection.read(scratch)? else { return Err(Lost::Ended) };
+            let Some(read) = connection.read(scratch)? else { return Err(Lost::Ended) };
             if matches!(connection.phase, Phase::Closing(_)) {
-                // Nobody waits for what comes now.
+                // What arrives now is discarded.
                 continue;
             }
-            if let Some(input) = connection.decoder.filled(brought.placed) {
+            if let Some(input) = connection.decoder.filled(read.placed) {
                 self.handle(connection, input)?;
             }
-            self.take_in(connection, &scratch[..brought.staged])?;
-            if !brought.more {
+            self.decode(connection, &scratch[..read.staged])?;
+            if !read.more {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Takes bytes as far as that is possible now, and keeps the rest.
-    fn take_in(&mut self, connection: &mut Connection, mut bytes: &[u8]) -> Result<(), Lost> {
+    /// Decodes bytes as far as there is room for them, and keeps the rest.
+    fn decode(&mut self, connection: &mut Connection, mut bytes: &[u8]) -> Result<(), Lost> {
         while !bytes.is_empty() && !self.is_held(connection) {
             if let Some(input) = connection.decoder.take(&mut bytes)? {
                 self.handle(connection, input)?;
@@ -250,10 +250,10 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// Lets the message that waits for memory begin, if there is some now.
+    /// Starts to receive the message that waits for memory, if there is enough now.
     pub(super) fn make_room(&mut self, connection: &mut Connection) {
         let Some(bytes) = connection.decoder.wanted() else { return };
-        // Whatever its length, one message at a time always comes.
+        // If no other message is being received, one of any length is accepted.
         if self.arriving == 0 || self.arriving.saturating_add(bytes) <= self.config.receive_bytes {
             self.arriving += bytes;
             self.starved.remove(&connection.token);
@@ -263,7 +263,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Memory has become free: those that wait for it are looked at again.
+    /// Frees memory of incoming messages; connections that wait for memory are served again.
     pub(super) fn release(&mut self, bytes: u64) {
         self.arriving -= bytes;
         if bytes > 0 {
@@ -271,7 +271,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Writes what waits, as far as the kernel takes it now.
+    /// Writes what waits, as far as the kernel's buffer has room.
     fn write_now(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         if connection.phase == Phase::Connecting {
             return Ok(());
@@ -286,7 +286,7 @@ impl TcpEndpoint {
             frames += 1;
             let len = written.body.len() as u64;
             bytes += len;
-            if let Of::Stream(id) = written.of
+            if let Owner::Stream(id) = written.of
                 && let Some(stream) = streams.get_mut(&(peer, id))
                 && len > 0
             {
@@ -308,7 +308,7 @@ impl TcpEndpoint {
         self.confirming.remove(&connection.token);
     }
 
-    /// Something has arrived whole, which its sender is to know soon.
+    /// Confirms a message that has arrived completely with the next write, or soon.
     pub(super) fn confirm_soon(&mut self, connection: &mut Connection, id: MessageId) {
         connection.confirm.push(id);
         if connection.confirm.len() >= MAX_CONFIRM {
@@ -343,19 +343,19 @@ impl TcpEndpoint {
         if self.next_check.is_some_and(|at| at <= now) {
             self.check_connections(now);
         }
-        if self.next_check.is_none() && (self.deaf || !self.connections.is_empty()) {
+        if self.next_check.is_none() && (self.accept_paused || !self.connections.is_empty()) {
             self.next_check = Some(now + self.check_every());
         }
     }
 
     fn check_every(&self) -> Span {
-        Span(self.config.silence.0 / 4).min(FAREWELL)
+        Span(self.config.silence.0 / 4).min(CLOSE_TIMEOUT)
     }
 
-    /// Ends connections that do not come about, do not answer, or have had their time.
+    /// Closes connections that were not established, do not answer, or have not closed in time.
     fn check_connections(&mut self, now: Time) {
         self.next_check = None;
-        if std::mem::take(&mut self.deaf) {
+        if std::mem::take(&mut self.accept_paused) {
             self.set_listening(true);
         }
         let silence = self.config.silence;
@@ -381,7 +381,7 @@ impl TcpEndpoint {
 
     fn set_listening(&self, on: bool) {
         let flags = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        // If this fails, connections come all the same, or the next check tries again.
+        // If this fails, connections are accepted nevertheless, or the next check tries again.
         let _ =
             epoll::modify(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), flags);
     }
@@ -407,8 +407,8 @@ impl TcpEndpoint {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        // No descriptors, most likely: epoll would call again and again.
-                        self.deaf = true;
+                        // Most likely there are no descriptors left: epoll would report the listener continuously.
+                        self.accept_paused = true;
                         self.set_listening(false);
                         return;
                     }
@@ -417,7 +417,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Sets a socket's options, and has epoll watch it.
+    /// Sets a socket's options, and adds it to epoll.
     fn register(&mut self, socket: Socket) -> io::Result<Connection> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(self.config.nodelay)?;
@@ -475,7 +475,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// The connection for a message: an idle one, else a new one, else that with the fewest bytes to go.
+    /// The connection for a message: an idle one, else a new one, else the one with the fewest bytes to be written.
     pub(super) fn connection_for_message(&mut self, peer: HostId) -> Option<u64> {
         let known = &self.peers.get(peer)?.connections;
         let of = |token: &u64| self.connections.get(token);
@@ -539,14 +539,14 @@ impl TcpEndpoint {
             deadline,
             ended: false,
             confirmed: false,
-            heard_end: false,
+            end_received: false,
             unwritten: 0,
             unconsumed: 0,
         };
         self.streams.insert((peer, id), stream);
     }
 
-    /// Forgets a stream; its connection is told by the caller.
+    /// Forgets a stream; its connection is updated by its caller.
     pub(super) fn remove_stream(&mut self, peer: HostId, id: MessageId) -> Option<Stream> {
         let stream = self.streams.remove(&(peer, id))?;
         self.deadlines.remove(&(stream.deadline, peer, id));
@@ -558,10 +558,10 @@ impl TcpEndpoint {
         Some(stream)
     }
 
-    /// Gives a stream up and tells the peer; its connection ends with it.
+    /// Cancels a stream at both ends; its connection is closed.
     pub(super) fn end_stream(&mut self, peer: HostId, id: MessageId, reason: FailReason) -> bool {
         let Some(stream) = self.remove_stream(peer, id) else { return false };
-        let until = self.config.clock.now() + FAREWELL;
+        let until = self.config.clock.now() + CLOSE_TIMEOUT;
         self.with(stream.token, |this, connection| {
             this.close_stream(connection, id, until);
             connection.control(Frame::Cancel { id, reason });
@@ -571,9 +571,9 @@ impl TcpEndpoint {
         true
     }
 
-    /// A connection whose stream was given up ends.
+    /// Closes a connection whose stream was cancelled.
     fn close_stream(&mut self, connection: &mut Connection, id: MessageId, until: Time) {
-        let withdrawn = connection.withdraw(|of| of == Of::Stream(id));
+        let withdrawn = connection.withdraw(|of| of == Owner::Stream(id));
         self.queued -= withdrawn.iter().map(|waiting| waiting.body.len() as u64).sum::<u64>();
         connection.exchanges.remove(&id);
         connection.stream = None;
@@ -581,7 +581,7 @@ impl TcpEndpoint {
         self.next_check.get_or_insert(until);
     }
 
-    /// The peer has given a stream up.
+    /// Handles the cancellation of a stream by the peer.
     pub(super) fn stream_cancelled(
         &mut self,
         connection: &mut Connection,
@@ -590,28 +590,28 @@ impl TcpEndpoint {
         reason: FailReason,
     ) {
         self.remove_stream(peer, id);
-        let until = self.config.clock.now() + FAREWELL;
+        let until = self.config.clock.now() + CLOSE_TIMEOUT;
         self.close_stream(connection, id, until);
         self.events.push_back(Event::Failed { peer, id, reason });
     }
 
-    /// Ends a connection that nobody needs.
+    /// Closes a connection that is not needed any more.
     pub(super) fn drop_connection(&mut self, token: u64) {
         self.with(token, |_, _| Err(Lost::Ended));
     }
 
-    /// Ends a connection that was opened for a stream and is one too many for messages.
-    pub(super) fn spare(&mut self, connection: &mut Connection, peer: HostId) {
+    /// Closes a connection that was opened for a stream, if there are enough for messages without it.
+    pub(super) fn close_if_surplus(&mut self, connection: &mut Connection, peer: HostId) {
         let most = self.config.connections_per_peer.max(1) as usize;
         let Some(known) = self.peers.get(peer).filter(|_| connection.ours) else { return };
         let others = known.connections.iter().filter_map(|token| self.connections.get(token));
         if others.filter(|other| other.stream.is_none()).count() >= most {
-            connection.phase = Phase::Closing(self.config.clock.now() + FAREWELL);
+            connection.phase = Phase::Closing(self.config.clock.now() + CLOSE_TIMEOUT);
         }
     }
 
-    /// A connection has ended, and all that it carried with it.
-    fn lose(&mut self, mut connection: Connection, why: &Lost) {
+    /// Handles the end of a connection: everything that was in progress on it fails.
+    fn on_lost(&mut self, mut connection: Connection, why: &Lost) {
         let token = connection.token;
         self.starved.remove(&token);
         self.confirming.remove(&token);
@@ -634,15 +634,16 @@ impl TcpEndpoint {
         }
         let answered = connection.greeted && !matches!(why, Lost::Silent);
         let reason = if answered { FailReason::PeerForgot } else { FailReason::PeerSilent };
-        // Of what was not begun the peer knows nothing: it can go over another connection. Only if the peer has
-        // answered on this one: else it would go round with one that takes connections and closes them.
-        let again = connection
-            .withdraw(|of| answered && matches!(of, Of::Message(_, Kind::OneWay | Kind::Request)));
+        // Messages of which nothing was written are sent over another connection, but only if the peer has answered on
+        // this one: otherwise a peer that accepts connections and closes them would cause an endless loop.
+        let again = connection.withdraw(|of| {
+            answered && matches!(of, Owner::Message(_, Kind::OneWay | Kind::Request))
+        });
         let left = connection.withdraw_all();
         self.queued -=
             again.iter().chain(&left).map(|waiting| waiting.body.len() as u64).sum::<u64>();
         for waiting in &again {
-            if let Of::Message(id, _) = waiting.of {
+            if let Owner::Message(id, _) = waiting.of {
                 connection.exchanges.remove(&id);
                 self.outgoing.remove(&(peer, id));
             }
@@ -660,7 +661,7 @@ impl TcpEndpoint {
         }
         drop(connection);
         for waiting in again {
-            if let Of::Message(id, kind) = waiting.of {
+            if let Owner::Message(id, kind) = waiting.of {
                 let bytes: Bytes = waiting.body;
                 self.dispatch(peer, id, kind, bytes);
             }

@@ -1,4 +1,4 @@
-//! What goes over a connection: frames with a header of 24 bytes (ours).
+//! The framing of connections: frames with a header of 24 bytes. The format is our own.
 //!
 //! ```text
 //!  0        2      3      4            8                        16                       24
@@ -7,50 +7,43 @@
 //! +--------+------+------+------------+------------------------+------------------------+
 //! ```
 //!
-//! All numbers are big-endian; fields that a kind does not use are zero. The first frame of each side is a
+//! All numbers are big-endian; fields that a kind of frame does not use are zero. The first frame of each side is a
 //! HELLO. MESSAGE and DATA are followed by their bytes.
 
 use rackweave_core::{FailReason, Kind, MessageId};
 
-/// Bytes of a header.
+/// The length of a header.
 pub(crate) const HEADER_BYTES: usize = 24;
 
-/// Most bytes of a stream in one frame: a stream that is given up has at most one begun frame to end.
+/// The most bytes of a stream in one frame: when a stream is cancelled, at most one frame that has begun is completed.
 pub(crate) const MAX_DATA_BYTES: usize = 1 << 16;
 
 const MAGIC: [u8; 2] = *b"RW";
 
-/// The version of this format, in a HELLO.
+/// The version of the format, which a HELLO carries.
 const VERSION: u8 = 1;
 
-/// The length field of a stream without a deadline.
+/// The length field of an OPEN without a deadline.
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// A header.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// Who is at the other end.
-    Hello {
-        /// What it calls itself.
-        host: u32,
-        /// Of this life.
-        incarnation: u64,
-        /// Where it listens.
-        port: u16,
-    },
-    /// A message; so many bytes follow.
+    /// The sender's number, its incarnation, and the port at which it listens.
+    Hello { host: u32, incarnation: u64, port: u16 },
+    /// A message, which follows.
     Message { kind: Kind, id: MessageId, bytes: u64 },
-    /// A one-way message, a response, or all of a stream's direction has arrived.
+    /// A one-way message, a response, or a whole direction of a stream has arrived.
     Received { id: MessageId },
-    /// A message, request or stream will not be continued.
+    /// A message, request or stream is cancelled.
     Cancel { id: MessageId, reason: FailReason },
-    /// A stream begins; it is to end within so many nanoseconds.
+    /// A stream begins; its deadline is `left_ns` nanoseconds from now.
     Open { id: MessageId, left_ns: Option<u64> },
     /// The next bytes of a stream's direction follow.
     Data { id: MessageId, bytes: u32, end: bool },
 }
 
-/// Why bytes are no header.
+/// Why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("these are no frames of Rackweave")]
@@ -68,7 +61,7 @@ pub(crate) enum Malformed {
 }
 
 impl Frame {
-    /// Its bytes.
+    /// The encoded header.
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let (kind, flag, extra, id, length) = match self {
             Self::Hello { host, incarnation, port } => {
@@ -103,7 +96,7 @@ impl Frame {
         out
     }
 
-    /// Reads a header; a message must not be longer than `max_message` bytes.
+    /// Decodes a header; a message must not be longer than `max_message` bytes.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES], max_message: u64) -> Result<Self, Malformed> {
         let [m0, m1, kind, flag, e0, e1, e2, e3, rest @ ..] = *bytes;
         if [m0, m1] != MAGIC {

@@ -1,4 +1,4 @@
-//! What arrives over a connection.
+//! Handling of the frames that arrive over a connection.
 
 use std::net::SocketAddr;
 
@@ -7,13 +7,13 @@ use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time};
 use smallvec::SmallVec;
 
 use super::TcpEndpoint;
-use super::connection::{Connection, Of};
+use super::connection::{Connection, Owner};
 use super::decoder::Input;
 use super::drive::Lost;
 use super::framing::{Frame, Malformed};
 use crate::endpoint::Event;
 
-/// It has no business here: the peer errs, or is none.
+/// The frame is not allowed in this state.
 const OUT_OF_PLACE: Lost = Lost::Malformed;
 
 impl TcpEndpoint {
@@ -58,7 +58,7 @@ impl TcpEndpoint {
                 let mut from: SocketAddr =
                     connection.socket.peer_addr()?.as_socket().ok_or(Lost::Foreign)?;
                 from.set_port(port);
-                let host = self.peers.caller(from).ok_or(Lost::Foreign)?;
+                let host = self.peers.identify(from).ok_or(Lost::Foreign)?;
                 connection.peer = Some(host);
                 let (this, incarnation) = (self.config.host.0, self.incarnation);
                 connection.control(Frame::Hello {
@@ -91,7 +91,7 @@ impl TcpEndpoint {
         bytes: Bytes,
     ) -> Result<(), Lost> {
         match kind {
-            // Who has made a connection asks on it.
+            // Requests are sent by the end that has made the connection.
             Kind::Request | Kind::OneWay if connection.ours => return Err(OUT_OF_PLACE),
             Kind::Response if !connection.ours => return Err(OUT_OF_PLACE),
             Kind::OneWay => self.confirm_soon(connection, id),
@@ -105,7 +105,7 @@ impl TcpEndpoint {
                 let request = MessageId(id.0 & !1);
                 match self.outgoing.get(&(peer, request)) {
                     Some(&(token, Kind::Request)) if token == connection.token => {}
-                    // It was given up, and the peer is told so.
+                    // The request was cancelled, and the peer was informed.
                     _ => return Ok(()),
                 }
                 self.outgoing.remove(&(peer, request));
@@ -137,7 +137,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// The peer gives up a request or response (told by the request's id), or a stream.
+    /// The peer cancels a request or response (both named by the request's id), or a stream.
     fn on_cancel(
         &mut self,
         connection: &mut Connection,
@@ -170,7 +170,7 @@ impl TcpEndpoint {
         if self.outgoing.get(&(peer, id)).is_some_and(|outgoing| outgoing.0 == token) {
             self.outgoing.remove(&(peer, id));
             connection.exchanges.remove(&id);
-            let of = Of::Message(id, Kind::Response);
+            let of = Owner::Message(id, Kind::Response);
             let withdrawn = connection.withdraw(|other| other == of);
             self.queued -= withdrawn.iter().map(|waiting| waiting.body.len() as u64).sum::<u64>();
             self.events.push_back(Event::Failed { peer, id, reason });
@@ -213,13 +213,15 @@ impl TcpEndpoint {
         end: bool,
     ) -> Result<(), Lost> {
         let request = MessageId(id.0 & !1);
-        // What comes of a stream that was given up is of no use.
+        // Data of a cancelled stream are discarded.
         let Some(stream) = self.streams.get_mut(&(peer, request)) else { return Ok(()) };
-        if stream.token != connection.token || stream.client != id.is_response() || stream.heard_end
+        if stream.token != connection.token
+            || stream.client != id.is_response()
+            || stream.end_received
         {
             return Err(Malformed::OutOfPlace.into());
         }
-        stream.heard_end = end;
+        stream.end_received = end;
         stream.unconsumed += bytes.len() as u64;
         self.unconsumed += bytes.len() as u64;
         if end || !bytes.is_empty() {
@@ -235,12 +237,12 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// Both directions of a stream have ended, and both ends know it: its connection is free.
+    /// Removes a stream whose directions have both ended and are confirmed: its connection is idle then.
     fn close_if_done(&mut self, connection: &mut Connection, peer: HostId, id: MessageId) {
         let done = self
             .streams
             .get(&(peer, id))
-            .is_some_and(|stream| stream.heard_end && stream.confirmed);
+            .is_some_and(|stream| stream.end_received && stream.confirmed);
         if !done {
             return;
         }
@@ -248,6 +250,6 @@ impl TcpEndpoint {
         connection.exchanges.remove(&id);
         connection.stream = None;
         self.events.push_back(Event::Closed { peer, id });
-        self.spare(connection, peer);
+        self.close_if_surplus(connection, peer);
     }
 }

@@ -1,24 +1,23 @@
-//! Messages and streams over the kernel's TCP: what the transports of this project are compared with, and what
-//! takes their place where there is nothing to gain.
+//! Messages and streams over the kernel's TCP: the baseline of the other transports, and an alternative to them.
 //!
 //! [`TcpEndpoint`] has the calls and events of [`crate::Endpoint`]:
 //!
-//! - A message goes over an idle connection to its peer, else over a new one, else (from
-//!   [`TcpConfig::connections_per_peer`] on) over the one with the fewest bytes to go, as in the simulator's TCP. A
-//!   response goes over its request's connection. A stream has a connection for itself while it lives.
-//! - A response says that its request has arrived. Other messages, and a stream's ends, are confirmed by a frame,
-//!   which goes with the next write or 200 µs later: that is [`Event::Sent`]. The memory of what is sent is free
-//!   as soon as the kernel has taken it; at most [`TcpConfig::write_ahead`] and one write of 256 KiB wait in the
-//!   kernel beyond what it may send. [`Event::Written`] tells the same of streams.
-//! - A message that arrives is read into its place directly, once there is memory for all of it; until then its
+//! - A message is sent over an idle connection to its peer, else over a new one, else (if there are
+//!   [`TcpConfig::connections_per_peer`]) over the one with the fewest bytes to be written, as in the simulator's TCP. A
+//!   response is sent over its request's connection. A stream uses a connection exclusively.
+//! - A response confirms its request. Other messages, and the ends of a stream, are confirmed by a frame, which is sent
+//!   with the next write or 200 µs later and causes [`Event::Sent`]. The memory of outgoing data is freed when the kernel
+//!   has accepted them; at most [`TcpConfig::write_ahead`] and one write of 256 KiB wait in the kernel beyond what it may
+//!   send. [`Event::Written`] reports the same for streams.
+//! - A message is read into its buffer directly, once there is memory for all of it; until then its
 //!   connection is not read. A stream's connection is not read while more than
 //!   [`TcpConfig::stream_window`] bytes of it wait to be consumed.
-//! - If a connection is lost, all that it carried fails: [`FailReason::PeerForgot`] if the peer had answered on it,
-//!   else [`FailReason::PeerSilent`]. Only messages of which no byte was written go over another one. A peer
-//!   that vanishes is noticed after [`TcpConfig::silence`]; one that hangs is a matter of deadlines.
+//! - If a connection is lost, everything in progress on it fails: with [`FailReason::PeerForgot`] if the peer has answered
+//!   on it, else with [`FailReason::PeerSilent`]. Only messages of which no byte was written are sent over another one. A
+//!   peer that vanishes is detected after [`TcpConfig::silence`]; one that hangs is detected by deadlines only.
 //!
-//! Peers are known by their address and the port that they say they listen at: TCP's handshake proves the former, and
-//! the latter is believed. Nothing is encrypted or signed.
+//! Peers are identified by their address and the port in their HELLO: TCP's handshake proves the former; the latter is not
+//! verified. Nothing is encrypted or signed.
 
 mod config;
 mod connection;
@@ -40,24 +39,24 @@ use rustix::event::epoll;
 use socket2::Socket;
 
 pub use self::config::{TcpConfig, TcpError};
-use self::connection::{Connection, Of};
+use self::connection::{Connection, Owner};
 use self::framing::{Frame, MAX_DATA_BYTES};
 use self::peers::PeerTable;
 use crate::endpoint::{Event, Ids, Peers, SendError, Stats, first_id};
 use crate::{Clock, wait};
 
-/// What an endpoint has counted of its connections.
+/// The counters of an endpoint's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Made to peers.
+    /// Connections made to peers.
     pub made: u64,
-    /// Made by others.
+    /// Connections accepted.
     pub accepted: u64,
-    /// Closed at once: from an address that is not a peer's, or too many.
+    /// Connections closed at once, because their address is not a peer's or there are too many.
     pub refused: u64,
-    /// Ended while something was under way on them.
+    /// Connections that ended while messages or streams were in progress on them.
     pub lost: u64,
-    /// That are there now.
+    /// Connections that exist at present.
     pub open: u64,
 }
 
@@ -65,54 +64,54 @@ pub struct Connections {
 #[derive(Debug)]
 struct Stream {
     token: u64,
-    /// This host has opened it.
+    /// Whether this host has opened it.
     client: bool,
     deadline: Time,
-    /// Our direction: its end is written, and the peer has it.
+    /// Whether the end of the outgoing direction is written, and whether the peer has confirmed it.
     ended: bool,
     confirmed: bool,
-    /// The end of the other direction has been told.
-    heard_end: bool,
-    /// Bytes that the kernel has not taken.
+    /// Whether the incoming direction has ended.
+    end_received: bool,
+    /// Bytes that the kernel has not accepted.
     unwritten: u64,
-    /// Bytes that were told and not consumed.
+    /// Bytes that were delivered and not consumed.
     unconsumed: u64,
 }
 
-/// Messages and streams over the kernel's TCP. Nothing blocks but [`TcpEndpoint::wait`], and nothing happens by
-/// itself: call [`TcpEndpoint::turn`] when its descriptor is readable, when the time has come that it returned, and
-/// after sending something; then take what [`TcpEndpoint::poll_event`] has. See the [module](self).
+/// Messages and streams over the kernel's TCP. Only [`TcpEndpoint::wait`] blocks, and nothing happens in the background:
+/// call [`TcpEndpoint::turn`] when its descriptor is readable, at the time that it returned, and after sending something;
+/// then drain [`TcpEndpoint::poll_event`]. See the [module](self).
 #[derive(Debug)]
 pub struct TcpEndpoint {
     config: TcpConfig,
     epoll: OwnedFd,
     listener: Socket,
-    /// The system had no descriptor for a connection; look again at the next check.
-    deaf: bool,
+    /// The system had no descriptor for a connection; accepting resumes at the next check.
+    accept_paused: bool,
     address: SocketAddr,
     incarnation: u64,
     peers: PeerTable,
     connections: BTreeMap<u64, Box<Connection>>,
     next_token: u64,
     ids: Ids,
-    /// What this host sends and has not been confirmed (a request: answered), and its connection.
+    /// Outgoing messages that are not confirmed (requests: not answered), and their connections.
     outgoing: FxHashMap<(HostId, MessageId), (u64, Kind)>,
-    /// Requests that are to be answered, and their connections.
+    /// Received requests that are not answered, and their connections.
     serving: FxHashMap<(HostId, MessageId), u64>,
     streams: FxHashMap<(HostId, MessageId), Stream>,
     deadlines: BTreeSet<(Time, HostId, MessageId)>,
     events: VecDeque<Event>,
-    /// Connections that have something to write, or may be read again.
+    /// Connections that have frames to write, or may be read again.
     dirty: BTreeSet<u64>,
-    /// Connections with a message for which there was no memory.
+    /// Connections whose next message waits for memory.
     starved: BTreeSet<u64>,
-    /// Connections with something to confirm, and when that is due at the latest.
+    /// Connections with messages to confirm, and the time at which that is due.
     confirming: BTreeSet<u64>,
     confirm_at: Option<Time>,
     next_check: Option<Time>,
-    /// Bytes of messages and streams that the kernel has not taken.
+    /// Bytes of messages and streams that the kernel has not accepted.
     queued: u64,
-    /// Bytes that messages in the making hold, and bytes of streams that are not consumed.
+    /// The memory of incoming messages, and bytes of streams that are not consumed.
     arriving: u64,
     unconsumed: u64,
     scratch: Vec<u8>,
@@ -124,10 +123,10 @@ pub struct TcpEndpoint {
 const LISTENER: u64 = 0;
 
 impl TcpEndpoint {
-    /// Listens.
+    /// Creates the listening socket.
     ///
     /// # Errors
-    /// If the address can't be had, or the kernel lacks the congestion control.
+    /// If the address is in use or not local, or the kernel lacks the congestion control.
     pub fn new(config: TcpConfig) -> Result<Self, TcpError> {
         let Peers::Direct { hosts, allow } = &config.peers else { return Err(TcpError::Switch) };
         let peers = PeerTable::new(hosts, allow.clone());
@@ -138,7 +137,7 @@ impl TcpEndpoint {
         Ok(Self {
             epoll,
             listener,
-            deaf: false,
+            accept_paused: false,
             address,
             incarnation: first_id(),
             peers,
@@ -165,32 +164,32 @@ impl TcpEndpoint {
         })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// This host's number.
+    /// The number of this host.
     #[must_use]
     pub const fn host(&self) -> HostId {
         self.config.host
     }
 
-    /// The clock that all its times are of.
+    /// The clock of all its times.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.config.clock
     }
 
-    /// What it has counted; where datagrams are meant, frames are counted here, and dropped ones have cost their
-    /// connection. `no_room` counts how often a message had to wait for memory.
+    /// The counters since the endpoint was created. Frames are counted instead of datagrams, and a dropped one has closed
+    /// its connection. `no_room` counts how often a message had to wait for memory.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The messages that have arrived in part, each with the bytes of it that are here.
+    /// The messages that have arrived partly, each with the number of its bytes that have arrived.
     #[must_use]
     pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
         let arriving = self.connections.values().filter_map(|connection| {
@@ -200,24 +199,24 @@ impl TcpEndpoint {
         arriving.collect()
     }
 
-    /// What it has counted of its connections.
+    /// The counters of its connections.
     #[must_use]
     pub fn connections(&self) -> Connections {
         Connections { open: self.connections.len() as u64, ..self.counts }
     }
 
-    /// Bytes kept for what is sent, and for what arrives or waits to be consumed.
+    /// Bytes buffered for sending, and for receiving or until they are consumed.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         (self.queued, self.arriving + self.unconsumed)
     }
 
-    /// The number of the peer at an address, which may be a new one.
+    /// The number of the peer at an address, which is added if it is not known.
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         self.peers.add(address)
     }
 
-    /// Where a peer listens.
+    /// The address at which a peer listens.
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.address)
@@ -228,7 +227,7 @@ impl TcpEndpoint {
             return Err(SendError::UnknownPeer(peer));
         }
         let waiting = self.queued;
-        // Whatever its length, one message at a time always goes.
+        // If nothing else waits, a message of any length is accepted.
         if waiting > 0 && waiting.saturating_add(bytes as u64) > self.config.send_bytes {
             return Err(SendError::Full { waiting });
         }
@@ -253,7 +252,7 @@ impl TcpEndpoint {
     /// Sends a request, or a one-way message.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         self.check_message(peer, bytes.len())?;
         if kind == Kind::Response {
@@ -267,7 +266,7 @@ impl TcpEndpoint {
         Ok(id)
     }
 
-    /// Puts a message onto a connection; if there is none to be had, that is told as an event.
+    /// Queues a message on a connection; if there is none, the message fails with an event.
     fn dispatch(&mut self, peer: HostId, id: MessageId, kind: Kind, bytes: Bytes) {
         match self.connection_for_message(peer) {
             Some(token) => self.put(token, peer, id, kind, bytes),
@@ -282,7 +281,7 @@ impl TcpEndpoint {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         self.queued += bytes.len() as u64;
         let frame = Frame::Message { kind, id, bytes: bytes.len() as u64 };
-        connection.push(Of::Message(id, kind), frame, bytes);
+        connection.push(Owner::Message(id, kind), frame, bytes);
         connection.exchanges.insert(id);
         self.outgoing.insert((peer, id), (token, kind));
         self.dirty.insert(token);
@@ -291,7 +290,7 @@ impl TcpEndpoint {
     /// Answers a request.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn respond(
         &mut self,
         peer: HostId,
@@ -309,7 +308,7 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// Gives a message or stream up; no event follows.
+    /// Cancels a message or stream; no event follows.
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         let request = MessageId(id.0 & !1);
         if self.end_stream(peer, request, FailReason::Cancelled) {
@@ -329,19 +328,19 @@ impl TcpEndpoint {
         }
     }
 
-    /// Takes a message off its connection, as far as that is possible.
+    /// Removes a message from its connection, as far as it is not written.
     fn withdraw_message(&mut self, token: u64, id: MessageId, kind: Kind) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let of = Of::Message(id, kind);
+        let of = Owner::Message(id, kind);
         connection.exchanges.remove(&id);
         let waiting = connection.withdraw(|other| other == of);
         self.queued -= waiting.iter().map(|waiting| waiting.body.len() as u64).sum::<u64>();
         if !waiting.is_empty() && !id.is_response() {
-            // The peer has never heard of it.
+            // The peer does not know of it.
             return;
         }
         if connection.exchanges.is_empty() && connection.writes_only(of) {
-            // Nobody wants the rest of it: it ends with its connection.
+            // Nothing else uses the connection: closing it avoids writing the rest of the message.
             self.drop_connection(token);
             return;
         }
@@ -350,10 +349,10 @@ impl TcpEndpoint {
         self.dirty.insert(token);
     }
 
-    /// Opens a stream. [`Time::MAX`]: no deadline.
+    /// Opens a stream; a deadline of [`Time::MAX`] means none.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         self.check(peer, 0)?;
         let most = self.config.streams_per_peer;
@@ -379,10 +378,10 @@ impl TcpEndpoint {
     }
 
     /// Writes to the direction `id` of a stream: the stream's own id at its client, the response's at its
-    /// server. With `end`, nothing follows.
+    /// server. `end` ends the direction.
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn write(
         &mut self,
         peer: HostId,
@@ -406,7 +405,7 @@ impl TcpEndpoint {
             let piece = bytes.split_to(bytes.len().min(MAX_DATA_BYTES));
             let last = bytes.is_empty();
             let frame = Frame::Data { id, bytes: piece.len() as u32, end: end && last };
-            connection.push(Of::Stream(key.1), frame, piece);
+            connection.push(Owner::Stream(key.1), frame, piece);
             if last {
                 break;
             }
@@ -415,7 +414,7 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// Bytes of a direction that are written and that the kernel has not taken.
+    /// The number of bytes of a direction that are written and that the kernel has not accepted.
     #[must_use]
     pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
         let stream = self.streams.get(&(peer, MessageId(id.0 & !1)));
@@ -424,7 +423,7 @@ impl TcpEndpoint {
             .map_or(0, |stream| stream.unwritten)
     }
 
-    /// The application has taken so many bytes of a stream's direction: there is room for as many more.
+    /// Reports that the application has consumed bytes of a stream's direction, which makes room for as many more.
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
         let Some(stream) = self.streams.get_mut(&(peer, MessageId(id.0 & !1))) else { return };
         if stream.client != id.is_response() {
@@ -439,23 +438,23 @@ impl TcpEndpoint {
         }
     }
 
-    /// The next thing for the application to know.
+    /// The next event for the application.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// `false`, always: its descriptor is readable also when there is something to be written. It is there so
-    /// that both kinds of endpoints are driven alike.
+    /// Always false: its descriptor is also readable when a connection can be written. It exists so that both kinds of
+    /// endpoints are driven in the same way.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
         false
     }
 
-    /// Waits until there is something to do, or until a time.
+    /// Waits until a connection is ready, or until a time.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         if !self.events.is_empty() {
             return Ok(());
@@ -472,7 +471,7 @@ impl TcpEndpoint {
     }
 }
 
-/// Messages of this host that are under way at a time.
+/// The most unconfirmed messages of this host at a time.
 const MAX_UNDER_WAY: usize = 1 << 20;
 
 impl AsFd for TcpEndpoint {

@@ -1,4 +1,4 @@
-//! Who is on the other side.
+//! Peers of an endpoint over TCP.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,21 +8,21 @@ use rustc_hash::FxHashMap;
 
 use crate::endpoint::config::{FIRST_GUEST, Network};
 
-/// Guests that are known at one time.
+/// The most guests (peers that were not configured) at a time.
 const MAX_GUESTS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    /// Of its last known life.
+    /// The incarnation in its last HELLO.
     pub(super) incarnation: Option<u64>,
-    /// The connections that this host has made to it.
+    /// The connections that this host has made.
     pub(super) connections: Vec<u64>,
-    /// Those that it has made.
+    /// The number of connections that the peer has made.
     pub(super) accepted: u32,
-    /// Streams that this host has opened, and those that it has opened here.
+    /// The number of streams that this host has opened, and that the peer has opened.
     pub(super) streams: (u32, u32),
-    /// It came by itself: it may be forgotten when it has no connection.
+    /// Whether it was not configured, and is removed when it has no connection.
     guest: bool,
 }
 
@@ -65,7 +65,7 @@ impl PeerTable {
         self.peers.get_mut(&host)
     }
 
-    /// The number of the peer at an address, which gets one if it has none.
+    /// The number of the peer at an address, which is added if it is not known.
     pub(super) fn add(&mut self, address: SocketAddr) -> HostId {
         if let Some(&host) = self.by_address.get(&address) {
             if let Some(peer) = self.peers.get_mut(&host)
@@ -81,14 +81,14 @@ impl PeerTable {
         host
     }
 
-    /// Whether an address may talk to us at all.
+    /// Whether connections from an address are accepted.
     pub(super) fn admits(&self, from: IpAddr) -> bool {
         self.allow.iter().any(|network| network.contains(from))
             || self.peers.values().any(|peer| !peer.guest && peer.address.ip() == from)
     }
 
-    /// Who has made a connection, and says that it listens at this address.
-    pub(super) fn caller(&mut self, address: SocketAddr) -> Option<HostId> {
+    /// The number of a peer that has made a connection and listens at this address by its own account.
+    pub(super) fn identify(&mut self, address: SocketAddr) -> Option<HostId> {
         if let Some(&host) = self.by_address.get(&address) {
             return Some(host);
         }
@@ -96,7 +96,7 @@ impl PeerTable {
             return None;
         }
         if self.guests >= MAX_GUESTS {
-            self.forget_guests();
+            self.remove_idle_guests();
         }
         if self.guests >= MAX_GUESTS {
             return None;
@@ -108,8 +108,8 @@ impl PeerTable {
         Some(host)
     }
 
-    /// Forgets those that came by themselves and have gone.
-    fn forget_guests(&mut self) {
+    /// Removes guests without connections.
+    fn remove_idle_guests(&mut self) {
         let by_address = &mut self.by_address;
         self.peers.retain(|_, peer| {
             let stays = !peer.guest || peer.accepted > 0 || !peer.connections.is_empty();
@@ -127,22 +127,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_that_have_gone_make_room() {
+    fn guests_without_connections_make_room() {
         let mut table = PeerTable::new(&BTreeMap::new(), vec!["10.0.0.0/8".parse().unwrap()]);
         let known = table.add("10.255.0.1:1".parse().unwrap());
         let address = |n: usize| {
             let [_, a, b, c] = u32::try_from(n).unwrap().to_be_bytes();
             SocketAddr::from(([10, a, b, c], 7))
         };
-        let first = table.caller(address(0)).unwrap();
+        let first = table.identify(address(0)).unwrap();
         table.get_mut(first).unwrap().accepted = 1;
         for n in 1..MAX_GUESTS {
-            assert!(table.caller(address(n)).is_some());
+            assert!(table.identify(address(n)).is_some());
         }
-        let late = table.caller(address(MAX_GUESTS)).unwrap();
+        let late = table.identify(address(MAX_GUESTS)).unwrap();
         assert!(table.get(first).is_some() && table.get(late).is_some());
         assert!(table.get(known).is_some());
         assert_eq!(table.peers.len(), 3);
-        assert_eq!(table.caller("192.0.2.1:7".parse().unwrap()), None);
+        assert_eq!(table.identify("192.0.2.1:7".parse().unwrap()), None);
     }
 }

@@ -2,45 +2,93 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{Packet, PayloadStore, Port, Span, SwitchProgram, Time, Verdict};
+use rackweave_core::{Egress, Packet, PayloadStore, Port, Span, SwitchProgram, Time, Verdict};
 use rackweave_switch::config::Fault;
 use rackweave_switch::system::{System, SystemError, SystemProgram};
 use rackweave_switch::{Fabric, Net, NetConfig, net};
 
-use super::frame::{Carried, Frames};
+use super::frame::{self, Carried, Encapsulation, Frames};
 
 /// A system's program in a switch that carries frames.
 #[derive(Debug)]
-pub struct FrameProgram<P>(P);
+pub struct FrameProgram<S: System> {
+    program: S::Program,
+    /// Encodes the packets that the program makes.
+    system: Arc<S>,
+    encapsulation: Encapsulation,
+    mtu: u32,
+    /// The frame that is being encoded.
+    frame: Vec<u8>,
+    /// Packets that the program has made and for which there was no slot, or that fit no frame.
+    dropped: u64,
+}
 
-impl<P: SystemProgram> SwitchProgram for FrameProgram<P> {
-    type Header = Carried<P::View>;
+impl<S: System> FrameProgram<S> {
+    /// The system's program.
+    #[must_use]
+    pub const fn program(&self) -> &S::Program {
+        &self.program
+    }
+
+    /// The number of packets that the program has made and that were dropped, because no slot was free or they fit no
+    /// frame.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl<S: System> SwitchProgram for FrameProgram<S> {
+    type Header = Carried<S::View>;
 
     #[inline]
-    fn handle_packet<S: PayloadStore<Carried<P::View>>>(
+    fn handle_packet<B: PayloadStore<Carried<S::View>>>(
         &mut self,
         now: Time,
         port: Port,
-        packet: &mut Packet<Carried<P::View>>,
-        payloads: &mut S,
+        packet: &mut Packet<Carried<S::View>>,
+        payloads: &mut B,
     ) -> Verdict {
         match packet.header.view() {
-            Some(view) => self.0.handle_packet(now, port, view, packet, payloads),
+            Some(view) => self.program.handle_packet(now, port, view, packet, payloads),
             None => Verdict::Route,
         }
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        self.0.handle_timeout(now);
+        self.program.handle_timeout(now);
+    }
+
+    #[inline]
+    fn poll_transmit<B: PayloadStore<Carried<S::View>>>(
+        &mut self,
+        now: Time,
+        payloads: &mut B,
+    ) -> Option<(Egress, Packet<Carried<S::View>>)> {
+        loop {
+            let made = self.program.poll_transmit(now)?;
+            self.frame.clear();
+            let (system, frame) = (&*self.system, &mut self.frame);
+            let packet = frame::encode(system, &made, self.encapsulation, self.mtu, frame);
+            let packet = packet.and_then(|packet| {
+                let whole = payloads.make(packet.header, frame.len())?;
+                payloads.write(&packet.map(|_| whole)).copy_from_slice(frame);
+                Some(packet.map(|carried| carried.at(whole.slot)))
+            });
+            if let Some(packet) = packet {
+                return Some((made.egress, packet));
+            }
+            self.dropped += 1;
+        }
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.0.poll_timeout()
+        self.program.poll_timeout()
     }
 }
 
 /// The fabric in virtual time: without sockets and without a clock. Its [`Net::payloads`] are the bytes of frames.
-pub type Core<S = ()> = Net<FrameProgram<<S as System>::Program>, Frames<S>>;
+pub type Core<S = ()> = Net<FrameProgram<S>, Frames<S>>;
 
 /// A frame that has reached its host; the caller has to release its slot.
 pub type Departure<V> = net::Departure<Carried<V>>;
@@ -64,6 +112,10 @@ pub struct CoreConfig<S = ()> {
     pub sample_every: Span,
     /// The group system whose programs the switches run.
     pub system: Arc<S>,
+    /// What is around the packets that programs make.
+    pub encapsulation: Encapsulation,
+    /// The largest IP packet that programs make.
+    pub mtu: u32,
 }
 
 impl<S: System> CoreConfig<S> {
@@ -72,20 +124,25 @@ impl<S: System> CoreConfig<S> {
     /// # Errors
     /// If the system is impossible on this fabric.
     pub fn build(self) -> Result<Core<S>, SystemError> {
-        let Self { fabric, faults, seed, run, frames, nic_queue_bytes, sample_every, system } =
-            self;
-        let mut programs = system.programs(&fabric)?;
-        assert_eq!(programs.len(), fabric.switches() as usize, "a program for each switch");
+        let mut programs = self.system.programs(&self.fabric)?;
+        assert_eq!(programs.len(), self.fabric.switches() as usize, "a program for each switch");
         // Taken from the end: the last is the first.
         programs.reverse();
         let config = NetConfig {
-            faults,
-            nic_queue_bytes,
-            sample_every,
+            faults: self.faults,
+            nic_queue_bytes: self.nic_queue_bytes,
+            sample_every: self.sample_every,
             count_frames: true,
-            ..NetConfig::new(Arc::new(fabric), seed, run)
+            ..NetConfig::new(Arc::new(self.fabric), self.seed, self.run)
         };
-        let program = |_| FrameProgram(programs.pop().expect("as many as switches"));
-        Ok(Net::new(config, Frames::new(frames, system), program))
+        let program = |_| FrameProgram {
+            program: programs.pop().expect("as many as switches"),
+            system: Arc::clone(&self.system),
+            encapsulation: self.encapsulation,
+            mtu: self.mtu,
+            frame: Vec::new(),
+            dropped: 0,
+        };
+        Ok(Net::new(config, Frames::new(self.frames, Arc::clone(&self.system)), program))
     }
 }

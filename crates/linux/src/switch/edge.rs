@@ -1,4 +1,4 @@
-//! How hosts are joined to the fabric: their sockets.
+//! The edge of the fabric: one socket for each host.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,19 +11,19 @@ use smallvec::SmallVec;
 
 use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
-use super::frame::{self, Carried, Rules, Unfit};
+use super::frame::{self, Carried, Encapsulation, Rules, Unfit};
 use super::stats::Counters;
 use crate::clock::{Clock, realtime_to_monotonic_ns};
 use crate::endpoint::Network;
 use crate::sys::{self, Frame, FrameBatch, PacketSocket, ReceiveBatch, SendBatch, UdpSocket};
 
-/// Calls to receive from one socket, before others get their turn.
+/// The most calls to receive from one socket in a turn, so that the other sockets are served too.
 const RECEIVE_CALLS: usize = 8;
 
-/// Datagrams that wait for room in the kernel; more are dropped.
+/// The most datagrams that wait for one socket's send buffer; more are dropped.
 const MOST_WAITING: usize = 1024;
 
-/// A host's socket.
+/// The socket that connects a host.
 #[derive(Debug)]
 enum Port {
     Udp(UdpPort),
@@ -33,9 +33,9 @@ enum Port {
 #[derive(Debug)]
 struct UdpPort {
     socket: UdpSocket,
-    /// The host's address, if known.
+    /// The host's address, once it is known.
     host: Option<SocketAddr>,
-    /// It was given, and not learnt.
+    /// Whether the address was configured and is not learnt.
     fixed: bool,
     batch: SendBatch,
 }
@@ -43,12 +43,12 @@ struct UdpPort {
 #[derive(Debug)]
 struct InterfacePort {
     socket: PacketSocket,
-    /// Slots and lengths of frames that are to be sent.
+    /// The slots and lengths of frames to be sent.
     out: Vec<(u32, usize)>,
     drops: u64,
 }
 
-/// All hosts' sockets.
+/// The sockets of all hosts.
 #[derive(Debug)]
 pub(super) struct Edges<S> {
     ports: Vec<Port>,
@@ -56,15 +56,15 @@ pub(super) struct Edges<S> {
     rules: Rules<S>,
     datagrams: ReceiveBatch,
     frames: FrameBatch,
-    /// Ports that have something to send.
+    /// Ports with frames to be sent.
     touched: Vec<u32>,
-    /// When it was due.
+    /// The times at which the frames of the last [`Edges::send`] were due.
     due: Vec<Time>,
-    /// What is counted at the sockets.
+    /// The counters of the sockets.
     pub(super) counters: Counters,
 }
 
-/// When what is read was received.
+/// Converts the kernel's receive time stamps to the switch's clock.
 #[derive(Clone, Copy, Debug)]
 struct Stamps {
     clock: Clock,
@@ -81,7 +81,7 @@ impl Stamps {
 }
 
 impl<S: System> Edges<S> {
-    pub(super) fn open(config: &SwitchConfig<Arc<S>>) -> Result<Self, SwitchError> {
+    pub(super) fn open(config: &SwitchConfig<Arc<S>>, switches: u32) -> Result<Self, SwitchError> {
         let mut ports = Vec::with_capacity(config.edges.len());
         for (number, edge) in config.edges.iter().enumerate() {
             ports.push(match edge {
@@ -108,6 +108,7 @@ impl<S: System> Edges<S> {
             learn_from: config.learn_from.clone(),
             rules: Rules {
                 hosts: config.fabric.topology.hosts(),
+                switches,
                 mtu: config.mtu as usize,
                 system: Arc::clone(&config.system),
             },
@@ -123,7 +124,15 @@ impl<S: System> Edges<S> {
         self.ports.len()
     }
 
-    /// The UDP ports of all hosts that have one.
+    /// What is around packets in frames: all hosts are joined in the same way.
+    pub(super) const fn encapsulation(&self) -> Encapsulation {
+        match self.ports.as_slice() {
+            [Port::Interface(_), ..] => Encapsulation::Ethernet,
+            _ => Encapsulation::Overlay,
+        }
+    }
+
+    /// The local address of each host's UDP socket.
     pub(super) fn udp_ports(&self) -> Vec<Option<SocketAddr>> {
         let address = |port: &Port| match port {
             Port::Udp(port) => Some(port.socket.local_addr()),
@@ -140,7 +149,7 @@ impl<S: System> Edges<S> {
         })
     }
 
-    /// Frames that the kernel has lost before they could be read.
+    /// Frames that the kernel has dropped because a receive buffer was full.
     pub(super) fn kernel_drops(&mut self) -> u64 {
         let drops = |port: &mut Port| match port {
             Port::Udp(port) => sys::drops(port.socket.as_fd()),
@@ -152,8 +161,8 @@ impl<S: System> Edges<S> {
         self.ports.iter_mut().map(drops).sum()
     }
 
-    /// Reads the sockets of these hosts. All frames that were received before `now` have been read from
-    /// them then, or else those that were received before the time that is returned.
+    /// Reads the sockets of these hosts. Afterwards all frames have been read that the kernel received before the time that
+    /// is returned: `now`, or less if a socket still has frames.
     pub(super) fn receive(
         &mut self,
         ready: &[u32],
@@ -176,7 +185,7 @@ impl<S: System> Edges<S> {
         Ok(horizon)
     }
 
-    /// Reads a UDP port; the time of the last datagram, if there may be more.
+    /// Reads a UDP socket. Returns the time of the last datagram if there may be more.
     fn receive_datagrams(
         &mut self,
         host: u32,
@@ -206,9 +215,9 @@ impl<S: System> Edges<S> {
                     port.host = Some(datagram.from);
                     self.counters.learnt += 1;
                 }
-                // A greeting to itself is for the switch: it says where the host is.
+                // A HELLO that a host addresses to itself announces its address to the switch.
                 if !read.is_ok_and(|packet| packet.dst.0 == host) {
-                    let_in(core, &mut self.counters, last, HostId(host), read, bytes);
+                    admit(core, &mut self.counters, last, HostId(host), read, bytes);
                 }
             }
             if !self.datagrams.was_full() {
@@ -218,7 +227,7 @@ impl<S: System> Edges<S> {
         Ok(Some(last))
     }
 
-    /// Reads an interface; the time of the last frame, if there may be more.
+    /// Reads an interface. Returns the time of the last frame if there may be more.
     fn receive_frames(
         &mut self,
         host: u32,
@@ -236,7 +245,7 @@ impl<S: System> Edges<S> {
                     false => frame::read_frame(bytes, HostId(host), &self.rules),
                 };
                 let counters = &mut self.counters;
-                let slot = let_in(core, counters, last, HostId(host), read, bytes);
+                let slot = admit(core, counters, last, HostId(host), read, bytes);
                 let Some(slot) = slot else { continue };
                 if unfinished_checksum {
                     self.counters.unfinished_checksums += 1;
@@ -250,7 +259,7 @@ impl<S: System> Edges<S> {
         Ok(Some(last))
     }
 
-    /// Sends what has reached its host. The times at which that was due are in [`Edges::due`] then.
+    /// Sends the frames that have reached their hosts' ports; [`Edges::due`] has the times at which they were due.
     pub(super) fn send(&mut self, core: &mut Core<S>) -> Result<(), SwitchError> {
         self.due.clear();
         while let Some(Departure { due, host, packet }) = core.departure() {
@@ -270,17 +279,17 @@ impl<S: System> Edges<S> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// When what was sent last was due.
+    /// The times at which the frames of the last [`Edges::send`] were due.
     pub(super) fn due(&self) -> &[Time] {
         &self.due
     }
 
-    /// Whether something waits for room in the kernel.
+    /// Whether frames wait because a socket's send buffer is full.
     pub(super) fn is_blocked(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// Puts a frame among those that go to a host.
+    /// Appends a frame to those that are sent to a host.
     fn push(&mut self, core: &mut Core<S>, host: HostId, packet: &Packet<Carried<S::View>>) {
         let slot = packet.header.slot;
         match &mut self.ports[host.0 as usize] {
@@ -307,7 +316,7 @@ impl<S: System> Edges<S> {
         self.counters.forwarded_bytes += u64::from(packet.wire_bytes);
     }
 
-    /// Hands to the kernel what goes to a host. `true`: something is left.
+    /// Passes a host's frames to the kernel; returns whether some are left.
     fn flush(&mut self, host: u32, core: &mut Core<S>) -> io::Result<bool> {
         match &mut self.ports[host as usize] {
             Port::Udp(port) => {
@@ -332,8 +341,8 @@ impl<S: System> Edges<S> {
     }
 }
 
-/// Lets a frame into the fabric, or counts why not; its slot.
-fn let_in<S: System>(
+/// Passes a frame to the fabric and returns its slot, or counts the reason why it is dropped.
+fn admit<S: System>(
     core: &mut Core<S>,
     counters: &mut Counters,
     at: Time,

@@ -3,10 +3,10 @@
 use core::fmt;
 use std::sync::Arc;
 
-use rackweave_core::{Ecn, Header, HostId, Packet, PayloadStore, Rng, Slice};
-use rackweave_switch::system::{Parsed, Protocol, System};
+use rackweave_core::{Destination, Ecn, Header, HostId, Packet, PayloadStore, Rng, Slice};
+use rackweave_switch::system::{Outgoing, Parsed, Protocol, System};
 use rackweave_wire::frame::{
-    ETHERNET_HEADER, ip_address, mac_address, traffic_class, with_traffic_class,
+    ETHERNET_HEADER, host_at, ip_address, mac_address, traffic_class, with_traffic_class,
 };
 use rackweave_wire::overlay;
 
@@ -18,12 +18,23 @@ const CHUNK: usize = 256;
 
 const ETHERNET: usize = ETHERNET_HEADER as usize;
 const IP: usize = 20;
+const TTL: u8 = 64;
 const UDP: usize = 8;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const FRAGMENT: u16 = 0x3fff;
 const OFFSET: u16 = 0x1fff;
+
+/// What is around a packet in a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// The overlay's header, as the payload of a UDP datagram: hosts are joined by UDP ports.
+    #[default]
+    Overlay,
+    /// Ethernet, IPv4 and UDP: hosts are joined by interfaces.
+    Ethernet,
+}
 
 /// No path was named.
 const NO_PATH: u16 = u16::MAX;
@@ -47,6 +58,8 @@ pub struct Carried<V> {
     overlay: bool,
     /// The protocol of the group system that it belongs to, or [`NO_SYSTEM`].
     kind: u8,
+    /// Where the bytes begin that programs read and write.
+    payload_at: u16,
     view: Option<V>,
 }
 
@@ -77,6 +90,7 @@ impl<V: Copy> Carried<V> {
             path,
             overlay: false,
             kind: NO_SYSTEM,
+            payload_at: len,
             view: None,
         }
     }
@@ -99,6 +113,20 @@ impl<V: Copy> Carried<V> {
             0 => overlay::BYTES as usize,
             body => body as usize + UDP,
         }
+    }
+
+    /// The same as a packet of a system, which has read it. `None`: it is damaged.
+    fn parsed(self, kind: u8, parsed: Option<Parsed<V>>) -> Self {
+        let (view, payload_at) = match parsed {
+            Some(Parsed { view, payload_at, .. }) => (Some(view), self.system_at() + payload_at),
+            None => (None, self.len.into()),
+        };
+        Self { kind, view, payload_at: payload_at as u16, ..self }
+    }
+
+    /// The range of the bytes that programs read and write.
+    const fn payload_range(&self, trimmed: bool) -> core::ops::Range<usize> {
+        self.payload_at as usize..self.travels(trimmed)
     }
 
     /// The number of its bytes that still travel.
@@ -224,21 +252,21 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         if carried.kind != NO_SYSTEM {
             // Programs see what is left of it.
             let bytes = &self.get(carried.slot)[carried.system_at()..to];
-            packet.header.view = self.system.parse(carried.kind, bytes).map(|parsed| parsed.view);
+            let parsed = self.system.parse(carried.kind, bytes);
+            packet.header = carried.parsed(carried.kind, parsed);
         }
         true
     }
 
-    /// The packet of its system: what follows the overlay's or UDP's header.
+    /// The payload of the packet of its system: see [`Parsed::payload_at`].
     fn read(&self, packet: &Packet<Carried<S::View>>) -> &[u8] {
         let carried = packet.header;
-        let range = carried.system_at()..carried.travels(packet.is_trimmed());
-        self.get(carried.slot).get(range).unwrap_or_default()
+        self.get(carried.slot).get(carried.payload_range(packet.is_trimmed())).unwrap_or_default()
     }
 
     fn write(&mut self, packet: &Packet<Carried<S::View>>) -> &mut [u8] {
         let carried = packet.header;
-        let range = carried.system_at()..carried.travels(packet.is_trimmed());
+        let range = carried.payload_range(packet.is_trimmed());
         let bytes = self.get_mut(carried.slot);
         if carried.kind == NO_SYSTEM || range.is_empty() {
             return &mut [];
@@ -269,10 +297,97 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         true
     }
 
-    /// A frame needs headers around its payload: programs' own packets are encoded by their system, not made here.
-    fn make(&mut self, _header: Carried<S::View>, _len: usize) -> Option<Carried<S::View>> {
-        None
+    /// A slot for the frame that `header` describes, of which programs may write the last `len` bytes.
+    fn make(&mut self, header: Carried<S::View>, len: usize) -> Option<Carried<S::View>> {
+        let frame = usize::from(header.len);
+        if frame > MAX_FRAME || len > frame {
+            return None;
+        }
+        let slot = self.slot()?;
+        self.get_mut(slot)[..frame].fill(0);
+        Some(Carried { payload_at: (frame - len) as u16, ..header.at(slot) })
     }
+}
+
+/// Encodes a program's packet as a frame that [`read_datagram`] or [`read_frame`] would read, into `frame`, which is empty.
+/// The packet's slot is not set yet. `None`: an address that the encapsulation does not have, or longer than `mtu`.
+pub(super) fn encode<S: System>(
+    system: &S,
+    made: &Outgoing<'_, S::Made>,
+    encapsulation: Encapsulation,
+    mtu: u32,
+    frame: &mut Vec<u8>,
+) -> Option<Packet<Carried<S::View>>> {
+    let front = match encapsulation {
+        Encapsulation::Overlay => overlay::BYTES as usize,
+        Encapsulation::Ethernet => ETHERNET + IP + UDP,
+    };
+    frame.resize(front, 0);
+    let kind = system.encode(made, frame);
+    let body_bytes = frame.len() - front;
+    let l3_bytes = match encapsulation {
+        Encapsulation::Overlay => IP + UDP + frame.len(),
+        Encapsulation::Ethernet => frame.len() - ETHERNET,
+    };
+    if l3_bytes > mtu as usize || frame.len() > MAX_FRAME {
+        return None;
+    }
+    let protocol = system.protocols().find(|protocol| protocol.kind == kind)?;
+    let header = Carried {
+        body: match encapsulation {
+            Encapsulation::Overlay => 0,
+            Encapsulation::Ethernet => (ETHERNET + IP) as u16,
+        },
+        ..Carried::opaque(0, frame.len() as u16, None)
+    };
+    let header = header.parsed(kind, system.parse(kind, &frame[front..]));
+    let packet = Packet::new(made.src, made.dst, l3_bytes as u32, header)
+        .with_ports(protocol.port, protocol.port)
+        .with_priority(made.priority.min(7))
+        .with_ecn(made.ecn);
+    match encapsulation {
+        Encapsulation::Overlay => {
+            let envelope = overlay::group_envelope(kind, made.src, made.dst, body_bytes as u16);
+            frame[..front].copy_from_slice(&envelope);
+        }
+        Encapsulation::Ethernet => {
+            let group = system.protocols().filter_map(|protocol| protocol.group);
+            let group = group.into_iter().find(|(_, dst)| *dst == made.dst);
+            let dst = ip_address(made.dst).or(group.map(|(address, _)| address))?;
+            put_front(&mut frame[..], &packet, [ip_address(made.src)?, dst]);
+        }
+    }
+    Some(packet)
+}
+
+/// Writes IP's and UDP's headers; the MAC addresses are set when the frame leaves.
+fn put_front<V: Copy + fmt::Debug>(
+    frame: &mut [u8],
+    packet: &Packet<Carried<V>>,
+    addresses: [[u8; 4]; 2],
+) {
+    let total = (frame.len() - ETHERNET) as u16;
+    frame[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+    let ip = &mut frame[ETHERNET..];
+    ip[0] = 0x45; // version 4, five words
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    ip[6] = 0x40; // don't fragment
+    ip[8..10].copy_from_slice(&[TTL, PROTOCOL_UDP]);
+    // The checksum of zeros; what is added to them from here on is added to it too.
+    let sum = [0x45, 0, ip[2], ip[3], 0x40, 0, TTL, PROTOCOL_UDP];
+    let (words, _) = sum.as_chunks::<2>();
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    replace_word(ip, 0, [0x45, traffic_class(packet)], 10);
+    for (address, at) in addresses.iter().zip([12, 16]) {
+        replace_word(ip, at, [address[0], address[1]], 10);
+        replace_word(ip, at + 2, [address[2], address[3]], 10);
+    }
+    let udp = &mut ip[IP..];
+    udp[..4].copy_from_slice(&packet.ports.to_be_bytes());
+    // The system's packet has checks of its own; a checksum of 0 is "none".
+    udp[4..6].copy_from_slice(&(total - IP as u16).to_be_bytes());
 }
 
 /// What incoming frames are checked against.
@@ -280,6 +395,8 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
 pub(super) struct Rules<S> {
     /// Number of hosts.
     pub(super) hosts: u32,
+    /// Number of switches.
+    pub(super) switches: u32,
     /// The largest IP packet.
     pub(super) mtu: usize,
     /// The system whose packets are recognised.
@@ -289,7 +406,11 @@ pub(super) struct Rules<S> {
 impl<S: System> Rules<S> {
     /// Whether the fabric can deliver to this destination.
     fn has_route(&self, dst: HostId) -> bool {
-        dst.0 < self.hosts || self.system.resolves(dst)
+        match Destination::of(dst) {
+            Destination::Host(HostId(host)) if host < self.hosts => true,
+            Destination::Switch(switch) => switch < self.switches,
+            _ => self.system.resolves(dst),
+        }
     }
 
     /// The destination that an IPv4 multicast address stands for.
@@ -327,15 +448,17 @@ pub(super) fn read_datagram<S: System>(
     let mut ports = (0, 0);
     if let Some(protocol) = rules.protocol(|protocol| protocol.kind == kind) {
         let parsed = rules.system.parse(kind, &bytes[overlay::BYTES as usize..]);
-        let Parsed { view, addresses } = parsed.ok_or(Unfit::Malformed)?;
-        match addresses {
+        let parsed = parsed.ok_or(Unfit::Malformed)?;
+        match parsed.addresses {
             Some((src, _)) if src != from => return Err(Unfit::Foreign),
             Some((_, dst)) if dst != envelope.dst => return Err(Unfit::Malformed),
-            _ => (carried.kind, carried.view) = (kind, Some(view)),
+            _ => carried = carried.parsed(kind, Some(parsed)),
         }
         ports = (protocol.port, protocol.port);
     }
-    if !rules.has_route(envelope.dst) {
+    // Other packets than a system's are of no use to a switch.
+    if !rules.has_route(envelope.dst) || carried.kind == NO_SYSTEM && envelope.dst.0 >= rules.hosts
+    {
         return Err(Unfit::NoRoute);
     }
     let packet = Packet::new(from, envelope.dst, l3_bytes, carried);
@@ -374,6 +497,7 @@ fn of_overlay<V: Copy + fmt::Debug>(
         path: glance.path.unwrap_or(NO_PATH),
         overlay: true,
         kind: NO_SYSTEM,
+        payload_at: len as u16,
         view: None,
     };
     let packet = Packet::new(envelope.src, envelope.dst, l3_bytes, carried)
@@ -397,7 +521,7 @@ pub(super) fn finish_datagram<'a, S: System>(
     if packet.header.kind != NO_SYSTEM
         && let Ok(envelope) = overlay::decode_group(bytes)
         && envelope.dst != host
-        && ip_address(envelope.dst).is_some()
+        && !matches!(Destination::of(envelope.dst), Destination::Group(_))
     {
         // A copy for another host than the one it was sent to, or redirected.
         overlay::readdress_group(bytes, host);
@@ -427,9 +551,9 @@ pub(super) fn read_frame<S: System>(
     if total < header || total > ip.len() {
         return Err(Unfit::Malformed);
     }
-    let host = |at: usize| match ip[at..at + 4] {
-        [10, x, y, z] => Some(HostId(u32::from_be_bytes([0, x, y, z]))),
-        ref address => rules.group(address),
+    let host = |at: usize| {
+        let address = [ip[at], ip[at + 1], ip[at + 2], ip[at + 3]];
+        host_at(address).or_else(|| rules.group(&address))
     };
     if ip_address(from).is_none_or(|address| ip[12..16] != address) {
         // What is not sent to a host either is a greeting of the kernel's: multicast, broadcast.
@@ -486,11 +610,11 @@ fn read_system<S: System>(
 ) -> Result<(), Unfit> {
     let group = protocol.group.map(|(_, dst)| dst);
     let to_group = group == Some(packet.dst);
-    let Some(Parsed { view, addresses }) = rules.system.parse(protocol.kind, bytes) else {
-        // Another application may use the same port between hosts, but not the group.
-        return if to_group { Err(Unfit::Malformed) } else { Ok(()) };
+    let Some(parsed) = rules.system.parse(protocol.kind, bytes) else {
+        // Another application may use the same port between hosts, but not the group, or to a switch.
+        return if packet.dst.0 < rules.hosts { Ok(()) } else { Err(Unfit::Malformed) };
     };
-    if let Some((src, dst)) = addresses {
+    if let Some((src, dst)) = parsed.addresses {
         if src != from {
             return Err(Unfit::Foreign);
         }
@@ -501,8 +625,8 @@ fn read_system<S: System>(
             return Err(Unfit::Malformed);
         }
     }
+    packet.header = packet.header.parsed(protocol.kind, Some(parsed));
     let carried = &mut packet.header;
-    (carried.kind, carried.view) = (protocol.kind, Some(view));
     // Without what Ethernet pads short frames with, which is none of the packet.
     carried.len = (usize::from(carried.body) + UDP + bytes.len()) as u16;
     carried.header_end = carried.len;

@@ -9,6 +9,8 @@
 //!
 //! `docs/security.md` has what is protected.
 
+#[cfg(test)]
+mod aggregation_tests;
 mod config;
 mod core;
 mod edge;
@@ -21,6 +23,7 @@ mod system_tests;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -29,14 +32,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use rackweave_core::{Span, Time};
-use rackweave_switch::system::System;
+use rackweave_core::{DropReason, Span, Time};
+use rackweave_switch::system::{System, SystemProgram};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub use self::config::{Edge, SwitchConfig, SwitchError};
 pub use self::core::{Core, CoreConfig, Departure, FrameProgram};
-pub use self::frame::{Carried, Frames, MAX_FRAME};
+pub use self::frame::{Carried, Encapsulation, Frames, MAX_FRAME};
 pub use self::stats::{Counters, Lateness, Report};
 pub use rackweave_switch::net::{LinkStats, QueueSample};
 
@@ -60,6 +63,7 @@ const RETRY: Span = Span::from_us(200);
 #[derive(Debug)]
 pub struct Switch<S: System = ()> {
     core: Core<S>,
+    switches: u32,
     edges: Edges<S>,
     epoll: OwnedFd,
     /// Readable sockets, by their hosts.
@@ -114,13 +118,14 @@ impl<S: System> Switch<S> {
     pub fn new(config: SwitchConfig<S>) -> Result<Self, SwitchError> {
         let fabric = config.check()?;
         let config = config.map_system(Arc::new);
-        let edges = Edges::open(&config)?;
+        let edges = Edges::open(&config, fabric.switches())?;
         let wait = |error: Errno| SwitchError::Wait(error.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wait)?;
         for (host, socket) in edges.sockets().enumerate() {
             let data = epoll::EventData::new_u64(host as u64);
             epoll::add(&epoll, socket, data, epoll::EventFlags::IN).map_err(wait)?;
         }
+        let switches = fabric.switches();
         let core = CoreConfig {
             fabric,
             faults: config.faults,
@@ -130,11 +135,14 @@ impl<S: System> Switch<S> {
             nic_queue_bytes: config.nic_queue_bytes,
             sample_every: config.sample_every,
             system: config.system,
+            encapsulation: edges.encapsulation(),
+            mtu: config.mtu,
         }
         .build()?;
         Ok(Self {
             ready: Vec::new(),
             core,
+            switches,
             edges,
             epoll,
             clock: config.clock,
@@ -265,11 +273,20 @@ impl<S: System> Switch<S> {
     pub fn report(&mut self) -> Report {
         let mut counters = self.edges.counters.with(self.core.counters());
         counters.kernel_drops = self.edges.kernel_drops();
+        let mut program = BTreeMap::new();
+        for switch in (0..self.switches).map(|number| self.core.program(number)) {
+            // As for copies, see `Net::send_copy`.
+            counters.drops[DropReason::NoBuffer as usize] += switch.dropped();
+            for (name, count) in switch.program().counters() {
+                *program.entry(name).or_default() += count;
+            }
+        }
         let links = self.core.link_stats(&mut ());
         Report {
             at: self.clock.now(),
             since: self.core.since(),
             counters,
+            program,
             links,
             queue_series: self.core.series().to_vec(),
             lateness: self.late.told(),

@@ -17,7 +17,7 @@ use rackweave_wire::overlay;
 
 use super::core::{CoreConfig, Departure};
 use super::frame::{
-    Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
+    Carried, Encapsulation, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
 };
 
 type Core = super::Core<Orca>;
@@ -58,6 +58,8 @@ fn core(key: Option<&Key>, faults: Vec<Fault>) -> Core {
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
         system: system(key),
+        encapsulation: Encapsulation::Overlay,
+        mtu: 1500,
     };
     config.build().unwrap()
 }
@@ -67,7 +69,7 @@ fn system(key: Option<&Key>) -> Arc<Orca> {
 }
 
 fn rules(key: Option<&Key>) -> Rules<Orca> {
-    Rules { hosts: HOSTS, mtu: 1500, system: system(key) }
+    Rules { hosts: HOSTS, switches: 0, mtu: 1500, system: system(key) }
 }
 
 const PAYLOAD: &[u8] = b"bytes of a stream";
@@ -309,7 +311,7 @@ fn who_says_what_to_whom_must_agree() {
     let orca = orca_bytes(&rack, None);
     let wrong_port = ethernet(me, TO_GROUP, PORT + 1, &orca);
     assert_eq!(read_frame(&wrong_port, me, &rules).err(), Some(Unfit::Ignored));
-    let plain = Rules { hosts: HOSTS, mtu: 1500, system: Arc::new(()) };
+    let plain = Rules { hosts: HOSTS, switches: 0, mtu: 1500, system: Arc::new(()) };
     let frame = ethernet(me, TO_GROUP, PORT, &orca);
     assert_eq!(read_frame(&frame, me, &plain).err(), Some(Unfit::Ignored));
     let to_group = datagram(me, TO_GROUP, &orca);

@@ -1,102 +1,108 @@
-//! What the switch counts and tells.
+//! Counters and reports of the switch.
+
+use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use rackweave_core::{DropReason, Span, Time};
 use rackweave_switch::net::{self, LinkStats, QueueSample};
 
-/// What was counted since the switch began.
+/// Counters since the switch was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that came from hosts and were let in.
+    /// Frames from hosts that entered the fabric.
     pub received: u64,
-    /// Frames handed to hosts.
+    /// Frames sent to hosts.
     pub forwarded: u64,
-    /// Their bytes, as on Ethernet with all that surrounds a frame.
+    /// Bytes of the forwarded frames on the wire, with preamble, checksum and gap.
     pub forwarded_bytes: u64,
-    /// Dropped inside the fabric, by [`DropReason`].
+    /// Frames dropped inside the fabric, by [`DropReason`].
     pub drops: [u64; DropReason::ALL.len()],
-    /// Marked: congestion experienced.
+    /// Frames that were marked with ECN CE (congestion experienced).
     pub ecn_marks: u64,
-    /// Cut to their headers.
+    /// Frames trimmed to their headers.
     pub trims: u64,
-    /// Of these, sent back to their senders.
+    /// Trimmed frames that were returned to their senders.
     pub turned_back: u64,
-    /// Damaged by a fault; they go on, for the receiver to find out.
+    /// Frames corrupted by a fault; they are forwarded, and the receiver's checksum detects it.
     pub corrupted: u64,
-    /// Doubled by a fault.
+    /// Frames duplicated by a fault.
     pub duplicated: u64,
-    /// Delayed by a fault.
+    /// Frames delayed, and so reordered, by a fault.
     pub reordered: u64,
-    /// Dropped on entry: not from the host of the port, or not from its address.
+    /// Dropped on entry: not sent by the host of the port, or not from its address.
     pub foreign: u64,
-    /// Dropped on entry: no frame that the switch can read, or damaged.
+    /// Dropped on entry: not a frame that the switch can decode, or damaged.
     pub malformed: u64,
     /// Dropped on entry: not IPv4 between hosts (ARP, IPv6, multicast).
     pub ignored: u64,
-    /// Dropped on entry: larger than a frame can be. The host's segmentation offload is on; turn it
+    /// Dropped on entry: longer than the MTU. The host's segmentation offload is on; turn it
     /// off there (`ethtool -K DEV tso off gso off`).
     pub oversized: u64,
-    /// Let in without a checksum, which the host has left to its NIC. The switch has worked it out, which takes
-    /// time; better turn the host's checksum offload off (`ethtool -K DEV tx off`).
+    /// Frames that entered without a checksum, because the host leaves it to its NIC. The switch computes it, which costs
+    /// time: turn the host's checksum offload off (`ethtool -K DEV tx off`).
     pub unfinished_checksums: u64,
-    /// Dropped on entry: all slots for frames were taken.
+    /// Dropped on entry: all frame buffers were in use.
     pub no_memory: u64,
     /// Dropped by the kernel before the switch could read them.
     pub kernel_drops: u64,
-    /// Dropped on the way out: the host's address is not known yet.
+    /// Dropped on exit: the host's address is not known yet.
     pub no_address: u64,
-    /// Dropped on the way out: the kernel did not take them.
+    /// Dropped on exit: the kernel refused them.
     pub send_refused: u64,
-    /// How often a host's address was learnt.
+    /// How many times the address of a host was learnt.
     pub learnt: u64,
-    /// Frames that were read so late that they should have been in a queue already.
+    /// Frames that were read later than they would have left their first queue, and that were handled as if they arrived at that time.
     pub clamped: u64,
-    /// Copies that the switches' program has made, beyond the frame itself.
+    /// Copies that the switch program has made, in addition to the frames themselves.
     pub copied: u64,
-    /// Frames that the program has kept.
+    /// Frames that the switch program has consumed.
     pub consumed: u64,
+    /// Frames of its own that the program has made.
+    pub made: u64,
 }
 
-/// How much later than due frames were handed to the kernel.
+/// The distribution of the time by which frames were passed to the kernel later than they were due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Frames.
+    /// The number of frames that were measured.
     pub frames: u64,
-    /// The median.
+    /// The median lateness.
     pub p50: Span,
-    /// Of 100, one was later.
+    /// The 99th percentile.
     pub p99: Span,
-    /// The latest.
+    /// The greatest lateness.
     pub max: Span,
 }
 
-/// All that the switch has to tell.
+/// The statistics of a switch at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// When it was made.
+    /// The time of the report.
     pub at: Time,
-    /// Since when links and lateness are measured.
+    /// The time since which links and lateness are measured.
     pub since: Time,
-    /// Counts.
+    /// The counters.
     pub counters: Counters,
-    /// Every link.
+    /// What the system's programs have counted, by name: the sums over all switches.
+    pub program: BTreeMap<&'static str, u64>,
+    /// The statistics of every link.
     pub links: Vec<LinkStats>,
-    /// Queues over time, if they were asked for.
+    /// Samples of queue lengths over time, if sampling was configured.
     pub queue_series: Vec<QueueSample>,
-    /// Whether the switch kept up.
+    /// Whether the switch kept up with its links.
     pub lateness: Lateness,
-    /// Frames in the fabric.
+    /// Frames that are in the fabric at present.
     pub frames_inside: u32,
 }
 
 impl Counters {
-    /// All frames dropped inside the fabric.
+    /// The number of frames dropped inside the fabric.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
 
-    /// The sockets' counts with those of the fabric.
+    /// Combines the counters of the sockets with those of the fabric.
     pub(super) fn with(mut self, fabric: &net::Counters) -> Self {
         self.received = fabric.sent;
         for (drops, more) in self.drops.iter_mut().zip(fabric.drops) {
@@ -111,11 +117,12 @@ impl Counters {
         self.clamped = fabric.clamped;
         self.copied = fabric.copied;
         self.consumed = fabric.consumed;
+        self.made = fabric.made;
         self
     }
 }
 
-/// The longest lateness that is told apart.
+/// The upper bound of the histogram; greater values are recorded as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Collects [`Lateness`].
@@ -125,7 +132,7 @@ pub(super) struct Late(Histogram<u64>);
 impl Late {
     pub(super) fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 2);
-        Self(histogram.expect("the bounds are constants, and good"))
+        Self(histogram.expect("the bounds are valid constants"))
     }
 
     #[inline]

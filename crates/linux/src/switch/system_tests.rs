@@ -6,12 +6,16 @@ use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, Rate, Span, Tim
 use rackweave_group::orca::system::Orca;
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
-use rackweave_switch::system::{Either, Parsed, Protocol, System, SystemError, SystemProgram};
+use rackweave_switch::system::{
+    Either, Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
+};
 use rackweave_wire::orca::{self, Body, Control, Session};
 use rackweave_wire::overlay;
 
 use super::core::{CoreConfig, Departure};
-use super::frame::{Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame};
+use super::frame::{
+    Encapsulation, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
+};
 
 const HOSTS: u32 = 4;
 const KIND: u8 = 9;
@@ -44,6 +48,7 @@ const LIFE: Span = Span::from_ms(10);
 impl System for Chunks {
     type View = View;
     type Program = Redirect;
+    type Made = Never;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         std::iter::once(Protocol { kind: KIND, port: PORT, group: None })
@@ -61,7 +66,11 @@ impl System for Chunks {
             [MAGIC, 2, _] => View::Count,
             _ => return None,
         };
-        Some(Parsed { view, addresses: None })
+        Some(Parsed { view, addresses: None, payload_at: 0 })
+    }
+
+    fn encode(&self, packet: &Outgoing<'_, Never>, _out: &mut Vec<u8>) -> u8 {
+        match packet.header {}
     }
 
     fn programs(&self, fabric: &Fabric) -> Result<Vec<Redirect>, SystemError> {
@@ -74,6 +83,7 @@ impl System for Chunks {
 
 impl SystemProgram for Redirect {
     type View = View;
+    type Made = Never;
 
     fn handle_packet<H: Header, S: PayloadStore<H>>(
         &mut self,
@@ -146,7 +156,7 @@ struct Bench {
 impl Bench {
     fn new(system: Both, by_frames: bool) -> Self {
         let system = Arc::new(system);
-        let rules = Rules { hosts: HOSTS, mtu: 1500, system: Arc::clone(&system) };
+        let rules = Rules { hosts: HOSTS, switches: 1, mtu: 1500, system: Arc::clone(&system) };
         let core = CoreConfig {
             fabric: fabric(HOSTS),
             faults: Vec::new(),
@@ -154,6 +164,8 @@ impl Bench {
             run: 0,
             frames: 10,
             nic_queue_bytes: u64::MAX,
+            encapsulation: Encapsulation::Overlay,
+            mtu: 1500,
             sample_every: Span::ZERO,
             system,
         };
@@ -310,6 +322,8 @@ fn what_a_system_says_against_a_fabric_is_reported() {
         run: 0,
         frames: 10,
         nic_queue_bytes: u64::MAX,
+        encapsulation: Encapsulation::Overlay,
+        mtu: 1500,
         sample_every: Span::ZERO,
         system,
     };

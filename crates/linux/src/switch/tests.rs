@@ -13,7 +13,7 @@ use rackweave_wire::overlay;
 
 use super::core::{CoreConfig, Departure};
 use super::frame::{
-    Carried, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
+    Carried, Encapsulation, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
 };
 
 type Core = super::Core<()>;
@@ -56,6 +56,8 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
         nic_queue_bytes: u64::MAX,
         sample_every: Span::ZERO,
         system: Arc::new(()),
+        encapsulation: Encapsulation::Overlay,
+        mtu: 1500,
     }
     .build()
     .unwrap()
@@ -63,7 +65,7 @@ fn core(config: &FabricConfig, faults: Vec<Fault>) -> Core {
 
 /// Rules of switches without a program.
 fn plain(hosts: u32) -> Rules<()> {
-    Rules { hosts, mtu: 1500, system: Arc::new(()) }
+    Rules { hosts, switches: 0, mtu: 1500, system: Arc::new(()) }
 }
 
 fn put(core: &mut Core, src: u32, dst: u32, tag: u8) -> Packet<Carried<Never>> {
@@ -381,6 +383,8 @@ fn a_hosts_own_queue_is_bounded_and_so_are_frames() {
         nic_queue_bytes: 10 * FULL,
         sample_every: Span::ZERO,
         system: Arc::new(()),
+        encapsulation: Encapsulation::Overlay,
+        mtu: 1500,
     }
     .build()
     .unwrap();

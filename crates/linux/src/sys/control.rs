@@ -31,7 +31,7 @@ impl<'a> Writer<'a> {
         Self { room, used: 0 }
     }
 
-    /// Appends one; `T` is plain data of at most 8 bytes.
+    /// Appends a control message; `T` is plain data of at most 8 bytes.
     pub(super) fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         const { assert!(size_of::<T>() <= 8) };
         // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
@@ -39,7 +39,7 @@ impl<'a> Writer<'a> {
             let bytes = size_of::<T>() as u32;
             (libc::CMSG_SPACE(bytes) as usize, libc::CMSG_LEN(bytes) as usize)
         };
-        assert!(self.used + space <= Room::BYTES, "the room is made for what is put into it");
+        assert!(self.used + space <= Room::BYTES, "Room::BYTES is enough for all control messages");
         let header = cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
         // SAFETY: `used + space` bytes are inside the room, which is aligned to 8 as `cmsghdr` wants, and
         // `space` is a multiple of 8; the data follow the header, aligned to 8 too.
@@ -56,20 +56,20 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What control messages said of a received datagram.
+/// The control messages of a received datagram.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct ControlData {
     pub(super) traffic_class: u8,
     pub(super) segment: Option<usize>,
     pub(super) realtime_ns: Option<u64>,
 }
 
-/// Reads what the kernel has written.
+/// Reads the control messages of a received message.
 ///
 /// # Safety
 /// `message` must have been filled by `recvmsg` or `recvmmsg`, and its control buffer must be alive.
-pub(super) unsafe fn read(message: &msghdr) -> Said {
-    let mut said = Said::default();
+pub(super) unsafe fn read(message: &msghdr) -> ControlData {
+    let mut said = ControlData::default();
     // SAFETY: the caller vouches for the message; the macros stay inside msg_controllen.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !at.is_null() {

@@ -1,4 +1,4 @@
-//! Offloads of an interface, which only an ioctl switches.
+//! Settings of an interface that need an ioctl: its offloads and its address.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketType, socket};
 
-/// Generic commands of `linux/ethtool.h` that set a flag: checksums of what is sent; segmentation by the device,
-/// and before it; the joining of what is received.
-const SWITCHES: [u32; 5] = [
+/// Commands of `linux/ethtool.h` that set the flags of segmentation (TSO, GSO), receive offload (GRO), transmit checksums and
+/// scatter-gather.
+const OFFLOADS: [u32; 5] = [
     0x0000_001f, // ETHTOOL_STSO
     0x0000_0024, // ETHTOOL_SGSO
     0x0000_002c, // ETHTOOL_SGRO
@@ -26,7 +26,7 @@ struct Value {
 /// The IPv4 address of an interface, in the namespace of this thread.
 ///
 /// # Errors
-/// If there is no such interface, or it has none.
+/// If there is no such interface, or it has no address.
 pub fn address_of(interface: &str) -> io::Result<Ipv4Addr> {
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     // SAFETY: all fields of a sockaddr are integers, for which zeros are good.
@@ -57,15 +57,15 @@ fn name_of(interface: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     Ok(name)
 }
 
-/// Switches off all that makes packets of an interface, in the namespace of this thread, longer than its MTU or leaves
-/// their checksums to it.
+/// Turns off the offloads of an interface, in the namespace of this thread, that cause packets longer than its MTU or without
+/// checksums.
 ///
 /// # Errors
-/// If there is no such interface, or rights are missing.
+/// If there is no such interface, or a capability is missing.
 pub fn no_offloads(interface: &str) -> io::Result<()> {
     let name = name_of(interface)?;
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    for command in SWITCHES {
+    for command in OFFLOADS {
         let mut value = Value { command, data: 0 };
         let mut request = libc::ifreq {
             ifr_name: name,
@@ -77,7 +77,7 @@ pub fn no_offloads(interface: &str) -> io::Result<()> {
             unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         if done < 0 {
             let error = io::Error::last_os_error();
-            // A device that has no such switch does no such thing.
+            // The device does not have this offload.
             if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
                 return Err(error);
             }

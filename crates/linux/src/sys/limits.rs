@@ -2,12 +2,12 @@
 
 use std::io;
 
-/// Has a file that grows beyond `ulimit -f` be an error of the write, as a full disk is, instead of the process's end.
+/// Makes a write beyond `ulimit -f` fail with an error, as on a full disk, instead of ending the process by SIGXFSZ.
 ///
 /// # Errors
-/// What the system says.
+/// If the system refuses to ignore the signal.
 pub fn outlive_file_limit() -> io::Result<()> {
-    // SAFETY: to ignore a signal installs no code, and nobody else handles this one.
+    // SAFETY: ignoring a signal installs no code, and there is no other handler of this one.
     let result = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if result == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

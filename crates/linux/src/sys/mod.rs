@@ -1,4 +1,4 @@
-//! System calls that no crate offers as they are needed here: datagrams in batches, with traffic class and
+//! System calls that no crate offers in the form that is needed here: datagrams in batches, with traffic class and
 //! segmentation offload in control messages.
 #![expect(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! A packet socket on one interface: Ethernet frames in batches; and socket options that others need, too.
+//! A packet socket, which sends and receives Ethernet frames in batches, and options of all sockets.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -9,20 +9,20 @@ use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 
 use super::control::{self, Room};
 
-/// Frames in one call.
+/// The most frames in one call.
 const CALL: usize = 64;
 
-/// Bytes of a receive buffer; longer frames are cut, and said to be.
+/// The length of a receive buffer; longer frames are truncated and marked.
 const RECEIVE_BYTES: usize = 2048;
 
 /// `TP_STATUS_CSUMNOTREADY`: the sender has left the checksum to a NIC that is not there.
 const CHECKSUM_NOT_READY: u32 = 1 << 3;
 
-/// Index of `SK_MEMINFO_DROPS` in what `SO_MEMINFO` gives, and how many numbers that is.
+/// The index of `SK_MEMINFO_DROPS` in the result of `SO_MEMINFO`, and the length of that array.
 const MEMINFO_DROPS: usize = 8;
 const MEMINFO_VARS: usize = 9;
 
-/// A packet socket: all IPv4 frames that come in at one interface, and none that go out there. It never blocks.
+/// A packet socket that receives all IPv4 frames that enter by one interface, and none that leave by it. It never blocks.
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
@@ -33,11 +33,11 @@ pub struct PacketSocket {
 pub struct Frame<'a> {
     /// When the kernel received it, in nanoseconds of `CLOCK_REALTIME`.
     pub realtime_ns: Option<u64>,
-    /// It was longer than what is given here.
+    /// Whether it was truncated.
     pub cut: bool,
-    /// Its sender has left the checksum to a NIC.
+    /// Whether its sender has left the checksum to a NIC.
     pub unfinished_checksum: bool,
-    /// Its bytes, from the Ethernet header on.
+    /// The frame, beginning with its Ethernet header.
     pub bytes: &'a [u8],
 }
 
@@ -54,7 +54,7 @@ fn set_option(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -
     check(result).map(drop)
 }
 
-/// Reads an option into plain data; how many bytes the kernel wrote.
+/// Reads an option into plain data; returns how many bytes the kernel wrote.
 fn get_option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: c_int,
@@ -68,20 +68,20 @@ fn get_option<T: Copy>(
     check(result).map(|_| bytes as usize)
 }
 
-/// Sets a socket's buffers, beyond the system's limits where the process may do that.
+/// Sets the sizes of a socket's buffers, beyond the system's limits if the process has CAP_NET_ADMIN.
 pub fn set_buffers(socket: BorrowedFd<'_>, bytes: usize) {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     for (force, ask) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
         if set_option(socket, libc::SOL_SOCKET, force, bytes).is_err() {
-            // The kernel gives what its limits allow.
+            // The kernel limits the sizes.
             let _ = set_option(socket, libc::SOL_SOCKET, ask, bytes);
         }
     }
 }
 
-/// Datagrams that a socket has lost since it began, because its buffer was full.
+/// The number of datagrams that a socket has dropped because its receive buffer was full.
 #[must_use]
 pub fn drops(socket: BorrowedFd<'_>) -> u64 {
     let mut numbers = [0_u32; MEMINFO_VARS];
@@ -95,7 +95,7 @@ impl PacketSocket {
     /// Opens a socket on an interface.
     ///
     /// # Errors
-    /// `NotFound` if there is no such interface; else what the system says.
+    /// `NotFound` if there is no such interface; otherwise the system's error.
     pub fn open(interface: &str, buffer_bytes: usize) -> io::Result<Self> {
         let name = std::ffi::CString::new(interface)?;
         // SAFETY: the name is a C string that lives through the call.
@@ -106,7 +106,7 @@ impl PacketSocket {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers. Protocol 0: nothing is received before bind names the interface.
         let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: a descriptor that was just made and is nobody else's.
+        // SAFETY: a descriptor that was just created and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let this = Self { socket };
         set_buffers(this.as_fd(), buffer_bytes);
@@ -116,7 +116,7 @@ impl PacketSocket {
         // SAFETY: plain numbers, for which zeros are good.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
         address.sll_family = libc::AF_PACKET as u16;
-        // A socket of one protocol is not given what goes out, other than one of all protocols.
+        // Unlike ETH_P_ALL, a socket of one protocol does not receive outgoing frames.
         address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
         address.sll_ifindex = index as c_int;
         let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -127,7 +127,7 @@ impl PacketSocket {
         Ok(this)
     }
 
-    /// Frames lost since this was asked last, because the buffer was full.
+    /// The number of frames dropped since the last call because the buffer was full.
     #[must_use]
     pub fn new_drops(&self) -> u64 {
         // SAFETY: plain numbers, for which zeros are good.
@@ -138,10 +138,10 @@ impl PacketSocket {
         }
     }
 
-    /// Receives what is there, at most one call's worth; how many frames. 0: nothing is there.
+    /// Receives by one call; returns the number of frames, which is 0 if nothing has arrived or the interface is down.
     ///
     /// # Errors
-    /// What the system says, "nothing there" and an interface that is down apart.
+    /// If the socket has failed.
     pub fn receive(&self, batch: &mut FrameBatch) -> io::Result<usize> {
         batch.filled = 0;
         let buffers = &mut *batch.buffers;
@@ -197,7 +197,7 @@ impl PacketSocket {
         }
     }
 
-    /// At most one call's worth of frames.
+    /// Sends at most as many frames as one call can have; returns how many were refused.
     fn send_call(&self, vectors: &mut [iovec]) -> u64 {
         let mut messages = [mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; CALL];
         for (message, vector) in messages.iter_mut().zip(vectors.iter_mut()) {
@@ -216,7 +216,7 @@ impl PacketSocket {
             match check(sent) {
                 Ok(sent) => next += sent as usize,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // As on a link that is full, or down: the first one is lost.
+                // The first frame is dropped, as on a link that is full or down.
                 Err(_) => {
                     next += 1;
                     refused += 1;
@@ -238,7 +238,7 @@ const fn empty_header() -> msghdr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Where frames are received into.
+/// The buffers that frames are received into.
 pub struct FrameBatch {
     buffers: Box<Buffers>,
     filled: usize,
@@ -251,7 +251,7 @@ struct Buffers {
     messages: [mmsghdr; CALL],
 }
 
-// SAFETY: the pointers inside lead into the same box and are set anew by each call that uses them.
+// SAFETY: the pointers inside lead into the same box and are set by each call that uses them.
 unsafe impl Send for FrameBatch {}
 
 impl std::fmt::Debug for FrameBatch {
@@ -293,7 +293,7 @@ impl FrameBatch {
     }
 }
 
-/// Whether `PACKET_AUXDATA` says so.
+/// Whether `PACKET_AUXDATA` reports that the checksum is not computed.
 ///
 /// # Safety
 /// `message` must have been filled by `recvmmsg`, and its control buffer must be alive.

@@ -1,14 +1,14 @@
-//! What the kernel knows of a TCP connection.
+//! Options of TCP sockets.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// How long it is since the other end acknowledged anything, if something waits for that.
+/// The time since the last acknowledgement, if data or probes are unacknowledged.
 ///
 /// # Errors
-/// What the system says.
+/// If the system refuses TCP_INFO.
 pub fn unanswered_for(socket: &impl AsFd) -> io::Result<Option<Duration>> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -26,11 +26,11 @@ pub fn unanswered_for(socket: &impl AsFd) -> io::Result<Option<Duration>> {
     Ok(waits.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into())))
 }
 
-/// Has the system choose the port of a bound socket only when it connects (`IP_BIND_ADDRESS_NO_PORT`): ports that
-/// are in use with other destinations are good then.
+/// Makes the system choose the port of a bound socket when it connects (`IP_BIND_ADDRESS_NO_PORT`), so that ports in use
+/// with other destinations can be reused.
 ///
 /// # Errors
-/// What the system says.
+/// If the system refuses the option.
 pub fn bind_late(socket: &impl AsFd) -> io::Result<()> {
     let (on, bytes): (libc::c_int, _) = (1, size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the value is an int that lives through the call, as its length says.

@@ -1,4 +1,4 @@
-//! How exact a thread's waiting is.
+//! Timer slack and scheduling priority of threads.
 
 use std::cell::Cell;
 use std::io;
@@ -9,20 +9,20 @@ thread_local! {
     static TIGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets the calling thread's waits end within a microsecond of their time instead of the usual fifty, by which
-/// the kernel saves power. Cheap to call again.
+/// Sets the timer slack of the calling thread to the minimum, so that its waits end within a microsecond of their time
+/// instead of the default of 50 µs. Cheap to call repeatedly.
 pub fn tighten_timers() {
     if !TIGHT.replace(true) && current_timer_slack().is_ok_and(|ns| ns > 1000) {
-        // A kernel that refuses waits longer: later, not wrong.
+        // If the kernel refuses, waits end later.
         let _ = set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }
 
-/// Lets the calling thread, and threads that it starts from now on, go before all ordinary ones: of those at this
-/// priority (1 to 99) each has its turn.
+/// Schedules the calling thread, and threads that it starts afterwards, by SCHED_RR at this priority (1 to 99), before all
+/// ordinary threads.
 ///
 /// # Errors
-/// Without the right to do so.
+/// If the process lacks CAP_SYS_NICE.
 pub fn go_first(priority: i32) -> io::Result<()> {
     let wanted = libc::sched_param { sched_priority: priority };
     // SAFETY: it reads the struct, which lives until the call returns; 0 is the calling thread.

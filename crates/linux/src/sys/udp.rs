@@ -13,20 +13,20 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::control::{self, Room, Writer};
 
-/// Datagrams (or trains of them) in one call.
+/// The most datagrams, or trains of them, in one call.
 const CALL: usize = 32;
 
-/// The kernel's limits of a train: UDP_MAX_SEGMENTS, and what an IP packet can say.
+/// The kernel's limits of a train: UDP_MAX_SEGMENTS, and the length of an IP packet.
 const MAX_SEGMENTS: usize = 64;
 const MAX_TRAIN_BYTES: usize = 65_000;
 
-/// Bytes of a receive buffer: a whole train.
+/// The length of a receive buffer, which holds a whole train.
 const RECEIVE_BYTES: usize = 1 << 16;
 
-/// Bytes of one call to receive, about, if trains are long: they are looked at while they are in the processor's cache.
+/// About how many bytes one call receives if trains are long, so that they are handled while they are in the CPU's cache.
 const RECEIVE_CALL_BYTES: usize = 1 << 19;
 
-/// A socket. It never blocks.
+/// A UDP socket, which never blocks.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
@@ -37,13 +37,13 @@ pub struct UdpSocket {
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// The sender's address.
     pub from: SocketAddr,
-    /// The second byte of its IP header: DSCP and ECN.
+    /// The traffic class of its IP header: DSCP and ECN.
     pub traffic_class: u8,
     /// When the kernel received it, in nanoseconds of `CLOCK_REALTIME`.
     pub realtime_ns: Option<u64>,
-    /// Its bytes.
+    /// The payload of the datagram.
     pub bytes: &'a [u8],
 }
 
@@ -62,9 +62,9 @@ struct Outgoing {
 pub struct SendBatch {
     arena: Vec<u8>,
     datagrams: Vec<Outgoing>,
-    /// How many of them have been sent.
+    /// The number of them that were sent.
     done: usize,
-    /// Calls of the kernel so far, and trains in them.
+    /// System calls so far, and trains in them.
     calls: u64,
     trains: u64,
 }
@@ -85,32 +85,31 @@ impl SendBatch {
         self.datagrams.push(Outgoing { to, traffic_class, front, payload, bytes });
     }
 
-    /// Orders what waits by its address, so that runs to one address leave as trains. The order to each address stays.
+    /// Sorts the datagrams by address, so that those to one address form trains. The sort is stable.
     pub fn group(&mut self) {
         self.datagrams[self.done..].sort_by_key(|datagram| (datagram.to, datagram.traffic_class));
     }
 
-    /// How many wait.
+    /// The number of datagrams that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.datagrams.len() - self.done
     }
 
-    /// Calls of the kernel that have sent something of it so far, and how many trains (of at least one datagram)
-    /// they took.
+    /// The number of system calls that have sent datagrams of the batch, and of trains (of at least one datagram) in them.
     #[must_use]
     pub const fn calls(&self) -> (u64, u64) {
         (self.calls, self.trains)
     }
 
-    /// Whether none waits.
+    /// Whether no datagram waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many of the datagrams from `first` on can go as one train: of one length (the last may be
-    /// shorter), to one address, of one class.
+    /// The number of datagrams from `first` on that can be sent as one train: of one length (the last may be shorter), to one
+    /// address, of one traffic class.
     fn train(&self, first: usize, segmentation: bool) -> usize {
         let head = &self.datagrams[first];
         if !segmentation {
@@ -138,17 +137,17 @@ impl SendBatch {
 }
 
 impl UdpSocket {
-    /// Binds a socket that tells traffic classes, takes trains of datagrams and, if asked for,
-    /// time stamps. A multicast address can be shared.
+    /// Binds a socket that receives traffic classes, trains of datagrams and, with `stamps`, time stamps. A multicast address
+    /// can be shared.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the address is in use or not local, or the system refuses an option.
     pub fn bind(address: SocketAddr, buffer_bytes: usize, stamps: bool) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
-        // A group is everybody's: each of its sockets gets everything.
+        // Each socket that is bound to a multicast address receives all datagrams to it.
         socket.set_reuse_address(address.ip().is_multicast())?;
-        // The kernel gives what its limits allow.
+        // The kernel limits the sizes.
         socket.set_recv_buffer_size(buffer_bytes)?;
         socket.set_send_buffer_size(buffer_bytes)?;
         match address {
@@ -157,7 +156,7 @@ impl UdpSocket {
         }
         socket.bind(&address.into())?;
         let this = Self { address, socket, segmentation: true };
-        // Kernels without it just give datagrams one by one.
+        // Without it, datagrams are received one by one.
         let _ = this.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
         if stamps {
             this.set_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
@@ -167,17 +166,17 @@ impl UdpSocket {
         Ok(Self { address, ..this })
     }
 
-    /// Its address.
+    /// The address that it is bound to.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets receive and send buffers be this large: beyond the system's limits where this process has the right to. The
-    /// smaller the send buffer, the sooner a full queue of the device makes [`UdpSocket::send`] wait instead of losing.
+    /// Sets the sizes of the receive and send buffers, beyond the system's limits if this process has CAP_NET_ADMIN. With a
+    /// small send buffer, a full device queue blocks [`UdpSocket::send`] instead of causing losses.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses the sizes.
     pub fn set_buffers(&self, receive: usize, send: usize) -> io::Result<()> {
         let force = |name, bytes: usize| {
             self.set_option(libc::SOL_SOCKET, name, bytes.min(1 << 30) as c_int)
@@ -191,33 +190,33 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Bytes of its receive buffer, as far as the system says; it counts what packets take of its memory.
+    /// The size of its receive buffer, in which the kernel counts the memory of packets; 0 if it is unknown.
     #[must_use]
     pub fn receive_buffer(&self) -> usize {
         self.socket.recv_buffer_size().unwrap_or(0)
     }
 
-    /// Takes what is sent to a multicast group, on the interface with this address (unspecified: the system's choice).
+    /// Joins a multicast group on the interface with this address (unspecified: the system's choice).
     ///
     /// # Errors
-    /// What the system says: no such interface, or none that can.
+    /// If there is no such interface, or it has no multicast.
     pub fn join(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.socket.join_multicast_v4(&group, &interface)
     }
 
-    /// Takes it no more.
+    /// Leaves a multicast group.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the socket is not a member.
     pub fn leave(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         self.socket.leave_multicast_v4(&group, &interface)
     }
 
-    /// Sends what is for multicast groups by the interface with this address (unspecified: the system's choice), no
-    /// further than so many routers, and to sockets of this machine only if asked to.
+    /// Sends multicast by the interface with this address (unspecified: the system's choice), with a TTL of `hops`, and to
+    /// sockets of this machine only with `back`.
     ///
     /// # Errors
-    /// What the system says.
+    /// If there is no such interface.
     pub fn send_groups_by(&self, interface: Ipv4Addr, hops: u32, back: bool) -> io::Result<()> {
         self.socket.set_multicast_if_v4(&interface)?;
         self.socket.set_multicast_ttl_v4(hops)?;
@@ -233,11 +232,11 @@ impl UdpSocket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends what waits, as far as the kernel has room; datagrams that it refuses are lost, as in a network,
-    /// and counted in the result. What is left stays in the batch.
+    /// Sends the batch as far as the send buffer has room; the rest stays in the batch. Returns the number of datagrams that
+    /// the kernel has refused, which are lost.
     ///
     /// # Errors
-    /// If the socket itself does not work any more.
+    /// If the socket has failed.
     pub fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64> {
         let mut refused = 0;
         while !batch.is_empty() {
@@ -251,7 +250,7 @@ impl UdpSocket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBADF | libc::ENOTSOCK) => return Err(error),
-                    // A device that cannot cut trains: they go one by one from now on.
+                    // The device does not support segmentation: datagrams are sent one by one from now on.
                     Some(libc::EIO | libc::EINVAL)
                         if batch.train(batch.done, self.segmentation) > 1 =>
                     {
@@ -271,12 +270,12 @@ impl UdpSocket {
         Ok(refused)
     }
 
-    /// One call; how many trains it took, and how many datagrams.
+    /// Makes one call; returns the number of trains and of datagrams that were sent.
     fn send_some(&self, batch: &SendBatch) -> io::Result<(usize, usize)> {
         let mut vectors: SmallVec<[iovec; 256]> = SmallVec::new();
         let mut addresses: SmallVec<[SockAddr; CALL]> = SmallVec::new();
         let mut rooms: SmallVec<[Room; CALL]> = SmallVec::new();
-        // Where each message's vectors begin and end, bytes of control messages, datagrams.
+        // The range of each message's vectors, the length of its control messages, and its number of datagrams.
         let mut parts: SmallVec<[(usize, usize, usize, usize); CALL]> = SmallVec::new();
         let mut next = batch.done;
         while next < batch.datagrams.len() && parts.len() < CALL {
@@ -329,10 +328,10 @@ impl UdpSocket {
         Ok((sent, parts[..sent].iter().map(|part| part.3).sum()))
     }
 
-    /// Receives what is there, at most one call's worth; how many buffers were filled. 0: nothing is there.
+    /// Receives by one call; returns the number of buffers that were filled, which is 0 if nothing has arrived.
     ///
     /// # Errors
-    /// What the system says, "nothing there" apart.
+    /// If the socket has failed.
     pub fn receive(&self, batch: &mut ReceiveBatch) -> io::Result<usize> {
         let most = batch.most();
         (batch.filled, batch.full) = (0, false);
@@ -348,7 +347,7 @@ impl UdpSocket {
             Err(_) => {
                 let error = io::Error::last_os_error();
                 match error.kind() {
-                    // What became of a datagram sent before is told as an error of the next call.
+                    // ICMP errors of datagrams that were sent before are reported by the next call.
                     io::ErrorKind::WouldBlock
                     | io::ErrorKind::Interrupted
                     | io::ErrorKind::ConnectionRefused
@@ -368,11 +367,10 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// From which address of this machine packets to another one leave, and the largest IP packet on the way there, as far as
-/// the system knows it. Nothing is sent.
+/// The source address of packets to another address, and the MTU of the path as far as the system knows it. Nothing is sent.
 ///
 /// # Errors
-/// What the system says: no way there.
+/// If there is no route.
 pub fn route_to(to: SocketAddr) -> io::Result<(SocketAddr, u32)> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
     socket.connect(&to.into())?;
@@ -400,7 +398,7 @@ const fn empty_header() -> msghdr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Where datagrams are received into: two megabytes.
+/// The buffers that datagrams are received into: two megabytes.
 pub struct ReceiveBatch {
     buffers: Box<Buffers>,
     filled: usize,
@@ -415,7 +413,7 @@ struct Buffers {
     messages: [mmsghdr; CALL],
 }
 
-// SAFETY: the pointers inside lead into the same box and are set anew by each call that uses them.
+// SAFETY: the pointers inside lead into the same box and are set by each call that uses them.
 unsafe impl Send for ReceiveBatch {}
 
 impl std::fmt::Debug for ReceiveBatch {
@@ -440,7 +438,7 @@ impl Default for ReceiveBatch {
 }
 
 impl Buffers {
-    /// Makes so many messages ready to be filled.
+    /// Prepares this many messages to be filled.
     fn prepare(&mut self, count: usize) {
         for index in 0..count {
             let mut header = empty_header();
@@ -460,19 +458,19 @@ impl Buffers {
 }
 
 impl ReceiveBatch {
-    /// Whether the last [`UdpSocket::receive`] found nothing.
+    /// Whether the last [`UdpSocket::receive`] has received nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Whether the last [`UdpSocket::receive`] may have left something.
+    /// Whether the last [`UdpSocket::receive`] has filled all buffers, so that there may be more.
     #[must_use]
     pub const fn was_full(&self) -> bool {
         self.full
     }
 
-    /// How many datagrams or trains the next call takes, if they are as long as the last ones.
+    /// The number of buffers for the next call, if trains are as long as the last ones.
     fn most(&self) -> usize {
         let last = &self.buffers.messages[..self.filled];
         let bytes: usize = last.iter().map(|message| message.msg_len as usize).sum();
@@ -482,7 +480,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// The datagrams of the last [`UdpSocket::receive`], trains cut into single ones.
+    /// The datagrams of the last [`UdpSocket::receive`]; trains are split.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         (0..self.filled).flat_map(|index| {
             let message = &self.buffers.messages[index];
@@ -526,7 +524,7 @@ mod tests {
         UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1 << 20, true).unwrap()
     }
 
-    /// What has arrived: lengths, classes, whether a time was told.
+    /// The datagrams received: lengths, classes, whether they have time stamps.
     fn received(socket: &UdpSocket, count: usize) -> Vec<(usize, u8, bool)> {
         let mut batch = ReceiveBatch::default();
         let mut found = Vec::new();
@@ -568,7 +566,7 @@ mod tests {
     #[test]
     fn without_segmentation_datagrams_go_one_by_one() {
         let (mut from, to) = (socket(), socket());
-        // The kernel cuts no trains whose datagrams shall have no checksums.
+        // The kernel does not segment datagrams without checksums.
         from.set_option(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let sizes = [1000; 10];
         let mut batch = SendBatch::default();
@@ -580,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_an_address_is_known() {
+    fn the_route_to_an_address_is_known() {
         let to = socket();
         let (from, mtu) = route_to(to.local_addr()).unwrap();
         assert!(from.ip().is_loopback() && mtu >= 576);
@@ -588,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_counted_and_holds_nothing_up() {
+    fn refused_datagrams_are_counted_and_do_not_block_others() {
         let (mut from, to) = (socket(), socket());
         let mut batch = SendBatch::default();
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));

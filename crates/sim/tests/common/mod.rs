@@ -8,10 +8,10 @@ use rackweave_sim::config::{
     BufferConfig, FabricConfig, MeasureConfig, Routing, StreamConfig, SwitchConfig, Topology,
     TrimConfig,
 };
-use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
+use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{TransportConfig, homa, ndp, phost, polo, tcp};
-use rackweave_workload::{Exchange, Pattern, SizeDist, Trace, WorkloadConfig};
+use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
 pub(crate) const G10: Rate = Rate::from_gbps(10);
 pub(crate) const G40: Rate = Rate::from_gbps(40);
@@ -139,8 +139,27 @@ pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunCon
     RunConfig { seed: 1, run: 0, fabric, streams, faults: Vec::new(), measure: measure() }
 }
 
+/// A run in which every message that is measured completes or fails, and none is missing.
 pub(crate) fn go(config: &RunConfig) -> RunResult {
-    run(config, &Control::default()).expect("a possible run")
+    let result = go_to(config, End::AllDone);
+    let (hosts, main) = (config.fabric.topology.hosts(), &config.streams[0].workload);
+    // The gap matters to times only.
+    let generator = Generator::new(main, hosts, Some(Span::from_us(1)), config.seed, config.run, 0);
+    let total = generator.expect("a possible workload").total().unwrap_or(u64::MAX);
+    let wanted = match total.min(config.measure.messages) {
+        u64::MAX => 1,
+        wanted => wanted,
+    };
+    let measured = result.messages.len() as u64;
+    assert!(measured >= wanted, "{measured} of {wanted} messages");
+    result
+}
+
+/// A run that ends in this way.
+pub(crate) fn go_to(config: &RunConfig, end: End) -> RunResult {
+    let result = run(config, &Control::default()).expect("a possible run");
+    assert_eq!(result.end, end);
+    result
 }
 
 pub(crate) fn fixed(bytes: u64) -> SizeDist {
@@ -188,6 +207,6 @@ pub(crate) fn shares(transport: TransportConfig, flows: u32, time_limit: Span) -
     config.measure.verify = false;
     config.measure.warmup = Span::from_ms(100);
     config.measure.time_limit = time_limit;
-    let result = go(&config);
+    let result = go_to(&config, End::TimeLimit);
     (1..=flows).map(|host| result.links[host as usize].utilisation).collect()
 }

@@ -8,7 +8,7 @@ use rackweave_core::{
     Refused, Submit, Time, Transport,
 };
 use rackweave_wire::tcp::{Body, Header, flags};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::config::Config;
 use super::connection::{
@@ -52,11 +52,12 @@ pub struct Host {
     control: VecDeque<u32>,
     data: VecDeque<u32>,
     strays: VecDeque<Packet<Header>>,
-    /// Where the streams of connections to this host started that have ended, the last of each key,
-    /// and the keys by age: a late copy of an opening segment must not open one again (the task of
-    /// TIME-WAIT).
-    ended: FxHashMap<Key, u32>,
-    ended_keys: VecDeque<Key>,
+    /// Connections to this host that have ended, each by its key and the start of the peer's stream,
+    /// and the same by age: a late copy of an opening segment must not open one again (the task of
+    /// TIME-WAIT, RFC 9293, 3.6.1). A client that restarts uses the same ports again, so that
+    /// several connections of one key can end while copies of their segments are under way.
+    ended: FxHashSet<(Key, u32)>,
+    ended_by_age: VecDeque<(Key, u32)>,
     /// Streams by their (even) names.
     pub(super) streams: FxHashMap<(HostId, MessageId), u32>,
     /// The last words of streams' connections that have closed, and their keys by age.
@@ -86,8 +87,8 @@ impl Host {
             control: VecDeque::new(),
             data: VecDeque::new(),
             strays: VecDeque::new(),
-            ended: FxHashMap::default(),
-            ended_keys: VecDeque::new(),
+            ended: FxHashSet::default(),
+            ended_by_age: VecDeque::new(),
             streams: FxHashMap::default(),
             time_wait: FxHashMap::default(),
             time_wait_keys: VecDeque::new(),
@@ -318,13 +319,13 @@ impl Host {
     }
 
     fn remember_ended(&mut self, key: Key, start: u32) {
-        if self.ended.insert(key, start).is_none() {
-            if self.ended_keys.len() >= MAX_ENDED
-                && let Some(oldest) = self.ended_keys.pop_front()
+        if self.ended.insert((key, start)) {
+            if self.ended_by_age.len() >= MAX_ENDED
+                && let Some(oldest) = self.ended_by_age.pop_front()
             {
                 self.ended.remove(&oldest);
             }
-            self.ended_keys.push_back(key);
+            self.ended_by_age.push_back((key, start));
         }
     }
 
@@ -342,7 +343,7 @@ impl Host {
             self.reset(key, header);
             return None;
         }
-        if self.ended.get(&key) == Some(&header.ack) {
+        if self.ended.contains(&(key, header.ack)) {
             return None;
         }
         self.insert(Connection::server(now, key, header.ack, &self.config))

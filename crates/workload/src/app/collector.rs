@@ -3,7 +3,7 @@
 //! The definitions, for the simulator and the testbed alike:
 //!
 //! - *Measured* messages are the first ones of the first stream that start after the warm-up, up to the wanted
-//! number, and the messages of other streams that start between the warm-up and the last of them.
+//!   number, and the messages of other streams that start between the warm-up and the last of them.
 //! - The run is *done* when all measured messages of the first stream have ended.
 //! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
 //!   complete or not, by the host that started the exchange.

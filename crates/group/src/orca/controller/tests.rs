@@ -2,28 +2,45 @@ mod chaos;
 mod senders;
 
 use rackweave_core::Rng;
+use rackweave_switch::config::{Fault, FaultKind, FaultPlace, Topology};
 
 use super::*;
 use crate::orca::flow::{FlowConfig, SenderEvent};
+use crate::orca::harness::{Network, always};
 use crate::orca::host::{Event, Spread};
-use crate::orca::kit::{Faults, Net};
 use crate::orca::label::tests::{dumbbell, fat_tree, leaf_spine, single};
 use crate::orca::switch::Register;
 
 const T: Span = Span::from_ms(1);
 const LENGTH: u64 = 3_000_000;
 
-fn faults() -> Faults {
-    Faults {
-        data_loss: 0.005,
-        control_loss: 0.03,
-        control_twice: 0.05,
-        control_late: Span::from_us(200),
-    }
+/// Faults of the controller's link, which carries nothing but control packets.
+fn controller_faults() -> Vec<Fault> {
+    let late = FaultKind::Reordering { probability: 1.0, delay: Span::from_us(200) };
+    let kinds = [FaultKind::Loss(0.03), FaultKind::Duplication(0.05), late];
+    kinds.map(|kind| always(FaultPlace::HostLink(HostId(0)), kind)).to_vec()
 }
 
-fn started(topology: rackweave_switch::config::Topology, seed: u64) -> Net {
-    let mut net = Net::with_labels(topology, seed, T);
+/// The same, and faults of all links.
+fn faults() -> Vec<Fault> {
+    let late = FaultKind::Reordering { probability: 0.05, delay: Span::from_us(200) };
+    let kinds = [FaultKind::Loss(0.005), FaultKind::Duplication(0.05), late];
+    let everywhere = kinds.map(|kind| always(FaultPlace::AllLinks, kind));
+    everywhere.into_iter().chain(controller_faults()).collect()
+}
+
+fn started(topology: Topology, seed: u64, faults: &[Fault]) -> Network {
+    started_with_agents(topology, seed, faults, |_| true)
+}
+
+/// A network in which each rack has an active agent, which is one of these hosts.
+fn started_with_agents(
+    topology: Topology,
+    seed: u64,
+    faults: &[Fault],
+    is_agent: impl Fn(u32) -> bool,
+) -> Network {
+    let mut net = Network::with_agents(topology, seed, faults, T, is_agent);
     net.run_for(Span::from_secs(1), |net| {
         (0..net.layout.racks()).all(|rack| net.controller().active(rack).is_some())
     });
@@ -42,7 +59,7 @@ fn labels_carry_one_copy_to_all() {
         (dumbbell(4, 4), 1, vec![4, 5, 7]),
     ];
     for (topology, from, receivers) in cases {
-        let mut net = started(topology, 1);
+        let mut net = started(topology, 1, &[]);
         let before = net.sent_by(from);
         net.open(from, 9, &receivers, Spread::Labels, FlowConfig::default(), LENGTH);
         let took = net.run_for(Span::from_secs(5), |net| net.is_finished(from, 9));
@@ -53,8 +70,8 @@ fn labels_carry_one_copy_to_all() {
         println!("{topology:?}: {took}, {sent} bytes");
         assert!(sent < LENGTH * 13 / 10, "{topology:?}: {sent}");
         net.run_for(Span::from_secs(5), |net| net.controller().sessions().count() == 0);
-        net.run_until(net.now + Span::from_ms(50));
-        for station in &net.stations {
+        net.run_until(net.now() + Span::from_ms(50));
+        for station in net.stations() {
             assert!(station.host.agent().table().is_empty(), "forgotten by agents too");
         }
     }
@@ -63,22 +80,21 @@ fn labels_carry_one_copy_to_all() {
 #[test]
 fn with_losses_every_staying_receiver_gets_every_byte() {
     for seed in 0..4 {
-        let mut net = started(leaf_spine(3, 5, 2), seed);
-        net.faults = faults();
+        let mut net = started(leaf_spine(3, 5, 2), seed, &faults());
         let mut rng = Rng::stream(seed, 0, 0, "test");
         let receivers = [2, 3, 5, 6, 7, 8, 9, 10, 11, 12];
         net.open(1, 9, &receivers, Spread::Labels, FlowConfig::default(), 2 * LENGTH);
         // Some leave, some join, in the middle of it; agents crash and come back.
-        net.run_until(net.now + Span::from_us(500 + rng.below(2000)));
+        net.run_until(net.now() + Span::from_us(500 + rng.below(2000)));
         net.at(6, |now, host| host.leave(now, Session(9), Reason::Left));
         net.at(1, |now, host| host.add(now, Session(9), HostId(13)));
-        net.run_until(net.now + Span::from_us(rng.below(1000)));
+        net.run_until(net.now() + Span::from_us(rng.below(1000)));
         let active = net.controller().active(2).expect("an agent").0;
         let crashed: Vec<u32> = [active].into_iter().filter(|host| *host != 1).collect();
         for host in &crashed {
             net.crash(*host, true);
         }
-        net.run_until(net.now + Span::from_ms(5));
+        net.run_until(net.now() + Span::from_ms(5));
         for host in &crashed {
             net.crash(*host, false);
         }
@@ -96,16 +112,16 @@ fn with_losses_every_staying_receiver_gets_every_byte() {
 fn another_agent_takes_over_within_t_and_a_heartbeat() {
     for ms in [1, 5, 10] {
         let timeout = Span::from_ms(ms);
-        let mut net = Net::with_labels(leaf_spine(3, 4, 2), 1, timeout);
+        let mut net = Network::with_agents(leaf_spine(3, 4, 2), 1, &[], timeout, |_| true);
         net.run_until(Time::ZERO + timeout * 5);
         let dead = net.controller().active(1).expect("an agent");
-        let died = net.now;
+        let died = net.now();
         net.crash(dead.0, true);
         net.run_for(timeout * 3, |net| {
             let place = net.layout.place(dead);
-            net.programs[1].register().is_some_and(|r| r.agent != place.port)
+            net.register(1).is_some_and(|r| r.agent != place.port)
         });
-        let took = net.now.since(died);
+        let took = net.now().since(died);
         assert!(took >= Span(timeout.0 * 3 / 4), "{took}: it was not dead yet");
         assert!(took <= timeout + Span(timeout.0 / 4) + Span::from_us(200), "{took}");
         assert_ne!(net.controller().active(1), Some(dead));
@@ -114,44 +130,44 @@ fn another_agent_takes_over_within_t_and_a_heartbeat() {
 
 #[test]
 fn a_restarted_agent_gets_all_labels_before_it_is_active() {
-    let mut net = started(leaf_spine(2, 3, 2), 3);
+    let mut net = started(leaf_spine(2, 3, 2), 3, &[]);
     let flow = FlowConfig::default();
     net.open(1, 9, &[3, 4, 5], Spread::Labels, flow, 50 * LENGTH);
-    net.run_until(net.now + Span::from_ms(3));
+    net.run_until(net.now() + Span::from_ms(3));
     let tables =
-        |net: &Net| [3, 4, 5].map(|h| net.stations[h].host.agent().table().ports(Session(9)));
+        |net: &Network| [3, 4, 5].map(|h| net.stations()[h].host.agent().table().ports(Session(9)));
     assert_eq!(tables(&net), [0b111; 3]);
     // It is away for less than T, so that only its pings, which count from 1 again, show the restart.
     net.crash(4, true);
-    net.run_until(net.now + Span::from_us(200));
+    net.run_until(net.now() + Span::from_us(200));
     net.crash(4, false);
     assert_eq!(tables(&net)[1], 0);
     net.run_for(Span::from_ms(5), |net| {
         tables(net)[1] == 0b111 && net.controller().live(1).count() == 3
     });
-    let told = &net.stations[0].told;
-    assert!(told.iter().any(|(_, e)| *e == ControllerEvent::Silent { host: HostId(4) }));
+    let events = &net.stations()[0].controller_events;
+    assert!(events.iter().any(|(_, e)| *e == ControllerEvent::Silent { host: HostId(4) }));
     // The others die: it takes over, and knows what to do.
     net.crash(3, true);
     net.crash(5, true);
     net.run_for(T * 3, |net| net.controller().active(1) == Some(HostId(4)));
     net.crash(4, true);
     net.run_for(T * 3, |net| net.controller().active(1).is_none());
-    net.run_for(T, |net| net.programs[1].register().is_some_and(|r| r.agent == NO_AGENT));
+    net.run_for(T, |net| net.register(1).is_some_and(|r| r.agent == NO_AGENT));
 }
 
 #[test]
 fn a_restarted_controller_gets_its_state_from_senders() {
-    let mut net = started(leaf_spine(2, 4, 2), 3);
+    let mut net = started(leaf_spine(2, 4, 2), 3, &[]);
     net.open(1, 9, &[4, 5, 6], Spread::Labels, FlowConfig::default(), 20 * LENGTH);
-    net.run_until(net.now + Span::from_ms(2));
+    net.run_until(net.now() + Span::from_ms(2));
     net.crash(0, true);
-    net.run_until(net.now + Span::from_ms(3));
+    net.run_until(net.now() + Span::from_ms(3));
     net.crash(0, false);
-    let epoch = net.programs[1].register().map(|r| r.epoch);
+    let epoch = net.register(1).map(|r| r.epoch);
     net.run_for(Span::from_ms(200), |net| net.controller().active(1).is_some());
-    net.run_until(net.now + Span::from_us(100));
-    assert!(net.programs[1].register().map(|r| r.epoch) > epoch, "newer than in its former life");
+    net.run_until(net.now() + Span::from_us(100));
+    assert!(net.register(1).map(|r| r.epoch) > epoch, "newer than in its former life");
     // The sender learns it with its next change.
     net.at(1, |now, host| host.remove(now, Session(9), HostId(6)));
     net.run_for(Span::from_secs(5), |net| net.controller().store().ports(Session(9), 1) == 0b11);
@@ -213,11 +229,11 @@ fn what_can_not_be_is_denied() {
 /// Forged and stale control packets change nothing.
 #[test]
 fn who_is_not_the_controller_is_ignored() {
-    let mut net = started(leaf_spine(2, 4, 2), 5);
+    let mut net = started(leaf_spine(2, 4, 2), 5, &[]);
     net.open(1, 9, &[4, 5, 6], Spread::Labels, FlowConfig::default(), 20 * LENGTH);
-    net.run_until(net.now + Span::from_ms(3));
-    let before: Vec<Option<Register>> = net.programs.iter().map(|p| p.register()).collect();
-    let ports = |net: &Net| net.stations[4].host.agent().table().get(Session(9));
+    net.run_until(net.now() + Span::from_ms(3));
+    let before: Vec<Option<Register>> = net.registers();
+    let ports = |net: &Network| net.stations()[4].host.agent().table().get(Session(9));
     let known = ports(&net);
     let forged = [
         Body::Sync { rack: 1, ports: 0xff, version: u32::MAX / 3 },
@@ -234,32 +250,32 @@ fn who_is_not_the_controller_is_ignored() {
             net.inject(from, forged);
         }
     }
-    net.run_until(net.now + Span::from_ms(1));
-    assert_eq!(net.programs.iter().map(|p| p.register()).collect::<Vec<_>>(), before);
+    net.run_until(net.now() + Span::from_ms(1));
+    assert_eq!(net.registers(), before);
     assert_eq!(ports(&net), known);
     // Stale, but the controller's own: hosts know a later version.
     let body = Body::Sync { rack: 1, ports: 0b1, version: known.expect("a label").version - 1 };
     let control = Control { from: HostId(0), to: HostId(4), session: Session(9), body };
     net.inject(0, packet(HostId(0), HostId(4), 1, Header::Control(control)));
-    net.run_until(net.now + Span::from_us(100));
+    net.run_until(net.now() + Span::from_us(100));
     assert_eq!(ports(&net), known);
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
     let lost =
         |(_, event): &(Time, Event)| matches!(event, Event::Sender(_, SenderEvent::Lost { .. }));
-    assert!(!net.stations[1].events.iter().any(lost));
+    assert!(!net.stations()[1].events.iter().any(lost));
 }
 
 /// With many receivers, agents aggregate the reports of their racks.
 #[test]
 fn agents_aggregate_reports() {
-    let mut net = started(leaf_spine(3, 16, 2), 1);
+    let mut net = started(leaf_spine(3, 16, 2), 1, &[]);
     let receivers: Vec<u32> = (16..48).collect();
     net.open(1, 9, &receivers, Spread::Labels, FlowConfig::default(), 2 * LENGTH);
     net.run_for(Span::from_secs(5), |net| net.is_finished(1, 9));
     for host in receivers {
         assert!(net.has_whole(host, 9, 2 * LENGTH), "{}", net.state());
     }
-    let counters = net.stations[16..].iter().map(|station| station.host.agent().counters());
+    let counters = net.stations()[16..].iter().map(|station| station.host.agent().counters());
     let (reports, summaries) = counters.fold((0, 0), |(r, s), c| (r + c.reports, s + c.summaries));
     println!("{reports} reports in {summaries}");
     assert!(reports > 4 * summaries && summaries > 0, "{reports} reports in {summaries}");

@@ -1,22 +1,22 @@
 use rackweave_core::Span;
+use rackweave_switch::config::{Fault, FaultKind, FaultPlace};
 
 use super::*;
-use crate::orca::kit::{Faults, Net};
+use crate::orca::harness::{Network, always, config};
 use crate::orca::label::tests::{leaf_spine, single};
 
 const LENGTH: u64 = 3_000_000;
 
 /// One sender, all others receive; how long it took, and what the sender's link carried.
-fn transfer(spread: Spread, faults: Faults) -> (Span, u64) {
-    let mut net = Net::new(single(6), 1, |_| {});
-    net.faults = faults;
+fn transfer(spread: Spread, faults: &[Fault]) -> (Span, u64) {
+    let mut net = Network::new(single(6), 1, faults);
     net.open(0, 9, &[1, 2, 3, 4, 5], spread, FlowConfig::default(), LENGTH);
     let took = net.run_for(Span::from_secs(20), |net| net.is_finished(0, 9));
     for host in 1..6 {
         assert!(net.has_whole(host, 9, LENGTH), "{}", net.state());
     }
-    net.run_until(net.now + Span::from_secs(10));
-    for station in &net.stations {
+    net.run_until(net.now() + Span::from_secs(10));
+    for station in net.stations() {
         assert!(station.host.is_idle());
         assert_eq!(station.host.poll_timeout(), None, "nothing is left to do");
     }
@@ -26,7 +26,7 @@ fn transfer(spread: Spread, faults: Faults) -> (Span, u64) {
 #[test]
 fn every_way_brings_every_byte() {
     for spread in [Spread::Relay, Spread::Multicast, Spread::Unicast] {
-        let (took, bytes) = transfer(spread, Faults::default());
+        let (took, bytes) = transfer(spread, &[]);
         println!("{spread:?}: {took}, {bytes} bytes");
         let copies = if spread == Spread::Unicast { 5 } else { 1 };
         assert!(bytes >= LENGTH * copies);
@@ -36,21 +36,18 @@ fn every_way_brings_every_byte() {
 
 #[test]
 fn losses_are_repaired() {
-    let faults = Faults {
-        data_loss: 0.01,
-        control_loss: 0.05,
-        control_twice: 0.05,
-        control_late: Span::from_us(300),
-    };
+    let late = FaultKind::Reordering { probability: 0.1, delay: Span::from_us(300) };
+    let kinds = [FaultKind::Loss(0.02), FaultKind::Duplication(0.05), late];
+    let faults = kinds.map(|kind| always(FaultPlace::AllLinks, kind));
     for spread in [Spread::Relay, Spread::Multicast, Spread::Unicast] {
-        let (took, bytes) = transfer(spread, faults);
+        let (took, bytes) = transfer(spread, &faults);
         println!("{spread:?}: {took}, {bytes} bytes");
     }
 }
 
 #[test]
 fn relays_of_two_racks() {
-    let mut net = Net::new(leaf_spine(3, 4, 2), 1, |_| {});
+    let mut net = Network::new(leaf_spine(3, 4, 2), 1, &[]);
     net.open(0, 9, &[4, 5, 6, 8, 9, 11], Spread::Relay, FlowConfig::default(), LENGTH);
     net.run_for(Span::from_secs(20), |net| net.is_finished(0, 9));
     let sent = net.sent_by(0);
@@ -59,7 +56,7 @@ fn relays_of_two_racks() {
 
 #[test]
 fn a_relay_dies_and_the_others_go_on() {
-    let mut net = Net::new(single(6), 1, |_| {});
+    let mut net = Network::new(single(6), 1, &[]);
     net.open(0, 9, &[1, 2, 3, 4, 5], Spread::Relay, FlowConfig::default(), 6 * LENGTH);
     net.run_until(Time::ZERO + Span::from_ms(4));
     net.crash(1, true);
@@ -73,7 +70,7 @@ fn a_relay_dies_and_the_others_go_on() {
 #[test]
 fn two_ports_carry_the_same() {
     let layout = Arc::new(Layout::flat(4));
-    let mut host = Host::new(HostConfig { ports: 2, ..crate::orca::kit::config(0, &layout) });
+    let mut host = Host::new(HostConfig { ports: 2, ..config(0, &layout) });
     let (session, now) = (Session(9), Time::ZERO);
     let receivers = [HostId(1), HostId(2)];
     host.open(now, session, 7, &receivers, Spread::Multicast, FlowConfig::default())
@@ -114,7 +111,7 @@ fn two_ports_split_the_racks() {
     let layout = Arc::new(Layout::tree(3, 4, 4, 2, 2).expect("labels"));
     // In rack 0 of the first pod, and in rack 5, of the second.
     let places = [HostId(0), HostId(20)];
-    let config = HostConfig { ports: 2, ..crate::orca::kit::config(0, &layout) };
+    let config = HostConfig { ports: 2, ..config(0, &layout) };
     let mut host = Host::new(config).with_places(places.to_vec());
     let racks = [0, 1, 5, 6, 9];
     let label = layout.pilot(places[0], racks.into_iter(), 9);
@@ -161,7 +158,7 @@ fn poll_all(host: &mut Host, now: Time, port: u8) -> Vec<Packet<Header>> {
 #[test]
 fn the_outbox_is_bounded() {
     let layout = Arc::new(Layout::flat(4));
-    let mut host = Host::new(crate::orca::kit::config(1, &layout));
+    let mut host = Host::new(config(1, &layout));
     let (session, now) = (Session(9), Time::ZERO);
     host.join_late(now, session, HostId(0), 7, 0, 1 << 30);
     let said = |body| {

@@ -1,30 +1,16 @@
 //! Long flows through one slow link: how full it is, how long its queue, and how fair the shares.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use rackweave_core::{Event, Kind, Rate, Span, Time};
+use rackweave_switch::config::{BufferConfig, Topology};
+use rackweave_switch::net::LinkStats;
 
-use rackweave_core::{Event, Kind, Packet, Rate, Span, Time};
-use rackweave_wire::tcp::{Body, Header};
-
-use super::net::Net;
+use super::net::{Network, fabric, faithful, single};
 use crate::tcp::Config;
 
 const RATE: Rate = Rate::from_gbps(10);
-/// Each way; the round trip is about 40 us, so that a window of 50 KB fills the link.
-const DELAY: Span = Span::from_us(20);
 
-/// What the queue before the slow link saw.
-#[derive(Debug, Default)]
-struct Queue {
-    busy_until: Time,
-    drops: u64,
-    sent_bytes: u64,
-    /// Bytes that arriving packets found waiting, after the warm-up.
-    depths: Vec<u64>,
-}
-
-/// `senders` hosts, each with one endless message to the last host, whose link has a queue that
-/// marks above `mark` bytes and drops above `limit`.
+/// `senders` hosts, each with one endless message to the last host, over one slow link whose queue marks above `mark`
+/// bytes and drops above `limit`. The round trip is about 40 us, so that a window of 50 KB fills the link.
 #[derive(Clone, Copy)]
 pub(super) struct Bottleneck {
     pub(super) mark: u64,
@@ -34,74 +20,44 @@ pub(super) struct Bottleneck {
     pub(super) time: Span,
 }
 
+/// What is measured after the warm-up.
 pub(super) struct Measured {
-    pub(super) utilisation: f64,
-    depths: Vec<u64>,
-    pub(super) drops: u64,
-    /// Bytes of each sender that arrived after the warm-up.
+    /// The slow link.
+    pub(super) link: LinkStats,
+    /// Bytes of each sender that were acknowledged.
     pub(super) shares: Vec<u64>,
 }
 
 impl Bottleneck {
     pub(super) fn run(&self, config: &Config) -> Measured {
-        let queue = Rc::new(RefCell::new(Queue::default()));
-        let shared = Rc::clone(&queue);
-        let (mark, limit, sink) = (self.mark, self.limit, self.senders);
-        let warm = Time::ZERO + self.warmup;
-        let fate = move |now: Time, packet: &mut Packet<Header>| {
-            if packet.dst.0 != sink {
-                return vec![DELAY];
-            }
-            let mut queue = shared.borrow_mut();
-            // The time on the sender's link comes on top, for all packets alike.
-            let start = queue.busy_until.max(now);
-            let depth = RATE.bytes_in(start.since(now));
-            if depth + u64::from(packet.wire_bytes) > limit {
-                queue.drops += 1;
-                return vec![];
-            }
-            if depth > mark {
-                packet.mark();
-            }
-            queue.busy_until = start + RATE.span_of(u64::from(packet.wire_bytes));
-            if now >= warm {
-                queue.depths.push(depth);
-                queue.sent_bytes += u64::from(packet.wire_bytes);
-            }
-            vec![queue.busy_until.since(now) + DELAY]
-        };
-        let mut net = Net::new(self.senders + 1, config, fate);
-        net.keep_trace = false;
-        // Faster than the slow link, so that the queue is there and not in the hosts.
-        net.link = Rate::from_gbps(40);
+        // The hosts' links are faster than the slow link, so that the queue is there and not in the hosts.
+        let host_link = Rate::from_gbps(40);
+        let mut fabric =
+            fabric(Topology::Dumbbell { left: self.senders, right: 1, host_link, core_link: RATE });
+        fabric.core_link_delay = Span::from_us(10);
+        fabric.switch.ecn_threshold_bytes = Some(self.mark);
+        fabric.switch.buffer = BufferConfig::PerPort { bytes: self.limit };
+        let mut net = Network::on(&fabric, config, faithful);
         for sender in 0..self.senders {
-            net.send(sender, sink, 1, 4_000_000_000, Kind::OneWay);
-            let next = net.now + Span::from_us(37);
+            net.send(sender, self.senders, 1, 4_000_000_000, Kind::OneWay);
+            let next = net.now() + Span::from_us(37);
             net.run_until(next);
         }
+        let warm = Time::ZERO + self.warmup;
         net.run_until(warm);
-        let una = |net: &Net<_>| -> Vec<u64> {
-            let hosts = &net.hosts[..self.senders as usize];
+        let una = |net: &Network<_>| -> Vec<u64> {
+            let hosts = &net.hosts()[..self.senders as usize];
             hosts.iter().map(|host| host.iter().next().unwrap().sender.una()).collect()
         };
         let before = una(&net);
+        net.measure();
         net.run_until(warm + self.time);
         let shares = before.iter().zip(una(&net)).map(|(before, after)| after - before).collect();
-        let mut queue = queue.borrow_mut();
-        Measured {
-            utilisation: queue.sent_bytes as f64 / RATE.bytes_in(self.time) as f64,
-            depths: core::mem::take(&mut queue.depths),
-            drops: queue.drops,
-            shares,
-        }
+        Measured { link: net.link("left0->right0"), shares }
     }
 }
 
 impl Measured {
-    pub(super) fn mean_depth(&self) -> f64 {
-        self.depths.iter().sum::<u64>() as f64 / self.depths.len() as f64
-    }
-
     /// Jain's index: 1 is fair.
     pub(super) fn fairness(&self) -> f64 {
         let sum: f64 = self.shares.iter().map(|share| *share as f64).sum();
@@ -118,12 +74,12 @@ fn one_dctcp_flow_keeps_the_queue_near_the_threshold_and_the_link_full() {
     let (senders, warmup, time) = (1, Span::from_ms(5), Span::from_ms(30));
     let measured =
         Bottleneck { mark, limit: 1_000_000, senders, warmup, time }.run(&Config::dctcp());
-    assert!(measured.utilisation > 0.999, "{}", measured.utilisation);
-    let mean = measured.mean_depth() / mark as f64;
+    assert!(measured.link.utilisation > 0.999, "{}", measured.link.utilisation);
+    let mean = measured.link.mean_queue_bytes / mark as f64;
     assert!((0.7..1.05).contains(&mean), "the mean is {mean} of the threshold");
-    let most = *measured.depths.iter().max().unwrap();
+    let most = measured.link.max_queue_bytes;
     assert!(most < mark * 13 / 10, "{most}");
-    assert_eq!(measured.drops, 0);
+    assert_eq!(measured.link.drops, 0);
 }
 
 #[test]
@@ -134,7 +90,7 @@ fn dctcp_flows_share_fairly() {
         let measured =
             Bottleneck { mark, limit: 1_000_000, senders, warmup, time }.run(&Config::dctcp());
         assert!(measured.fairness() > 0.99, "{senders}: {:?}", measured.shares);
-        assert!(measured.utilisation > 0.98, "{}", measured.utilisation);
+        assert!(measured.link.utilisation > 0.98, "{}", measured.link.utilisation);
     }
 }
 
@@ -146,8 +102,8 @@ fn cubic_and_new_reno_fill_the_link_and_share_it() {
         let (warmup, time) = (Span::from_ms(50), Span::from_ms(600));
         let limit = 150_000;
         let measured = Bottleneck { mark: u64::MAX, limit, senders: 2, warmup, time }.run(&config);
-        assert!(measured.utilisation > 0.98, "{}", measured.utilisation);
-        assert!(measured.drops > 10);
+        assert!(measured.link.utilisation > 0.98, "{}", measured.link.utilisation);
+        assert!(measured.link.drops > 10);
         assert!(measured.fairness() > 0.97, "{:?}", measured.shares);
     }
 }
@@ -156,24 +112,10 @@ fn cubic_and_new_reno_fill_the_link_and_share_it() {
 fn an_incast_is_served_in_turns_without_collapse() {
     // 40 hosts, 20 KB each, into a buffer of 100 KB: the first windows alone are six times that.
     let config = Config::dctcp();
-    let queue = RefCell::new(Time::ZERO);
-    let mut net = Net::new(41, &config, move |now: Time, packet: &mut Packet<Header>| {
-        if packet.dst.0 != 40 || matches!(packet.header.body, Body::Ack { .. }) {
-            return vec![DELAY];
-        }
-        let mut busy_until = queue.borrow_mut();
-        let start = (*busy_until).max(now);
-        let depth = RATE.bytes_in(start.since(now));
-        if depth > 100_000 {
-            return vec![];
-        }
-        if depth > 30_000 {
-            packet.mark();
-        }
-        *busy_until = start + RATE.span_of(u64::from(packet.wire_bytes));
-        vec![busy_until.since(now) + DELAY]
-    });
-    net.keep_trace = false;
+    let mut fabric = fabric(single(41, RATE));
+    fabric.switch.ecn_threshold_bytes = Some(30_000);
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 100_000 };
+    let mut net = Network::on(&fabric, &config, faithful);
     for sender in 0..40 {
         net.send(sender, 40, 1, 20_000, Kind::OneWay);
     }

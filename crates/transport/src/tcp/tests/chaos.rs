@@ -9,7 +9,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::tcp::{Body, Header};
 
-use super::net::{DELAY, Net, Stored};
+use super::net::{Network, Stored};
 use crate::tcp::{Config, CongestionControl, Host};
 
 /// The network is bad until then.
@@ -32,7 +32,7 @@ impl Weather {
         let Self { loss, duplication, reordering, marking, .. } = *self;
         move |now, packet| {
             if now > HEALED {
-                return vec![DELAY];
+                return vec![Span::ZERO];
             }
             if rng.chance(marking) {
                 packet.mark();
@@ -40,10 +40,10 @@ impl Weather {
             let mut fate = Vec::new();
             if !rng.chance(loss) {
                 let late = if rng.chance(reordering) { rng.below(100_000_000) } else { 0 };
-                fate.push(DELAY + Span(late));
+                fate.push(Span(late));
             }
             if rng.chance(duplication) {
-                fate.push(DELAY + Span(rng.below(1_000_000_000)));
+                fate.push(Span(rng.below(1_000_000_000)));
             }
             fate
         }
@@ -121,13 +121,12 @@ proptest! {
         weather in weather(),
         messages in messages(),
     ) {
-        let mut net = Net::new(2, &config, weather.fate());
-        net.keep_trace = false;
+        let mut net = Network::new(2, &config, weather.fate());
         net.respond = Some(9_000);
         for (number, &(reverse, bytes, kind)) in (1..).zip(&messages) {
             let from = u32::from(reverse);
             net.send(from, 1 - from, number, bytes, kind);
-            let next = net.now + Span::from_us(number * 7 % 50);
+            let next = net.now() + Span::from_us(number * 7 % 50);
             net.run_until(next);
         }
         net.run_until(END);
@@ -160,7 +159,7 @@ proptest! {
             });
             prop_assert!(order(HostId(0)).is_sorted() && order(HostId(1)).is_sorted());
         }
-        net.hosts.iter().for_each(assert_quiet);
+        net.hosts().iter().for_each(assert_quiet);
     }
 
     #[test]
@@ -175,8 +174,7 @@ proptest! {
         // at the server until the connection counts as idle.
         let idle_timeout = Span::from_secs(1);
         let config = Config { initial_sequence: None, idle_timeout, ..config };
-        let mut net = Net::new(2, &config, weather.fate());
-        net.keep_trace = false;
+        let mut net = Network::new(2, &config, weather.fate());
         net.respond = Some(9_000);
         for (number, &(_, bytes, kind)) in (1..).zip(&messages) {
             net.send(0, 1, number, bytes, kind);
@@ -215,7 +213,7 @@ proptest! {
             };
             prop_assert_eq!(ended + failed, 1, "message {} {:?}: {:?}", number, kind, &net.events);
         }
-        for host in &net.hosts {
+        for host in net.hosts() {
             assert_quiet(host);
             prop_assert_eq!(host.connections(), 0);
         }

@@ -8,7 +8,7 @@ use rackweave_core::{Kind, Packet, Rate, Span, Time};
 use rackweave_wire::tcp::{Body, Header};
 
 use super::bottleneck::Bottleneck;
-use super::net::{DELAY, Net, faithful};
+use super::net::{DELAY, Network, faithful};
 use crate::tcp::congestion::{AckInfo, CongestionEvent, CongestionKind, Controller};
 use crate::tcp::{Config, CongestionControl};
 
@@ -99,10 +99,10 @@ fn with_target(target: Span) -> Config {
 #[test]
 fn a_window_below_a_segment_is_paced() {
     // The round trip takes 20 us and more, so that the window only shrinks, to a thousandth of a segment.
-    let config = Config { min_rto: Span::from_ms(100), ..with_target(Span::from_us(15)) };
+    let config = Config { min_rto: Span::from_ms(100), ..with_target(Span::from_us(16)) };
     let sent = Rc::new(RefCell::new(Vec::new()));
     let times = Rc::clone(&sent);
-    let mut net = Net::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
+    let mut net = Network::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
         if matches!(packet.header.body, Body::Data { .. }) {
             times.borrow_mut().push(now);
         }
@@ -110,7 +110,7 @@ fn a_window_below_a_segment_is_paced() {
     });
     net.send(0, 1, 1, 60 * MSS, Kind::OneWay);
     net.run_until(Time::ZERO + Span::from_ms(400));
-    let sender = &net.hosts[0].iter().next().unwrap().sender;
+    let sender = &net.hosts()[0].iter().next().unwrap().sender;
     let window = sender.congestion().window();
     assert!((1..MSS / 20).contains(&window), "{window}");
     let sent = sent.borrow();
@@ -120,7 +120,7 @@ fn a_window_below_a_segment_is_paced() {
     let round_trip = Span(2 * DELAY.0);
     let (before, last) = (gaps[gaps.len() - 2], gaps[gaps.len() - 1]);
     assert!(last > before && before > Span(20 * round_trip.0), "{gaps:?}");
-    assert_eq!(net.hosts[0].iter().next().unwrap().sender.backlog() % MSS, 0);
+    assert_eq!(net.hosts()[0].iter().next().unwrap().sender.backlog() % MSS, 0);
 }
 
 #[test]
@@ -131,20 +131,24 @@ fn a_hundred_senders_share_a_link_that_holds_less_than_a_segment_of_each() {
     let link = Bottleneck { mark: u64::MAX, limit: 1_000_000, senders, warmup, time };
     let config = with_target(Span::from_us(82));
     let measured = link.run(&config);
-    assert_eq!(measured.drops, 0);
-    assert!(measured.utilisation > 0.95, "{}", measured.utilisation);
+    assert_eq!(measured.link.drops, 0);
+    assert!(measured.link.utilisation > 0.95, "{}", measured.link.utilisation);
     // Both are below what a hundred windows of a segment take; DCTCP's least are two.
-    assert!(measured.mean_depth() < 70.0 * PACKET as f64, "{}", measured.mean_depth());
+    assert!(
+        measured.link.mean_queue_bytes < 70.0 * PACKET as f64,
+        "{}",
+        measured.link.mean_queue_bytes
+    );
     assert!(measured.fairness() > 0.8, "{:?}", measured.shares);
     let marks = Bottleneck { mark: 20 * PACKET, ..link }.run(&Config::dctcp());
-    assert!(marks.mean_depth() > 100.0 * PACKET as f64, "{}", marks.mean_depth());
+    assert!(marks.link.mean_queue_bytes > 100.0 * PACKET as f64, "{}", marks.link.mean_queue_bytes);
 }
 
 #[test]
 fn losses_under_a_paced_window_are_repaired() {
     let config = with_target(Span::from_us(15));
     let mut packets = 0;
-    let mut net = Net::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
+    let mut net = Network::new(2, &config, move |now: Time, packet: &mut Packet<Header>| {
         packets += 1;
         if packets % 7 == 0 { vec![] } else { faithful(now, packet) }
     });

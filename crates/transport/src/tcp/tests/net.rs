@@ -1,152 +1,267 @@
-//! Hosts in memory, joined by whatever a test says the network does.
+//! Hosts on a simulated fabric, with a program in its first switch that does to each packet what a test wants.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Node, Packet, Placement, Rate, Span, Submit, Time, Transport,
+    DropReason, Egress, Event, HostId, Kind, MessageId, Node as _, Packet, PayloadStore, Placement,
+    Port, Rate, Span, Submit, SwitchProgram, Time, Transport as _, Verdict,
 };
+use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::net::LinkStats;
+use rackweave_switch::{Edge, Fabric, Net, NetConfig, NetEvent};
 use rackweave_wire::tcp::{Body, Header, flags};
-use std::collections::BTreeMap;
 
 use crate::tcp::{Config, Host};
 
-/// What the network does with a packet: one arrival for each span, none to lose it.
+/// What happens to a packet at the switch: one copy of it goes on after each of these delays, and none if it is lost.
 pub(super) type Fate = Vec<Span>;
 
 /// Ranges of bytes that were stored, by sender, message and receiver.
 pub(super) type Stored = BTreeMap<(HostId, MessageId, HostId), Vec<(u32, u32)>>;
 
-/// One way, besides the time on the sender's link.
+/// Propagation delay from host to host, besides the times on their two links.
 pub(super) const DELAY: Span = Span::from_us(10);
 
-pub(super) struct Net<F> {
-    pub(super) now: Time,
-    pub(super) hosts: Vec<Host>,
+/// Most packets of a trace; later ones are left out.
+const MAX_TRACE: usize = 10_000;
+
+/// Every packet goes on at once.
+pub(super) fn faithful(_: Time, _: &mut Packet<Header>) -> Fate {
+    vec![Span::ZERO]
+}
+
+/// One switch with these links.
+pub(super) const fn single(hosts: u32, host_link: Rate) -> Topology {
+    Topology::SingleSwitch { hosts, host_link }
+}
+
+/// A fabric without bounds of its queues and without marks.
+pub(super) const fn fabric(topology: Topology) -> FabricConfig {
+    FabricConfig {
+        topology,
+        host_link_delay: Span(DELAY.0 / 2),
+        host_link_delays: Vec::new(),
+        core_link_delay: Span::ZERO,
+        host_send_delay: Span::ZERO,
+        host_receive_delay: Span::ZERO,
+        switch: SwitchConfig {
+            latency: Span::ZERO,
+            buffer: BufferConfig::PerPort { bytes: u64::MAX },
+            ecn_threshold_bytes: None,
+            priorities: false,
+            trim: None,
+            routing: Routing::Transport,
+        },
+    }
+}
+
+/// The program of a switch.
+struct Middlebox<F> {
+    /// `None`: the switch only forwards.
+    fate: Option<F>,
+    delayed: BTreeMap<(Time, u64), Packet<Header>>,
+    number: u64,
+    /// The packets that have reached the switch, and whether they were lost there.
+    trace: Vec<(Time, Packet<Header>, bool)>,
+}
+
+impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> SwitchProgram for Middlebox<F> {
+    type Header = Header;
+
+    fn handle_packet<S: PayloadStore<Header>>(
+        &mut self,
+        now: Time,
+        _port: Port,
+        packet: &mut Packet<Header>,
+        _payloads: &mut S,
+    ) -> Verdict {
+        let Some(fate) = &mut self.fate else { return Verdict::Route };
+        let fate = fate(now, packet);
+        if self.trace.len() < MAX_TRACE {
+            self.trace.push((now, *packet, fate.is_empty()));
+        }
+        let mut verdict = Verdict::Drop(DropReason::FaultLoss);
+        for delay in fate {
+            if delay == Span::ZERO && verdict != Verdict::Route {
+                verdict = Verdict::Route;
+            } else {
+                self.number += 1;
+                self.delayed.insert((now + delay, self.number), *packet);
+                if verdict != Verdict::Route {
+                    verdict = Verdict::Consume;
+                }
+            }
+        }
+        verdict
+    }
+
+    fn poll_transmit<S: PayloadStore<Header>>(
+        &mut self,
+        now: Time,
+        _payloads: &mut S,
+    ) -> Option<(Egress, Packet<Header>)> {
+        let first = self.delayed.first_entry().filter(|first| first.key().0 <= now)?;
+        Some((Egress::Route, first.remove()))
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.delayed.first_key_value().map(|(key, _)| key.0)
+    }
+}
+
+struct Hosts(Vec<Host>);
+
+impl Edge<Header> for Hosts {
+    fn poll_transmit(&mut self, host: HostId, at: Time) -> Option<Packet<Header>> {
+        self.0[host.0 as usize].poll_transmit(at, 0)
+    }
+
+    fn poll_timeout(&self, host: HostId) -> Time {
+        self.0[host.0 as usize].poll_timeout().unwrap_or(Time::MAX)
+    }
+}
+
+/// Hosts, their network, and what has happened.
+pub(super) struct Network<F: FnMut(Time, &mut Packet<Header>) -> Fate> {
+    net: Net<Middlebox<F>>,
+    hosts: Hosts,
     config: Config,
-    pub(super) link: Rate,
-    free_at: Vec<Time>,
-    on_the_way: BTreeMap<(Time, u64), Packet<Header>>,
-    sent: u64,
-    fate: F,
     pub(super) events: Vec<(Time, HostId, Event)>,
-    pub(super) trace: Vec<String>,
     /// Requests are answered with this many bytes, at once.
     pub(super) respond: Option<u64>,
     pub(super) stored: Stored,
-    pub(super) keep_trace: bool,
 }
 
-/// Everything arrives.
-pub(super) fn faithful(_: Time, _: &mut Packet<Header>) -> Fate {
-    vec![DELAY]
-}
-
-impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> Net<F> {
+impl<F: FnMut(Time, &mut Packet<Header>) -> Fate> Network<F> {
+    /// Hosts at one switch, with links of 10 Gbit/s.
     pub(super) fn new(hosts: u32, config: &Config, fate: F) -> Self {
-        Self {
-            now: Time::ZERO,
-            hosts: (0..hosts).map(|id| Host::new(HostId(id), config.clone())).collect(),
-            config: config.clone(),
-            link: Rate::from_gbps(10),
-            free_at: vec![Time::ZERO; hosts as usize],
-            on_the_way: BTreeMap::new(),
-            sent: 0,
-            fate,
-            events: Vec::new(),
+        Self::on(&fabric(single(hosts, Rate::from_gbps(10))), config, fate)
+    }
+
+    pub(super) fn on(fabric: &FabricConfig, config: &Config, fate: F) -> Self {
+        let fabric = Arc::new(Fabric::new(fabric).expect("a possible fabric"));
+        let hosts = (0..fabric.hosts()).map(|id| Host::new(HostId(id), config.clone()));
+        let hosts = Hosts(hosts.collect());
+        let mut fate = Some(fate);
+        let net = Net::new(NetConfig::new(fabric, 1, 0), (), |_| Middlebox {
+            fate: fate.take(),
+            delayed: BTreeMap::new(),
+            number: 0,
             trace: Vec::new(),
-            respond: None,
-            stored: BTreeMap::new(),
-            keep_trace: true,
-        }
+        });
+        let (events, stored) = (Vec::new(), Stored::new());
+        Self { net, hosts, config: config.clone(), events, respond: None, stored }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.net.now()
+    }
+
+    pub(super) fn hosts(&self) -> &[Host] {
+        &self.hosts.0
+    }
+
+    /// A host, to be given work: [`Network::run_until`] goes on with it.
+    pub(super) fn host_mut(&mut self, host: u32) -> &mut Host {
+        self.net.flush(&mut self.hosts, HostId(host));
+        &mut self.hosts.0[host as usize]
     }
 
     pub(super) fn send(&mut self, from: u32, to: u32, number: u64, bytes: u64, kind: Kind) {
-        let id = MessageId::request(number);
+        let (id, now) = (MessageId::request(number), self.now());
         let message = Submit { id, peer: HostId(to), bytes, kind };
-        self.hosts[from as usize].submit(self.now, message).expect("a good message");
-        self.drain(from as usize);
+        self.host_mut(from).submit(now, message).expect("a good message");
+        self.changed(HostId(from));
     }
 
     /// The host loses all state.
     pub(super) fn restart(&mut self, host: u32) {
-        self.hosts[host as usize] = Host::new(HostId(host), self.config.clone());
+        *self.host_mut(host) = Host::new(HostId(host), self.config.clone());
     }
 
-    fn drain(&mut self, index: usize) {
-        let id = HostId(index as u32);
-        while let Some(event) = self.hosts[index].poll_event() {
-            self.events.push((self.now, id, event));
+    /// A host has learnt something.
+    fn changed(&mut self, id: HostId) {
+        let now = self.now();
+        let host = &mut self.hosts.0[id.0 as usize];
+        while let Some(event) = host.poll_event() {
+            self.events.push((now, id, event));
             if let (Event::Delivered { peer, id, kind: Kind::Request, .. }, Some(bytes)) =
                 (event, self.respond)
             {
                 let response = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
-                self.hosts[index].submit(self.now, response).expect("the request is known");
+                host.submit(now, response).expect("the request is known");
             }
         }
-        while self.free_at[index] <= self.now
-            && let Some(mut packet) = self.hosts[index].poll_transmit(self.now, 0)
-        {
-            let on_link = self.link.span_of(u64::from(packet.wire_bytes));
-            self.free_at[index] = self.now + on_link;
-            let fate = (self.fate)(self.now, &mut packet);
-            if self.keep_trace {
-                let lost = if fate.is_empty() { "  (lost)" } else { "" };
-                self.trace.push(format!("{} {}{lost}", stamp(self.now), describe(&packet)));
-            }
-            for delay in fate {
-                self.sent += 1;
-                self.on_the_way.insert((self.now + on_link + delay, self.sent), packet);
-            }
-        }
+        self.net.wake(&mut self.hosts, id);
     }
 
-    /// Lets time pass until then, or until nothing is left to happen.
+    /// Lets time pass until then.
     pub(super) fn run_until(&mut self, end: Time) {
-        loop {
-            let arrival = self.on_the_way.first_key_value().map(|(key, _)| key.0);
-            let timeouts = self.hosts.iter().filter_map(Node::poll_timeout);
-            let busy = self.free_at.iter().copied().filter(|at| *at > self.now);
-            let Some(next) = timeouts.chain(busy).chain(arrival).min() else { break };
-            if next > end {
-                break;
-            }
-            assert!(next >= self.now, "time goes back from {} to {next}", self.now);
-            self.now = next;
-            for index in 0..self.hosts.len() {
-                if self.hosts[index].poll_timeout().is_some_and(|at| at <= next) {
-                    self.hosts[index].handle_timeout(next);
-                    self.drain(index);
-                    let after = self.hosts[index].poll_timeout();
-                    assert!(after.is_none_or(|at| at > next), "a timer that stands still");
-                } else if self.free_at[index] == next {
-                    self.drain(index);
+        let all = (0..self.hosts.0.len() as u32).map(HostId);
+        all.clone().for_each(|host| self.changed(host));
+        while let Some(event) = self.net.step(&mut self.hosts, end) {
+            let now = self.now();
+            match event {
+                NetEvent::Arrived { host, packet } => {
+                    let packet = self.net.take(packet);
+                    self.arrive(host, &packet);
                 }
-            }
-            while let Some(entry) = self.on_the_way.first_entry()
-                && entry.key().0 == next
-            {
-                let packet = entry.remove();
-                self.arrive(&packet);
+                NetEvent::Timer(host) => {
+                    self.net.flush(&mut self.hosts, host);
+                    let due = |host: &Host| host.poll_timeout().is_some_and(|at| at <= now);
+                    let state = &mut self.hosts.0[host.0 as usize];
+                    if due(state) {
+                        state.handle_timeout(now);
+                    }
+                    self.changed(host);
+                    assert!(!due(&self.hosts.0[host.0 as usize]), "a timer that stands still");
+                }
+                _ => {}
             }
         }
-        self.now = self.now.max(end);
+        self.net.advance(end);
+        all.for_each(|host| self.net.flush(&mut self.hosts, host));
     }
 
-    fn arrive(&mut self, packet: &Packet<Header>) {
-        let index = packet.dst.0 as usize;
-        if let Placement::Store(slice) = self.hosts[index].handle_packet(self.now, 0, packet) {
-            let key = (packet.src, slice.message, packet.dst);
+    fn arrive(&mut self, host: HostId, packet: &Packet<Header>) {
+        let now = self.now();
+        let state = self.host_mut(host.0);
+        if let Placement::Store(slice) = state.handle_packet(now, 0, packet) {
+            let key = (packet.src, slice.message, host);
             self.stored.entry(key).or_default().push((slice.offset, slice.len));
         }
-        self.drain(index);
+        self.changed(host);
     }
 
     pub(super) fn count(&self, host: u32, want: impl Fn(&Event) -> bool) -> usize {
         self.events.iter().filter(|(_, at, event)| *at == HostId(host) && want(event)).count()
     }
 
-    /// The lines of the trace that hold `what`, without their times.
-    pub(super) fn said(&self, what: &str) -> Vec<&str> {
-        let lines = self.trace.iter().filter(|line| line.contains(what));
-        lines.map(|line| line.split_once(' ').expect("a time and a text").1).collect()
+    /// Ports are measured from now on.
+    pub(super) fn measure(&mut self) {
+        self.net.measure_now(&mut self.hosts);
+    }
+
+    /// The statistics of a link by its name.
+    pub(super) fn link(&mut self, name: &str) -> LinkStats {
+        let links = self.net.link_stats(&mut self.hosts);
+        links.into_iter().find(|link| link.name == name).expect("a link of the fabric")
+    }
+
+    /// One line for each packet that has reached the first switch, with the time.
+    pub(super) fn trace(&self) -> Vec<String> {
+        let line = |(at, packet, is_lost): &(Time, Packet<Header>, bool)| {
+            let lost = if *is_lost { "  (lost)" } else { "" };
+            format!("{} {}{lost}", stamp(*at), describe(packet))
+        };
+        self.net.program(0).trace.iter().map(line).collect()
+    }
+
+    /// The lines of the trace that contain `what`, without their times.
+    pub(super) fn lines(&self, what: &str) -> Vec<String> {
+        let lines = self.trace().into_iter().filter(|line| line.contains(what));
+        lines.map(|line| line.split_once(' ').expect("a time and a text").1.to_owned()).collect()
     }
 }
 
@@ -154,7 +269,7 @@ fn stamp(now: Time) -> String {
     format!("{}.{:02}", now.0 / 1_000_000, now.0 / 10_000 % 100)
 }
 
-/// A line of a trace: what it carries, what it acknowledges, what it says.
+/// The line of a packet: its data, its acknowledgements and its flags.
 pub(super) fn describe(packet: &Packet<Header>) -> String {
     let header = &packet.header;
     let mut text = format!("{}>{}", packet.src, packet.dst);

@@ -33,8 +33,8 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 }
 
 fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
-    let mut net = started(leaf_spine(3, 4, 2), seed);
-    net.faults = if lossy { faults() } else { Faults::default() };
+    let faults = if lossy { faults() } else { Vec::new() };
+    let mut net = started(leaf_spine(3, 4, 2), seed, &faults);
     let flow = FlowConfig { slow, ..FlowConfig::default() };
     let mut staying = [2, 4, 5, 6, 8, 9, 10].map(Some).to_vec();
     net.open(
@@ -45,7 +45,7 @@ fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
         flow,
         6 * LENGTH,
     );
-    let begin = net.now;
+    let begin = net.now();
     let mut todo: Vec<_> = Vec::new();
     for (at, step) in steps {
         let at = begin + Span::from_us(*at);
@@ -74,7 +74,7 @@ fn play(seed: u64, steps: &[(u64, Step)], slow: SlowPolicy, lossy: bool) {
             }
             Some(Step::Join(host)) => {
                 // Whoever was away is not asked of: it may be on its way out.
-                if !net.stations[host as usize].down && !net.is_finished(SENDER, 9) {
+                if !net.stations()[host as usize].down && !net.is_finished(SENDER, 9) {
                     net.at(SENDER, |now, it| it.add(now, Session(9), HostId(host)));
                 }
             }

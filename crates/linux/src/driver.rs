@@ -1,0 +1,254 @@
+//! The I/O of protocol code over UDP: sockets, batches, the clock, and the order of work in a turn.
+//!
+//! quinn splits the same way, between `quinn::Endpoint` (sockets and tasks) and `quinn-proto` (state machines); smoltcp
+//! does it with `phy::wait` and `Interface::poll`. [`Driver`] has everything that touches the system, and [`Driven`] is
+//! what [`Driver::turn`] needs of the host around it. `Driven` is a level above [`rackweave_core::Node`], after whose
+//! methods its own are named: it sees datagrams, not packets, and a host may drive several nodes.
+//!
+//! [`crate::TcpEndpoint`] is not `Driven`: it waits for many connections with epoll, each with a read and a write
+//! position of its own, and has neither datagrams nor a batch. [`crate::switch::Switch`] is not either: it reads one
+//! socket per host into a common buffer and hands over packets at the times at which they are due. Both use the same
+//! [`Clock`] and [`wait::until`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rackweave_core::{Span, Time};
+use smallvec::SmallVec;
+
+use crate::clock::Clock;
+use crate::sys::{ReceiveBatch, SendBatch, UdpSocket, tighten_timers};
+use crate::wait;
+
+/// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
+const RECEIVE_CALLS: usize = 4;
+
+/// A host that [`Driver::turn`] drives. Times passed to it never decrease.
+pub trait Driven {
+    /// The driver that belongs to this host.
+    fn driver(&mut self) -> &mut Driver;
+
+    /// Handles the datagrams of one call to receive; there is at least one.
+    fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch);
+
+    /// Serves the timers that have expired, and what else precedes sending; called in every turn. `more` says that
+    /// datagrams were left in the socket's buffer. `Break` ends the turn without sending, and the next one is due at once.
+    fn handle_timeout(&mut self, now: Time, more: bool) -> ControlFlow<()>;
+
+    /// Writes packets to [`Driver::batch`] and flushes them, as far as pacing and the socket's buffer allow. Returns
+    /// whether the next turn is to continue at once.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    fn transmit(&mut self, now: Time) -> io::Result<bool>;
+
+    /// Ends a turn that left nothing to receive and nothing to send. Returns when the next one is due, if no socket
+    /// becomes readable (or writable, if [`Driver::is_blocked`]) before; a time that has passed means at once.
+    fn finish_turn(&mut self, now: Time) -> Option<Time>;
+}
+
+/// The counters of a driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverStats {
+    /// Datagrams that the kernel has accepted.
+    pub sent: u64,
+    /// Datagrams that the kernel has refused, which are lost.
+    pub refused: u64,
+    /// System calls that sent datagrams.
+    pub send_calls: u64,
+    /// Trains of datagrams in those calls, each segmented by the kernel or the network interface.
+    pub trains: u64,
+}
+
+/// A UDP socket with its clock and the batches in which datagrams are sent and received.
+#[derive(Debug)]
+pub struct Driver {
+    clock: Clock,
+    /// The latest time that was returned by [`Driver::now`].
+    last_now: Time,
+    socket: UdpSocket,
+    receive_only: Option<UdpSocket>,
+    /// `None` while its datagrams are handled.
+    received: Option<ReceiveBatch>,
+    batch: SendBatch,
+    /// Whether a turn may skip receiving after one that has emptied the sockets.
+    may_skip: bool,
+    /// The sockets were empty in the last turn, and there was no wait since.
+    drained: bool,
+    sent: u64,
+    refused: u64,
+}
+
+impl Driver {
+    /// A driver that sends by this socket and receives from it.
+    #[must_use]
+    pub fn new(clock: Clock, socket: UdpSocket) -> Self {
+        Self {
+            clock,
+            last_now: Time::ZERO,
+            socket,
+            receive_only: None,
+            received: Some(ReceiveBatch::default()),
+            batch: SendBatch::default(),
+            may_skip: false,
+            drained: false,
+            sent: 0,
+            refused: 0,
+        }
+    }
+
+    /// Receives from a second socket too, for instance one that is bound to a multicast group.
+    #[must_use]
+    pub fn with_receiver(mut self, socket: Option<UdpSocket>) -> Self {
+        self.receive_only = socket;
+        self
+    }
+
+    /// The clock of all its times.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The present time, never less than a time that was returned before.
+    pub fn now(&mut self) -> Time {
+        self.last_now = self.last_now.max(self.clock.now());
+        self.last_now
+    }
+
+    /// The last time that [`Driver::now`] returned.
+    #[must_use]
+    pub const fn last_now(&self) -> Time {
+        self.last_now
+    }
+
+    /// The address that the sending socket is bound to.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// The sockets; the first one is the one that sends.
+    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+        std::iter::once(&self.socket).chain(&self.receive_only)
+    }
+
+    /// The datagrams that wait to be sent.
+    pub const fn batch(&mut self) -> &mut SendBatch {
+        &mut self.batch
+    }
+
+    /// Whether datagrams wait because the socket's send buffer is full: the next turn is due when it is writable.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// The counters since the driver was created.
+    #[must_use]
+    pub const fn stats(&self) -> DriverStats {
+        let (send_calls, trains) = self.batch.calls();
+        DriverStats { sent: self.sent, refused: self.refused, send_calls, trains }
+    }
+
+    /// Passes the batch to the kernel; what its buffer has no room for stays in the batch.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let waiting = self.batch.len();
+        let refused = self.socket.send(&mut self.batch)?;
+        self.refused += refused;
+        self.sent += (waiting - self.batch.len()) as u64 - refused;
+        Ok(())
+    }
+
+    /// One turn of a host: receives, serves timers, sends. Returns when the next one is due if nothing happens before; a
+    /// time that has passed means at once.
+    ///
+    /// # Errors
+    /// If a socket has failed.
+    pub fn turn<D: Driven>(host: &mut D) -> io::Result<Option<Time>> {
+        let more = Self::receive(host)?;
+        let now = host.driver().now();
+        if host.handle_timeout(now, more).is_break() || host.transmit(now)? || more {
+            return Ok(Some(now));
+        }
+        Ok(host.finish_turn(now))
+    }
+
+    /// Receives what has arrived, by a bounded number of calls. Returns whether there may be more.
+    ///
+    /// # Errors
+    /// If a socket has failed.
+    pub fn receive<D: Driven>(host: &mut D) -> io::Result<bool> {
+        let driver = host.driver();
+        if std::mem::take(&mut driver.drained) {
+            return Ok(false);
+        }
+        let mut batch = driver.received.take().unwrap_or_default();
+        let result = Self::receive_into(host, &mut batch);
+        let driver = host.driver();
+        driver.received = Some(batch);
+        driver.drained = driver.may_skip && matches!(result, Ok(false));
+        result
+    }
+
+    fn receive_into<D: Driven>(host: &mut D, batch: &mut ReceiveBatch) -> io::Result<bool> {
+        let mut more = false;
+        for index in 0..host.driver().sockets().count() {
+            for call in 1..=RECEIVE_CALLS {
+                let driver = host.driver();
+                let Some(socket) = driver.sockets().nth(index) else { break };
+                socket.receive(batch)?;
+                if !batch.is_empty() {
+                    let now = driver.now();
+                    host.handle_datagrams(now, batch);
+                }
+                if !batch.was_full() {
+                    break;
+                }
+                more |= call == RECEIVE_CALLS;
+            }
+        }
+        Ok(more)
+    }
+
+    /// From now on, the first turn after one that has emptied the sockets does not receive: it sends the answers of the
+    /// application to what that one delivered, and the wait that follows notices what has arrived. Never two in a row.
+    pub const fn expect_wait(&mut self) {
+        (self.may_skip, self.drained) = (true, false);
+    }
+
+    /// Waits until a socket is readable (or writable, if datagrams wait), one of `others` is readable, or a time; it polls
+    /// for the span of `busy` before it sleeps. Makes the timers of the calling thread exact ([`tighten_timers`]).
+    ///
+    /// # Errors
+    /// If the system refuses to wait.
+    pub fn wait(
+        &mut self,
+        until: Option<Time>,
+        busy: Span,
+        others: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        tighten_timers();
+        self.drained = false;
+        let mut fds: SmallVec<[(BorrowedFd<'_>, bool); 4]> =
+            self.sockets().map(|socket| (socket.as_fd(), false)).collect();
+        fds[0].1 = self.is_blocked();
+        fds.extend(others.iter().map(|other| (*other, false)));
+        wait::until(self.clock, &fds, until, busy)
+    }
+}
+
+impl AsFd for Driver {
+    /// The sending socket's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
