@@ -35,25 +35,25 @@ pub mod packet_type {
 pub mod size {
     /// The common header, which is all of UNKNOWN, BUSY and NEED_ACK.
     pub const COMMON: u32 = 28;
-    /// DATA in [`Layout::Head`], without payload.
+    /// DATA in [`Layout::Head`](super::Layout::Head), without payload.
     pub const DATA_HEAD: u32 = 56;
-    /// DATA in [`Layout::Talk`], without payload.
+    /// DATA in [`Layout::Talk`](super::Layout::Talk), without payload.
     pub const DATA_TALK: u32 = 60;
-    /// DATA in [`Layout::Leverage`], without payload: it has two more time stamps.
+    /// DATA in [`Layout::Leverage`](super::Layout::Leverage), without payload: it has two more time stamps.
     pub const DATA_LEVERAGE: u32 = DATA_TALK + 8;
-    /// GRANT in [`Layout::Head`].
+    /// GRANT in [`Layout::Head`](super::Layout::Head).
     pub const GRANT_HEAD: u32 = 33;
-    /// GRANT in [`Layout::Talk`].
+    /// GRANT in [`Layout::Talk`](super::Layout::Talk).
     pub const GRANT_TALK: u32 = 34;
-    /// GRANT in [`Layout::Leverage`]: it has two more time stamps and two durations.
+    /// GRANT in [`Layout::Leverage`](super::Layout::Leverage): it has two more time stamps and two durations.
     pub const GRANT_LEVERAGE: u32 = GRANT_TALK + 16;
     /// RESEND, in all layouts.
     pub const RESEND: u32 = 37;
     /// CUTOFFS, in all layouts.
     pub const CUTOFFS: u32 = 62;
-    /// ACK in [`Layout::Head`], always with five entries.
+    /// ACK in [`Layout::Head`](super::Layout::Head), always with five entries.
     pub const ACK_HEAD: u32 = 80;
-    /// ACK in [`Layout::Talk`], always with five entries.
+    /// ACK in [`Layout::Talk`](super::Layout::Talk), always with five entries.
     pub const ACK_TALK: u32 = 90;
     /// STREAM, without payload.
     pub const STREAM: u32 = 56;
