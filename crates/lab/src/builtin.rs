@@ -23,8 +23,9 @@ macro_rules! builtins {
 }
 
 /// All of them.
-pub const SCENARIOS: [Builtin; 33] = builtins! {
+pub const SCENARIOS: [Builtin; 34] = builtins! {
     "quickstart": "quickstart.toml",
+    "cast-beside-traffic": "cast-beside-traffic.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
     "testbed": "testbed.toml",

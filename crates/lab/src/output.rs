@@ -55,8 +55,14 @@ pub struct OutputDir {
 /// Ends the name of a file that is not whole yet.
 const PART: &str = ".part";
 /// Files that only some runs write: those of an earlier run must not stay beside new ones.
-const OPTIONAL: [&str; 5] =
-    ["messages.csv", "round_trips.csv", "capture", "cast_files.csv", "cast_receivers.csv"];
+const OPTIONAL: [&str; 6] = [
+    "streams.csv",
+    "messages.csv",
+    "round_trips.csv",
+    "capture",
+    "cast_files.csv",
+    "cast_receivers.csv",
+];
 
 impl OutputDir {
     /// Makes the folder and tries to write there, so that a long run does not fail at its end.
@@ -174,6 +180,9 @@ impl Staged<'_> {
         self.csv("latency_cdf.csv", points, columns::CDF, |p| &p.latency_cdf)?;
         self.csv("queues.csv", points, columns::QUEUES, |p| &p.queue_series)?;
         self.csv("links.csv", points, columns::LINKS, |p| &p.links)?;
+        if points.iter().any(|point| !point.summary.background.is_empty()) {
+            self.csv("streams.csv", points, columns::STREAM, |p| &p.summary.background)?;
+        }
         if points.iter().any(|point| point.messages.is_some()) {
             self.csv("messages.csv", points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
         }

@@ -170,3 +170,62 @@ fn wrong_tables_say_what_is_wrong() {
     let error = Scenario::parse("x.toml", message, Path::new("."), &[], None).unwrap_err();
     assert!(error.to_string().contains("it needs [workload.cast]"), "{error}");
 }
+
+/// A cast and two message transports on one fabric, with everything that is measured of a run.
+#[test]
+fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
+    let text = format!(
+        "{SMALL}
+    [[background]]
+    transport = {{ name = 'homa' }}
+    sizes = 'W3'
+    truncate = '50 KB'
+    load = 0.2
+    [[background]]
+    transport = {{ name = 'dctcp' }}
+    sizes = '20 KB'
+    load = 0.1
+    [measure]
+    verify = true
+    sample_every = '20 us'
+    capture = ['host 1 receives']
+    capture_limit = 5000
+    "
+    );
+    let sets = ["sweep.transport.name=['orca', 'cast-tcp', 'cast-unicast']".to_owned()];
+    let run = || {
+        let scenario = Scenario::parse("beside.toml", &text, Path::new("."), &sets, None).unwrap();
+        Batch::new(scenario).run(Some(2)).unwrap()
+    };
+    let results = run();
+    let points = &results.points;
+    assert_eq!(points.len(), 3);
+    for point in points {
+        let summary = &point.summary;
+        let cast = summary.cast.as_ref().unwrap();
+        assert_eq!((cast.missing_bytes, cast.lost), (0, 0), "{}", summary.transport);
+        assert_eq!(summary.messages.completed, 12);
+        let labels: Vec<_> = summary.background.iter().map(|s| s.label.as_str()).collect();
+        assert_eq!(labels, ["homa", "dctcp"]);
+        for stream in &summary.background {
+            assert!(stream.messages.completed > 50 && stream.messages.failed == 0, "{stream:?}");
+            assert!(stream.slowdown.p50 >= 1.0 && stream.goodput_gbps > 1.0, "{stream:?}");
+        }
+        assert!(summary.verified_messages > 100);
+        assert!(point.queue_series.len() > 10);
+        assert!(point.queue_series.iter().any(|sample| sample.total_bytes > 0));
+        let super::super::results::Capture::Frames(frames) = &point.capture else {
+            panic!("frames of several protocols")
+        };
+        assert!(frames.len() > 100, "{}", frames.len());
+    }
+    // What the others do changes with the scheme, and nothing with the number of threads or the repetition.
+    let again = run();
+    for (point, other) in points.iter().zip(&again.points) {
+        assert_eq!(format!("{:?}", point.capture), format!("{:?}", other.capture));
+        assert_eq!(point.queue_series, other.queue_series);
+    }
+    let text = results.to_table(100, crate::report::table::Style { color: false, unicode: false });
+    assert!(text.contains("Beside the measured workload"), "{text}");
+    assert!(text.lines().any(|line| line.contains("dctcp")), "{text}");
+}

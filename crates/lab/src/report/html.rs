@@ -11,7 +11,7 @@ use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, Theme, escape};
 use super::{Head, number};
-use crate::results::columns::{CAST, RECEIVER};
+use crate::results::columns::{CAST, RECEIVER, STREAM};
 use crate::results::{PointResult, SizeBucket, end_name};
 
 /// The page's style, apart from the lines' colours.
@@ -47,6 +47,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
             figures(&mut page, &section);
         }
         by_size(&mut page, points);
+        streams(&mut page, points);
         for section in sections {
             figures(&mut page, &section);
         }
@@ -220,6 +221,19 @@ fn cast(page: &mut String, points: &[PointResult]) {
     if let Some(section) = charts::cast_section(points) {
         figure_rows(page, &section);
     }
+    page.push_str("</section>\n");
+}
+
+/// The streams of messages beside the measured workload.
+fn streams(page: &mut String, points: &[PointResult]) {
+    if points.iter().all(|point| point.summary.background.is_empty()) {
+        return;
+    }
+    page.push_str("<section><h2>Beside the measured workload</h2>\n");
+    let rows = points.iter().zip(charts::looks(points)).flat_map(|(point, look)| {
+        point.summary.background.iter().map(move |stream| (point, look, stream))
+    });
+    plain_table(page, &shown(STREAM).collect::<Vec<_>>(), rows);
     page.push_str("</section>\n");
 }
 

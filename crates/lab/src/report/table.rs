@@ -10,7 +10,8 @@ use super::compare::{
     self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
 };
 use super::number;
-use crate::results::{PointResult, SizeBucket};
+use crate::results::columns::STREAM;
+use crate::results::{PointResult, SizeBucket, StreamSummary};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,7 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     let labels = labels(points, width);
     let mut text = summary(points, &labels, width, style);
     text.push_str(&by_size(points, &labels, width, style));
+    text.push_str(&streams(points, width, style));
     let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
     if !warnings.is_empty() {
         text.push('\n');
@@ -105,6 +107,40 @@ fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
         }
         columns.retain(|(_, shown)| shown.rank < rank);
     }
+}
+
+/// The streams of messages beside the measured workload, by point.
+fn streams(points: &[PointResult], width: usize, style: Style) -> String {
+    let rows =
+        || points.iter().flat_map(|p| p.summary.background.iter().map(move |stream| (p, stream)));
+    if rows().next().is_none() {
+        return String::new();
+    }
+    let most = MAX_LABEL.min(width - CORE_WIDTH);
+    let label = |(point, _): (&PointResult, &StreamSummary)| Cell {
+        text: shorten(&printable(&point.label), most),
+        best: false,
+    };
+    let points = Strip {
+        heading: String::new(),
+        name: String::new(),
+        cells: rows().map(label).collect(),
+        left: true,
+    };
+    let strips = compare::shown(STREAM).map(|(column, shown)| {
+        let cell = |(_, stream): (&PointResult, &StreamSummary)| {
+            let text = compare::text(&(column.get)(stream), shown.unit);
+            Cell { text: printable(&text), best: false }
+        };
+        let (heading, name) = (String::new(), shown.name.to_owned());
+        Strip { heading, name, cells: rows().map(cell).collect(), left: false }
+    });
+    let strips: Vec<Strip> = strips.collect();
+    let mut all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
+    while all.len() > 2 && total_width(&all) > width {
+        all.pop();
+    }
+    format!("\nBeside the measured workload\n{}", draw(&all, style))
 }
 
 /// A number of a bucket.

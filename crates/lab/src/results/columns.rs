@@ -6,7 +6,7 @@ use std::fmt;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome, QueueSample};
 
-use super::{CurvePoint, PointSummary, SizeBucket, Spread};
+use super::{CurvePoint, PointSummary, SizeBucket, Spread, StreamSummary};
 use crate::cast::{CastSummary, FileTimes, ReceiverSummary};
 
 /// One column: its heading, with the unit, and its value in a row.
@@ -312,6 +312,24 @@ pub(crate) const CAST: &[Column<CastSummary>] = &[
     }),
     shown("", Shown { name: "detached", unit: Unit::Count, ..PLAIN }, |cast| cast.detached.into()),
     shown("", Shown { name: "lost", unit: Unit::Count, ..PLAIN }, |cast| cast.lost.into()),
+];
+
+/// A stream of messages beside the measured workload: `streams.csv`, and the report.
+pub(crate) const STREAM: &[Column<StreamSummary>] = &[
+    shown("stream", Shown { name: "stream", ..PLAIN }, |s| (&*s.label).into()),
+    column("started", |s| s.messages.started.into()),
+    shown("completed", Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |s| {
+        s.messages.completed.into()
+    }),
+    column("failed", |s| s.messages.failed.into()),
+    column("unfinished", |s| s.messages.unfinished.into()),
+    shown("slowdown_p50", Shown { name: "slowdown p50", ..PLAIN }, |s| s.slowdown.p50.into()),
+    shown("slowdown_p99", Shown { name: "slowdown p99", ..PLAIN }, |s| s.slowdown.p99.into()),
+    column("slowdown_mean", |s| s.slowdown.mean.into()),
+    shown("latency_p50_us", Shown { name: "latency p50", ..MICROS }, |s| s.latency_us.p50.into()),
+    shown("latency_p99_us", Shown { name: "latency p99", ..MICROS }, |s| s.latency_us.p99.into()),
+    column("latency_mean_us", |s| s.latency_us.mean.into()),
+    shown("goodput_gbps", Shown { name: "Gbit/s", ..PLAIN }, |s| s.goodput_gbps.into()),
 ];
 
 /// A receiver of a cast, for the report.
