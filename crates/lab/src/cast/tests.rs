@@ -156,7 +156,7 @@ fn wrong_tables_say_what_is_wrong() {
         ("transport.chunk=1 MB", "`chunk` is not a key of cast-unicast, but of cast-chain"),
         ("transport.spraed=labels", "unknown key `spraed`"),
         ("transport.orca.heartbeat=fast", "fast"),
-        ("background=[{ arrivals = 'permutation' }]", "nothing runs beside"),
+        ("background=[{ arrivals = 'permutation' }]", "this background stream has no `transport`"),
     ] {
         let message = error(&[set]);
         assert!(message.contains(named), "{set}: {message}");
@@ -178,11 +178,13 @@ fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
         "{SMALL}
     [[background]]
     transport = {{ name = 'homa' }}
+    arrivals = 'poisson'
     sizes = 'W3'
     truncate = '50 KB'
     load = 0.2
     [[background]]
     transport = {{ name = 'dctcp' }}
+    arrivals = 'poisson'
     sizes = '20 KB'
     load = 0.1
     [measure]

@@ -25,7 +25,7 @@ use crate::scenario::PointSpec;
 
 /// From the moment when all workers have read the scenario to the start of load: they take their addresses, and
 /// get to know each other.
-const HEAD_START: Span = Span::from_ms(500);
+const HEAD_START: Span = Span::from_ms(1500);
 /// And this much more for each host.
 const HEAD_START_PER_HOST: Span = Span::from_ms(20);
 /// How often the coordinator looks.
