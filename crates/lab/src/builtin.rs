@@ -25,9 +25,9 @@ macro_rules! builtins {
 /// All of them.
 pub const SCENARIOS: [Builtin; 34] = builtins! {
     "quickstart": "quickstart.toml",
-    "cast-beside-traffic": "cast-beside-traffic.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
+    "cast-beside-traffic": "cast-beside-traffic.toml",
     "testbed": "testbed.toml",
     "testbed-incast": "testbed-incast.toml",
     "homa-sigcomm18": "papers/homa-sigcomm18.toml",
