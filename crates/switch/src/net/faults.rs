@@ -22,29 +22,37 @@ struct LinkFaults {
     lost_until: Option<Time>,
 }
 
+/// What a link draws for its faults. It depends on the link's own packets only, whatever other links carry.
+#[derive(Clone, Debug)]
+struct Draws {
+    rng: Rng,
+    /// Number of packets that the link has delayed.
+    delayed: u64,
+}
+
 /// The faults of a network.
 #[derive(Debug)]
 pub(super) struct Faults {
     list: Vec<Fault>,
     on_links: Vec<LinkFaults>,
+    draws: Vec<Draws>,
     /// Hosts that are down or paused now.
     hosts: BTreeMap<u32, FaultKind>,
-    rng: Rng,
 }
 
-/// A packet that arrives late.
+/// A packet that arrives late: of those of one time, by link and by the link's own order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Delayed {
     at: Time,
+    link: u32,
     order: u64,
     packet: PacketRef,
-    link: u32,
 }
 
 impl Ord for Delayed {
     /// Earliest first in a max-heap.
     fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
+        (other.at, other.link, other.order).cmp(&(self.at, self.link, self.order))
     }
 }
 impl PartialOrd for Delayed {
@@ -55,8 +63,14 @@ impl PartialOrd for Delayed {
 
 impl Faults {
     pub(super) fn new(list: Vec<Fault>, links: usize, seed: u64, run: u64) -> Self {
-        let on_links = vec![LinkFaults::default(); if list.is_empty() { 0 } else { links }];
-        Self { list, on_links, hosts: BTreeMap::new(), rng: Rng::stream(seed, run, 0, "faults") }
+        let links = if list.is_empty() { 0 } else { links };
+        let draws = |link| Draws { rng: Rng::stream(seed, run, link as u64, "faults"), delayed: 0 };
+        Self {
+            list,
+            on_links: vec![LinkFaults::default(); links],
+            draws: (0..links).map(draws).collect(),
+            hosts: BTreeMap::new(),
+        }
     }
 }
 
@@ -190,7 +204,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if faults.is_none() {
             return true;
         }
-        let rng = &mut self.faults.rng;
+        let number = link as usize;
+        let rng = &mut self.faults.draws[number].rng;
         let reason = if faults.lost_until.is_some_and(|until| self.pool.at(packet) <= until) {
             Some(DropReason::LinkDown)
         } else if rng.chance(faults.loss) {
@@ -199,27 +214,28 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             None
         };
         if let Some(reason) = reason {
-            self.stats[link as usize].drops += 1;
+            self.stats[number].drops += 1;
             self.discard(packet, reason);
             return false;
         }
-        if self.faults.rng.chance(faults.corruption) {
-            let (payloads, rng) = (&mut self.payloads, &mut self.faults.rng);
+        if rng.chance(faults.corruption) {
+            let payloads = &mut self.payloads;
             if !self.pool.modify(packet, |packet| payloads.damage(packet, rng)) {
-                self.stats[link as usize].drops += 1;
+                self.stats[number].drops += 1;
                 self.discard(packet, DropReason::Corrupted);
                 return false;
             }
             self.counters.corrupted += 1;
         }
-        if self.faults.rng.chance(faults.duplication)
+        if self.faults.draws[number].rng.chance(faults.duplication)
             && let Some(copy) = self.copy(packet)
         {
             self.counters.duplicated += 1;
             self.delay(link, copy, Span::ZERO);
         }
-        if self.faults.rng.chance(faults.reordering) {
-            let late = Span(1 + self.faults.rng.below(faults.reorder_delay.0.max(1)));
+        let rng = &mut self.faults.draws[number].rng;
+        if rng.chance(faults.reordering) {
+            let late = Span(1 + rng.below(faults.reorder_delay.0.max(1)));
             self.counters.reordered += 1;
             self.delay(link, packet, late);
             return false;
@@ -229,8 +245,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     fn delay(&mut self, link: u32, packet: PacketRef, late: Span) {
         let at = self.now + late;
-        self.delayed_count += 1;
-        self.delayed.push(Delayed { at, order: self.delayed_count, packet, link });
+        let draws = &mut self.faults.draws[link as usize];
+        draws.delayed += 1;
+        self.delayed.push(Delayed { at, link, order: draws.delayed, packet });
         self.events.push_timer(at, self.components.delayed);
     }
 
