@@ -6,17 +6,17 @@
 //! what is cancelled because of that is cancelled at both ends; and receivers know the stream that a message belongs
 //! to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use rackweave_core::{
-    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Schedule, Slice, StreamEvent,
-    Submit, Time, Transport as _, frame,
+    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Slice, StreamEvent, Submit, Time,
+    Transport as _, frame,
 };
+use rackweave_workload::Generator;
 use rackweave_workload::app::{
-    Action, App, AppConfig, AppStream, ChannelId, Collector, CollectorConfig, Direction,
-    MessageEnd, MessageKey, MessageRecord, MessageStart, OneWayEnd, Origin, Record, RecordId,
+    Action, App, AppConfig, AppStream, Collector, CollectorConfig, Direction, MessageEnd,
+    MessageKey, MessageRecord, OneWayEnd, Record, RecordId, WireIds,
 };
-use rackweave_workload::{Generator, StreamMode};
 
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
@@ -26,77 +26,19 @@ use crate::result::MeasuredRoundTrip;
 /// The smallest packet on a link: the reply to a data packet in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
 
-/// A message in progress.
+/// A message with its response, or a stream of bytes.
 #[derive(Clone, Copy, Debug)]
-struct Message {
-    serial: u64,
-    src: HostId,
-    dst: HostId,
+struct Exchange {
     stream: u16,
-    key: MessageKey,
-    record: RecordId,
-}
-
-/// The messages in progress, by their id in the transports: a serial number of the run and, in the low bits, the
-/// message's slot. (The application's own numbering, [`MessageKey::wire_id`], needs no state that all hosts share;
-/// using it would change the paths that flows take.)
-#[derive(Debug, Default)]
-struct Messages {
-    slots: Vec<Option<Message>>,
-    free: Vec<u32>,
-    next_serial: u64,
-}
-
-/// Bits of a message's id that hold its slot.
-const SLOT_BITS: u32 = 28;
-
-impl Messages {
-    fn insert(&mut self, message: Message) -> MessageId {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1
-        });
-        assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
-        self.slots[slot as usize] = Some(message);
-        MessageId::request(self.next_serial() << SLOT_BITS | u64::from(slot))
-    }
-
-    const fn next_serial(&mut self) -> u64 {
-        self.next_serial += 1;
-        self.next_serial - 1
-    }
-
-    /// An id for a stream of bytes, which no message has.
-    const fn unused_id(&mut self) -> MessageId {
-        MessageId::request(self.next_serial() << SLOT_BITS)
-    }
-
-    const fn place(id: MessageId) -> (u64, usize) {
-        let number = id.number();
-        (number >> SLOT_BITS, (number & ((1 << SLOT_BITS) - 1)) as usize)
-    }
-
-    #[inline]
-    fn get(&self, id: MessageId) -> Option<&Message> {
-        let (serial, slot) = Self::place(id);
-        self.slots.get(slot)?.as_ref().filter(|message| message.serial == serial)
-    }
-
-    fn remove(&mut self, id: MessageId) -> Option<Message> {
-        let message = *self.get(id)?;
-        let (_, slot) = Self::place(id);
-        self.slots[slot] = None;
-        self.free.push(slot as u32);
-        Some(message)
-    }
-}
-
-/// A stream of bytes that carries messages.
-#[derive(Clone, Copy, Debug)]
-struct Carrier {
     client: HostId,
     server: HostId,
-    stream: u16,
+}
+
+impl Exchange {
+    /// The sender and the receiver of the message or response with this id.
+    const fn ends(self, id: MessageId) -> (HostId, HostId) {
+        if id.is_response() { (self.server, self.client) } else { (self.client, self.server) }
+    }
 }
 
 /// An action at a host, deferred until the current host has been handled.
@@ -131,13 +73,12 @@ pub(super) struct Apps<'a> {
     apps: Vec<App>,
     wakeups: Vec<Wakeup>,
     /// The hosts' early wake-ups.
-    early: Schedule<HostId>,
-    messages: Messages,
-    carriers: BTreeMap<MessageId, Carrier>,
-    /// The ids of channels whose streams are not open yet.
-    channel_ids: BTreeMap<(HostId, ChannelId), MessageId>,
+    early: BTreeSet<(Time, HostId)>,
+    /// The ids of messages and of streams of bytes in the transports.
+    ids: WireIds,
+    /// For each host, the collector's ids of its messages, by [`MessageKey::slot`].
+    records: Vec<Vec<RecordId>>,
     collector: Collector,
-    last_started: Option<(MessageKey, MessageId)>,
     deferred: VecDeque<Deferred>,
     /// A caller further up the stack is handling the deferred actions.
     is_doing: bool,
@@ -184,15 +125,13 @@ impl<'a> Apps<'a> {
                 Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() };
                 apps.len()
             ],
-            early: Schedule::default(),
+            early: BTreeSet::new(),
+            ids: WireIds::new(hosts),
+            records: vec![Vec::new(); apps.len()],
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
             apps,
-            messages: Messages::default(),
-            carriers: BTreeMap::new(),
-            channel_ids: BTreeMap::new(),
             collector,
-            last_started: None,
             deferred: VecDeque::new(),
             is_doing: false,
             is_measured,
@@ -230,8 +169,26 @@ impl<'a> Apps<'a> {
         self.collector.delivered().first().cloned().unwrap_or_default()
     }
 
+    #[inline]
     fn app(&mut self, host: HostId) -> &mut App {
         &mut self.apps[host.0 as usize]
+    }
+
+    /// The stream of messages, the client and the server of the message or response with this id, and the message's
+    /// key; `None`: it is not under way.
+    #[inline]
+    fn message(&self, id: MessageId) -> Option<(Exchange, MessageKey)> {
+        let (client, key) = self.ids.key(id);
+        let (stream, server) = self.apps.get(client.0 as usize)?.route(key)?;
+        Some((Exchange { stream, client, server }, key))
+    }
+
+    /// The same of a stream of bytes.
+    fn carrier(&self, instance: u8, id: MessageId) -> Option<Exchange> {
+        let (client, _) = self.ids.key(id);
+        let app = self.apps.get(client.0 as usize)?;
+        let (stream, server) = app.stream_route(instance, id)?;
+        Some(Exchange { stream, client, server })
     }
 }
 
@@ -251,7 +208,10 @@ impl<M: Model> World<'_, M> {
 
     /// Calls applications that are due earlier than they were scheduled for.
     pub(super) fn on_early_apps(&mut self) {
-        while let Some((at, host)) = self.apps.early.pop_due(self.net.now()) {
+        let now = self.net.now();
+        while self.apps.early.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((at, host)) = self.apps.early.pop_first()
+        {
             self.apps.wakeups[host.0 as usize].early.retain(|early| *early != at);
             self.wake_app(host);
         }
@@ -276,7 +236,7 @@ impl<M: Model> World<'_, M> {
             Some(scheduled) if scheduled == at || wakeup.early.contains(&at) => {}
             Some(_) => {
                 wakeup.early.push(at);
-                self.apps.early.push(at, host);
+                self.apps.early.insert((at, host));
                 self.net.wake_at(at, wake::APPS);
             }
             None => {
@@ -350,30 +310,19 @@ impl<M: Model> World<'_, M> {
     fn on_record(&mut self, host: HostId, record: Record) {
         let apps = &mut self.apps;
         match record {
-            Record::Started { key, start, new_channel } => {
-                let MessageStart { stream, src, dst, .. } = start;
-                let serial = apps.messages.next_serial;
-                let record = apps.collector.started(start, serial);
-                let message = Message { serial, src, dst, stream, key, record };
-                let id = apps.messages.insert(message);
-                apps.app(host).submitted(key, id);
-                apps.last_started = Some((key, id));
-                if let Some(channel) = new_channel {
-                    let id = apps.messages.unused_id();
-                    let streaming = apps.streams[usize::from(stream)].0.workload.streaming;
-                    if streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId) {
-                        apps.channel_ids.insert((host, channel), id);
-                    }
+            Record::Started { key, start } => {
+                // Keys of one host increase.
+                let record = apps.collector.started(start, key.0);
+                let records = &mut apps.records[host.0 as usize];
+                match records.get_mut(key.slot()) {
+                    Some(known) => *known = record,
+                    None => records.push(record),
                 }
             }
-            Record::Ended { key, dst, id, at, end, .. } => {
-                // A message that ends as it starts (its host is down) has no id yet.
-                let known = id.or(apps.last_started.filter(|(of, _)| *of == key).map(|(_, id)| id));
-                let Some(id) = known else { return };
-                if let Some(message) = apps.messages.remove(id) {
-                    apps.collector.ended(message.record, at, end);
-                }
+            Record::Ended { key, dst, at, end, .. } => {
+                apps.collector.ended(apps.records[host.0 as usize][key.slot()], at, end);
                 if matches!(end, MessageEnd::Failed(_)) {
+                    let id = apps.ids.id(host, key);
                     apps.app(dst).forget(host, id);
                 }
             }
@@ -390,7 +339,8 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         match action {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
-                let Some(id) = self.apps.app(host).id(key) else { return };
+                let id = self.apps.ids.id(host, key);
+                self.apps.app(host).submitted(key, id);
                 let message = Submit { id, peer, bytes, kind };
                 if self.transport(host, instance).submit(now, message).is_err() {
                     self.apps.refused += 1;
@@ -401,15 +351,20 @@ impl<M: Model> World<'_, M> {
                 let message = Submit { id, peer, bytes, kind: Kind::Response };
                 if self.transport(host, instance).submit(now, message).is_err() {
                     self.apps.refused += 1;
-                    self.fail(id, FailReason::Cancelled);
+                    self.fail(instance, id, FailReason::Cancelled);
                     for id in [request(id), id] {
                         self.cancel_at_both_ends(host, peer, id, instance);
                     }
                 }
             }
-            Action::Open { stream, channel, instance, peer } => {
-                let carrier = Carrier { client: host, server: peer, stream };
-                self.open(carrier, channel, instance);
+            Action::Open { channel, key, instance, peer, .. } => {
+                let id = self.apps.ids.id(host, key);
+                let open = Open { id, peer, deadline: Time::MAX };
+                if self.transport(host, instance).open(now, open).is_err() {
+                    self.apps.refused += 1;
+                    return self.apps.app(host).open_refused(now, channel);
+                }
+                self.apps.app(host).opened(channel, id);
             }
             Action::Append { stream, direction, key, bytes } => {
                 let at_peer = Direction { peer: host, ..direction };
@@ -432,33 +387,20 @@ impl<M: Model> World<'_, M> {
             }
             Action::CancelAtBothEnds { instance, peer, id } => {
                 self.cancel_at_both_ends(host, peer, id, instance);
-                if self.apps.carriers.remove(&id).is_some() {
-                    self.apps.app(peer).forget_stream(Direction { instance, peer: host, id });
-                }
+                self.apps.app(peer).forget_stream(Direction { instance, peer: host, id });
             }
             Action::Abandon { instance, peer, id, .. } => {
                 let id = request(id);
-                if self.apps.messages.get(id).is_some() {
+                if self.apps.message(id).is_some() {
                     let cancel = Deferred::Cancel { host: peer, peer: host, id, instance };
                     self.apps.deferred.push_back(cancel);
-                    self.fail(id, FailReason::HostCrashed);
+                    self.fail(instance, id, FailReason::HostCrashed);
                 }
             }
-            Action::AbandonStream { direction, reason } => self.fail(direction.id, reason),
+            Action::AbandonStream { direction: Direction { instance, id, .. }, reason } => {
+                self.fail(instance, id, reason);
+            }
         }
-    }
-
-    fn open(&mut self, carrier: Carrier, channel: ChannelId, instance: u8) {
-        let now = self.net.now();
-        let Carrier { client: host, server: peer, .. } = carrier;
-        let Some(id) = self.apps.channel_ids.remove(&(host, channel)) else { return };
-        let open = Open { id, peer, deadline: Time::MAX };
-        if self.transport(host, instance).open(now, open).is_err() {
-            self.apps.refused += 1;
-            return self.apps.app(host).open_refused(now, channel);
-        }
-        self.apps.carriers.insert(id, carrier);
-        self.apps.app(host).opened(channel, id);
     }
 
     fn cancel_at_both_ends(&mut self, host: HostId, peer: HostId, id: MessageId, instance: u8) {
@@ -468,13 +410,12 @@ impl<M: Model> World<'_, M> {
     }
 
     /// A failure at one end of a message or stream: it fails at both.
-    fn fail(&mut self, id: MessageId, reason: FailReason) {
+    fn fail(&mut self, instance: u8, id: MessageId, reason: FailReason) {
         let (now, id) = (self.net.now(), request(id));
-        let client = if let Some(message) = self.apps.messages.get(id).copied() {
-            self.apps.app(message.src).fail(now, message.key, reason);
-            message.src
-        } else if let Some(&Carrier { client, server, stream }) = self.apps.carriers.get(&id) {
-            let (_, instance) = self.apps.streams[usize::from(stream)];
+        let client = if let Some((Exchange { client, .. }, key)) = self.apps.message(id) {
+            self.apps.app(client).fail(now, key, reason);
+            client
+        } else if let Some(Exchange { client, server, .. }) = self.apps.carrier(instance, id) {
             let direction = Direction { instance, peer: server, id };
             self.apps.app(client).fail_stream(now, direction, reason);
             client
@@ -489,19 +430,12 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         match event {
             Event::Sent { .. } => return,
-            Event::Failed { id, reason, .. } => return self.fail(id, reason),
+            Event::Failed { id, reason, .. } => return self.fail(instance, id, reason),
             Event::Delivered { peer, id, .. } => {
-                let message = self.apps.messages.get(id).copied();
-                let origin = message.map(|message| {
-                    let Message { src, dst, stream, key, .. } = message;
-                    let ends = if id.is_response() { (dst, src) } else { (src, dst) };
+                let origin = self.apps.message(id).and_then(|(exchange, key)| {
+                    let ends = exchange.ends(id);
                     assert_eq!((peer, host), ends, "message {id} was delivered to the wrong host");
-                    let place = if self.apps.has_channels {
-                        self.apps.app(src).origin(key).and_then(|origin| origin.place)
-                    } else {
-                        None
-                    };
-                    Origin { stream, key, place }
+                    self.apps.app(exchange.client).origin(key)
                 });
                 self.apps.app(host).handle_event(now, instance, event, origin);
             }
@@ -510,7 +444,7 @@ impl<M: Model> World<'_, M> {
                 | StreamEvent::Readable { peer, id, .. }
                 | StreamEvent::Acked { peer, id, .. }
                 | StreamEvent::Closed { peer, id }) = stream_event;
-                let Some(carrier) = self.apps.carriers.get(&request(id)) else { return };
+                let Some(carrier) = self.apps.carrier(instance, id) else { return };
                 // Acknowledged bytes were sent in the other direction.
                 let is_sender = matches!(stream_event, StreamEvent::Acked { .. });
                 let ends = carrier.ends(id);
@@ -520,7 +454,7 @@ impl<M: Model> World<'_, M> {
                 if is_opened && self.apps.app(peer).is_forgotten_by_server(instance, id) {
                     // Nothing was acknowledged, so the transport restarts the stream. The application does not: it
                     // has lost its state of the stream.
-                    return self.fail(id, FailReason::PeerForgot);
+                    return self.fail(instance, id, FailReason::PeerForgot);
                 }
                 self.apps.app(host).handle_event(now, instance, event, None);
             }
@@ -534,17 +468,17 @@ impl<M: Model> World<'_, M> {
         let apps = &mut self.apps;
         let id = slice.message;
         // The bytes of a response are counted under the response's own id.
-        let (stream, client, server, is_stream) = match apps.messages.get(request(id)) {
-            Some(message) => (message.stream, message.src, message.dst, false),
-            None => match apps.carriers.get(&request(id)) {
-                Some(carrier) => (carrier.stream, carrier.client, carrier.server, true),
+        let (exchange, is_stream) = match apps.message(id) {
+            Some((exchange, _)) => (exchange, false),
+            None => match apps.carrier(instance, id) {
+                Some(carrier) => (carrier, true),
                 None => return,
             },
         };
+        let Exchange { stream, client, .. } = exchange;
         apps.collector.stored(self.net.now(), stream, client, u64::from(slice.len));
         if self.measure.verify || is_stream {
-            let ends = if id.is_response() { (server, client) } else { (client, server) };
-            assert_eq!((src, host), ends, "bytes of message {id} astray");
+            assert_eq!((src, host), exchange.ends(id), "bytes of message {id} astray");
         }
         if self.measure.verify {
             apps.app(host).handle_store(instance, src, slice, is_stream);
@@ -630,11 +564,4 @@ impl<M: Model> World<'_, M> {
 
 const fn request(id: MessageId) -> MessageId {
     MessageId(id.0 & !1)
-}
-
-impl Carrier {
-    /// The sender and the receiver of the message or response with this id.
-    const fn ends(self, id: MessageId) -> (HostId, HostId) {
-        if id.is_response() { (self.server, self.client) } else { (self.client, self.server) }
-    }
 }

@@ -128,9 +128,7 @@ impl<'a, M: Model> World<'a, M> {
         let config = NetConfig {
             faults: faults.to_vec(),
             sample_every: measure.sample_every,
-            // One for each host would do. The numbers after them order events at equal times, so to have fewer would
-            // change results.
-            sources: streams.len() as u32 * n_hosts,
+            sources: if streams.is_empty() { 0 } else { n_hosts },
             wakes: wake::COUNT,
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),

@@ -88,6 +88,8 @@ pub enum Action {
         stream: u16,
         /// The channel that it carries.
         channel: ChannelId,
+        /// A key that no message has, for a driver that makes ids of keys.
+        key: MessageKey,
         /// Index of the transport.
         instance: u8,
         /// The server of the stream.
@@ -185,8 +187,6 @@ pub enum Record {
         key: MessageKey,
         /// Its stream, hosts, length and start.
         start: MessageStart,
-        /// The channel that it is the first message of.
-        new_channel: Option<ChannelId>,
     },
     /// A message of this host has ended.
     Ended {

@@ -230,17 +230,17 @@ const fn of_client(direction: Direction) -> Direction {
 }
 
 impl App {
-    /// Adds a message that starts to the next channel in the round robin. Returns the channel if it is new.
-    pub(super) fn join_channel(&mut self, stream: u16, key: MessageKey) -> Option<ChannelId> {
-        let streaming = self.streams[usize::from(stream)].streaming?;
-        let dst = self.messages.get(key)?.dst;
+    /// Adds a message that starts to the next channel in the round robin.
+    pub(super) fn join_channel(&mut self, stream: u16, key: MessageKey) {
+        let Some(streaming) = self.streams[usize::from(stream)].streaming else { return };
+        let Some(dst) = self.messages.get(key).map(|message| message.dst) else { return };
         let channels = &mut self.channels;
         let started = channels.started.entry((stream, dst)).or_default();
         let index = (*started % u64::from(streaming.per_pair.get())) as u16;
         *started += 1;
         let route = Route { stream, server: dst, index };
-        let known = channels.current.get(&route).copied();
-        let id = known.unwrap_or_else(|| {
+        let current = channels.current.get(&route).copied();
+        let id = current.unwrap_or_else(|| {
             let id = ChannelId(channels.next);
             channels.next += 1;
             let carrier = match streaming.mode {
@@ -260,7 +260,6 @@ impl App {
                 message.channel = Some((id, sequence));
             }
         }
-        known.is_none().then_some(id)
     }
 
     /// Writes a message to the stream of its channel. `false`: its channel has no stream.
@@ -281,7 +280,8 @@ impl App {
         match &mut state.state {
             OpenState::Closed => {
                 state.state = OpenState::Opening(vec![(key, bytes)]);
-                self.push(Action::Open { stream, channel: id, instance, peer });
+                let key = self.messages.unused_key();
+                self.push(Action::Open { stream, channel: id, key, instance, peer });
             }
             OpenState::Opening(waiting) => waiting.push((key, bytes)),
             OpenState::Open(id) => {
@@ -601,10 +601,12 @@ impl App {
         )
     }
 
-    /// Whether this host has opened a stream of this id.
+    /// The stream of messages that a stream of bytes of this host carries, and its server.
     #[must_use]
-    pub fn is_client_of(&self, instance: u8, id: MessageId) -> bool {
-        self.channels.open.contains_key(&(instance, request(id)))
+    pub fn stream_route(&self, instance: u8, id: MessageId) -> Option<(u16, HostId)> {
+        let channel = self.channels.open.get(&(instance, request(id)))?;
+        let route = self.channels.own.get(channel)?.route;
+        Some((route.stream, route.server))
     }
 
     fn fail_if_server_is_silent(&mut self, now: Time, id: ChannelId) {

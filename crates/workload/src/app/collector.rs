@@ -3,7 +3,8 @@
 //! The definitions, for the simulator and the testbed alike:
 //!
 //! - *Measured* messages are the first ones of the first stream that start after the warm-up, up to the wanted
-//!   number, and the messages of other streams that start between the warm-up and the last of them.
+//!   number, and the messages of other streams that start between the warm-up and the last of them. Of messages that
+//!   start at the same time, those of the host with the lower number are first, and those of one host in its own order.
 //! - The run is *done* when all measured messages of the first stream have ended.
 //! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
 //!   complete or not, by the host that started the exchange.
@@ -92,8 +93,8 @@ impl RecordId {
     const UNMEASURED: Self = Self { serial: u64::MAX, slot: u32::MAX };
 }
 
-/// The position of a message: its start, and for equal starts the driver's order.
-type Position = (Time, u64);
+/// The position of a message: its start, its source, and the source's own order.
+type Position = (Time, HostId, u64);
 
 /// A message that may be measured.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +108,7 @@ struct Entry {
 
 impl Entry {
     const fn position(&self) -> Position {
-        (self.start.at, self.order)
+        (self.start.at, self.start.src, self.order)
     }
 }
 
@@ -135,6 +136,8 @@ pub struct Collector {
     under_way: u64,
     /// Only messages before this are measured, once it is known.
     limit: Option<Position>,
+    /// If starts are reported in order: the time of the last report.
+    latest: Time,
     hosts: Vec<Progress>,
     /// Hosts whose first stream has not ended.
     active_hosts: u32,
@@ -147,7 +150,6 @@ impl Collector {
     /// A collector without messages.
     #[must_use]
     pub fn new(config: CollectorConfig) -> Self {
-        let until = if config.in_order { Time::MAX } else { Time::ZERO };
         let hosts = config.hosts as usize;
         Self {
             open: Vec::new(),
@@ -156,8 +158,9 @@ impl Collector {
             next_serial: 0,
             started: 0,
             under_way: 0,
-            limit: (config.wanted == 0).then_some((Time::ZERO, 0)),
-            hosts: vec![Progress { until, has_ended: false }; hosts],
+            limit: (config.wanted == 0).then_some((Time::ZERO, HostId(0), 0)),
+            latest: Time::ZERO,
+            hosts: vec![Progress { until: Time::ZERO, has_ended: false }; hosts],
             active_hosts: config.hosts,
             last_end: Time::ZERO,
             delivered: vec![vec![0; hosts]; config.exchanges.len()],
@@ -165,9 +168,10 @@ impl Collector {
         }
     }
 
-    /// A message has started. `order` places it among those that start at the same time.
+    /// A message has started. `order` places it among those of its host that start at the same time.
     pub fn started(&mut self, start: MessageStart, order: u64) -> RecordId {
-        if !self.may_be_measured((start.at, order)) {
+        self.advance(start.at);
+        if !self.may_be_measured((start.at, start.src, order)) {
             return RecordId::UNMEASURED;
         }
         let serial = self.next_serial;
@@ -180,7 +184,9 @@ impl Collector {
         if start.stream == 0 {
             self.started += 1;
             self.under_way += 1;
-            self.find_limit();
+            if !self.config.in_order {
+                self.find_limit();
+            }
         }
         RecordId { serial, slot }
     }
@@ -197,6 +203,7 @@ impl Collector {
     /// A message has ended: a request at the host that started it, a one-way message where it arrived. No effect if
     /// it had ended before.
     pub fn ended(&mut self, id: RecordId, at: Time, end: MessageEnd) {
+        self.advance(at);
         let Some(entry) = self.entry(id).copied() else { return };
         self.open[id.slot as usize] = None;
         self.free.push(id.slot);
@@ -268,13 +275,26 @@ impl Collector {
         self.find_limit();
     }
 
+    /// If starts are reported in order: no other message starts before this time.
+    #[inline]
+    fn advance(&mut self, at: Time) {
+        if self.config.in_order && at > self.latest {
+            self.latest = at;
+            self.find_limit();
+        }
+    }
+
     /// Once all wanted messages have started: which is the last of them.
     fn find_limit(&mut self) {
         if self.limit.is_some() || self.started < self.config.wanted {
             return;
         }
-        // No host can report an earlier start than this.
-        let horizon = self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX);
+        // All starts up to this time have been reported.
+        let horizon = if self.config.in_order {
+            Time(self.latest.0.saturating_sub(1))
+        } else {
+            self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX)
+        };
         let ended = self.ended.iter().map(|(entry, ..)| entry);
         let all = self.open.iter().flatten().chain(ended);
         let first = all.filter(|entry| entry.start.stream == 0 && entry.start.at <= horizon);
@@ -283,8 +303,8 @@ impl Collector {
         if index >= positions.len() {
             return;
         }
-        let (at, order) = *positions.select_nth_unstable(index).1;
-        let limit = (at, order + 1);
+        let (at, src, order) = *positions.select_nth_unstable(index).1;
+        let limit = (at, src, order + 1);
         self.limit = Some(limit);
         self.ended.retain(|(entry, ..)| entry.position() < limit);
         self.last_end = self.ended.iter().map(|(_, at, _)| *at).max().unwrap_or(Time::ZERO);
@@ -336,6 +356,15 @@ impl Collector {
         });
         let mut all: Vec<(&Entry, Outcome)> = open.chain(ended).collect();
         all.sort_unstable_by_key(|(entry, _)| entry.position());
+        if self.limit.is_none() {
+            // The run has ended at the time at which the last of them started.
+            let mut first = 0;
+            all.retain(|(entry, _)| {
+                let is_measured = first < self.config.wanted;
+                first += u64::from(entry.start.stream == 0);
+                is_measured
+            });
+        }
         let record = |&(entry, outcome): &(&Entry, Outcome)| {
             let MessageStart { stream, src, dst, bytes, at } = entry.start;
             let there = ideal(stream, src, dst, bytes);

@@ -7,7 +7,7 @@ use super::channel::ChannelId;
 /// Names a message among those of the host that started it, for as long as the host exists.
 ///
 /// It is a serial number with, in the low bits, the place of the message in memory: keys of one host increase,
-/// and lead to the message without a search. [`MessageKey::wire_id`] makes the transport's id of it.
+/// and lead to the message without a search. [`WireIds`] makes the transport's id of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct MessageKey(pub u64);
@@ -16,19 +16,68 @@ pub struct MessageKey(pub u64);
 const SLOT_BITS: u32 = 28;
 
 impl MessageKey {
-    /// The id of the message for the transport, where the application chooses it: the source's own number. A
-    /// driver may choose another one, as long as ids of one client increase.
-    #[must_use]
-    pub const fn wire_id(self) -> MessageId {
-        MessageId::request(self.0)
+    const fn new(serial: u64, slot: u64) -> Self {
+        Self(serial << SLOT_BITS | slot)
     }
 
     const fn serial(self) -> u64 {
         self.0 >> SLOT_BITS
     }
 
-    const fn slot(self) -> usize {
+    /// The place of the message. No two messages of a host that are under way have the same one, and places are
+    /// numbered from 0 without gaps.
+    #[must_use]
+    pub const fn slot(self) -> usize {
         (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
+}
+
+/// The ids that messages have in the transports if one driver chooses those of all hosts: the key of the message with
+/// the number of the host that started it.
+///
+/// Such an id names one message of the whole run and leads to it without a search. The ids of one host increase, as
+/// transports require, and do not depend on what other hosts do.
+#[derive(Clone, Copy, Debug)]
+pub struct WireIds {
+    host_bits: u32,
+    slot_bits: u32,
+}
+
+/// Bits of a [`MessageId`] above the direction.
+const NUMBER_BITS: u32 = 63;
+
+impl WireIds {
+    /// The ids of a run with this many hosts.
+    #[must_use]
+    pub fn new(hosts: u32) -> Self {
+        let host_bits = u32::BITS - hosts.saturating_sub(1).leading_zeros();
+        // Serial numbers and places share the rest: with 16,384 hosts, each may start 2^25 messages.
+        Self { host_bits, slot_bits: SLOT_BITS.min((NUMBER_BITS - host_bits) / 2) }
+    }
+
+    /// The id of a message.
+    ///
+    /// # Panics
+    /// If the host has started, or has under way, more messages than ids have room for.
+    #[must_use]
+    #[inline]
+    pub fn id(self, host: HostId, key: MessageKey) -> MessageId {
+        let (serial, slot) = (key.serial(), key.slot() as u64);
+        let above = self.host_bits + self.slot_bits;
+        assert!(slot >> self.slot_bits == 0, "too many messages of {host} under way");
+        assert!(serial >> (NUMBER_BITS - above) == 0, "{host} has started too many messages");
+        MessageId::request(serial << above | u64::from(host.0) << self.slot_bits | slot)
+    }
+
+    /// The host that started the message, or the exchange that it belongs to, and the message's key there.
+    #[must_use]
+    #[inline]
+    pub const fn key(self, id: MessageId) -> (HostId, MessageKey) {
+        let number = id.number();
+        let host = (number >> self.slot_bits) & ((1 << self.host_bits) - 1);
+        let slot = number & ((1 << self.slot_bits) - 1);
+        let serial = number >> (self.host_bits + self.slot_bits);
+        (HostId(host as u32), MessageKey::new(serial, slot))
     }
 }
 
@@ -60,12 +109,23 @@ impl Messages {
             self.slots.len() as u32 - 1
         });
         assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = self.next_serial();
         let message = Message { serial, stream, dst, bytes, id: None, channel: None };
         self.slots[slot as usize] = Some(message);
-        MessageKey(serial << SLOT_BITS | u64::from(slot))
+        MessageKey::new(serial, u64::from(slot))
     }
+
+    const fn next_serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial - 1
+    }
+
+    /// A key that no message has.
+    pub(super) const fn unused_key(&mut self) -> MessageKey {
+        MessageKey::new(self.next_serial(), 0)
+    }
+
+    #[inline]
 
     pub(super) fn get(&self, key: MessageKey) -> Option<&Message> {
         let message = self.slots.get(key.slot())?.as_ref();
@@ -88,9 +148,52 @@ impl Messages {
     pub(super) fn keys(&self) -> Vec<MessageKey> {
         let slots = self.slots.iter().enumerate();
         let key = |(slot, message): (usize, &Option<Message>)| {
-            let serial = message.as_ref()?.serial;
-            Some(MessageKey(serial << SLOT_BITS | slot as u64))
+            Some(MessageKey::new(message.as_ref()?.serial, slot as u64))
         };
         slots.filter_map(key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_ids_name_host_and_message() {
+        let ids = |hosts| (WireIds::new(hosts), HostId(hosts - 1));
+        for (ids, last) in [1, 2, 3, 432, 16_384, 1 << 20, u32::MAX].map(ids) {
+            let mut messages = [Messages::default(), Messages::default()];
+            let mut before = [None; 2];
+            for n in 0..1000 {
+                for (host, which) in [(HostId(0), 0), (last, 1)] {
+                    let messages = &mut messages[which];
+                    let key = if n % 5 == 4 {
+                        messages.unused_key()
+                    } else {
+                        messages.insert(0, HostId(1), n)
+                    };
+                    let id = ids.id(host, key);
+                    assert!(
+                        !id.is_response() && before[which] < Some(id),
+                        "ids of a host increase"
+                    );
+                    before[which] = Some(id);
+                    assert_eq!((ids.key(id), ids.key(id.response())), ((host, key), (host, key)));
+                    assert_eq!(
+                        messages.get(key).map(|message| message.bytes),
+                        (n % 5 != 4).then_some(n)
+                    );
+                    if n % 3 == 0 {
+                        messages.remove(key);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "h3 has started too many messages")]
+    fn an_id_that_does_not_fit_is_not_made() {
+        let _ = WireIds::new(1 << 20).id(HostId(3), MessageKey::new(1 << 22, 0));
     }
 }

@@ -37,7 +37,7 @@ pub use self::channel::{ChannelId, Direction, Place};
 pub use self::collector::{
     Collector, CollectorConfig, MessageRecord, MessageStart, Outcome, RecordId,
 };
-pub use self::message::MessageKey;
+pub use self::message::{MessageKey, WireIds};
 
 use self::channel::Channels;
 use self::message::Messages;
@@ -241,6 +241,13 @@ impl App {
         self.messages.get(key)?.id
     }
 
+    /// The stream of messages and the receiver of a message under way.
+    #[must_use]
+    #[inline]
+    pub fn route(&self, key: MessageKey) -> Option<(u16, HostId)> {
+        self.messages.get(key).map(|message| (message.stream, message.dst))
+    }
+
     /// The origin of a message of this host, for its receiver.
     #[must_use]
     pub fn origin(&self, key: MessageKey) -> Option<Origin> {
@@ -363,9 +370,9 @@ impl App {
         let start = if down { at } else { at.max(self.up_since) };
         self.streams[usize::from(stream)].alive += 1;
         let key = self.messages.insert(stream, dst, bytes);
-        let new_channel = self.join_channel(stream, key);
+        self.join_channel(stream, key);
         let what = MessageStart { stream, src: self.host, dst, bytes, at: start };
-        self.records.push_back(Record::Started { key, start: what, new_channel });
+        self.records.push_back(Record::Started { key, start: what });
         match self.state {
             _ if down => self.fail_at(at, now, key, FailReason::HostCrashed),
             State::Up => self.submit(key, start),
