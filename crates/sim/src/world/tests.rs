@@ -575,6 +575,33 @@ fn paused_hosts_lose_nothing_and_crashed_ones_everything() {
     assert!(later.into_iter().all(|m| matches!(m.outcome, Outcome::Completed(_))));
 }
 
+/// What a host sends, ids included, does not depend on hosts that have nothing to do with it.
+#[test]
+fn message_ids_of_a_host_are_its_own() {
+    let sent = |others: &[(u64, u32, u32, u64)]| {
+        let mut rows: Vec<_> =
+            (0..200).map(|n| (n * 30, 0, 1 + (n % 3) as u32, 1 + n * 100)).collect();
+        rows.extend(others);
+        rows.sort_unstable();
+        let mut case = Case::new(LEAF_SPINE, trace_of(&rows));
+        case.measure.capture = vec![crate::config::CapturePort::HostSends(HostId(0))];
+        case.measure.capture_limit = usize::MAX;
+        let result = case.run();
+        assert_eq!(result.messages.len(), rows.len());
+        let piece = |captured: &rackweave_switch::net::Captured<Piece>| {
+            (captured.at, captured.packet.dst, captured.packet.header.slice)
+        };
+        result.capture.iter().map(piece).collect::<Vec<_>>()
+    };
+    let expected = sent(&[]);
+    assert!(expected.len() > 1000);
+    // At the same times on the same leaf, and in between on others.
+    let others: Vec<_> = (0..200).map(|n| (n * 30, 2, 1, 500)).collect();
+    let far: Vec<_> = (0..150).map(|n| (n * 37, 9, 5, 90_000)).collect();
+    assert_eq!(sent(&others), expected);
+    assert_eq!(sent(&[others, far].concat()), expected);
+}
+
 #[test]
 fn captures_hold_what_the_link_carried() {
     let mut case = Case::new(LEAF_SPINE, open_loop(0.3));

@@ -5,6 +5,9 @@ use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchPr
 use super::nic::Edge;
 use super::{COUNTED, Net, TAPPED};
 
+/// Packets that captures hold beyond their limit before they are cut.
+const CAPTURE_SLACK: usize = 1024;
+
 /// Most queue samples that are kept.
 const MAX_SAMPLES: usize = 1 << 20;
 
@@ -96,6 +99,13 @@ pub struct Captured<H> {
     pub packet: Packet<H>,
 }
 
+impl<H> Captured<H> {
+    /// Its place among all captured packets.
+    const fn place(&self) -> (Time, u32) {
+        (self.at, self.interface)
+    }
+}
+
 /// Statistics of the port before a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortStats {
@@ -129,11 +139,33 @@ pub(super) struct Taps<H> {
     links: Vec<u32>,
     limit: usize,
     packets: Vec<Captured<H>>,
+    /// The place of the last packet that can be among the first `limit`.
+    last: Option<(Time, u32)>,
 }
 
 impl<H> Default for Taps<H> {
     fn default() -> Self {
-        Self { links: Vec::new(), limit: 0, packets: Vec::new() }
+        Self { links: Vec::new(), limit: 0, packets: Vec::new(), last: None }
+    }
+}
+
+impl<H> Taps<H> {
+    fn add(&mut self, packet: Captured<H>) {
+        if self.last.is_none_or(|last| packet.place() < last) {
+            self.packets.push(packet);
+            if self.packets.len() >= self.limit.saturating_add(CAPTURE_SLACK) {
+                self.cut();
+            }
+        }
+    }
+
+    /// Sorts the packets, since decisions are made lazily and not recorded in the order of time, and keeps the first.
+    fn cut(&mut self) {
+        self.packets.sort_by_key(Captured::place);
+        if self.packets.len() > self.limit {
+            self.packets.truncate(self.limit);
+            self.last = self.packets.last().map(Captured::place);
+        }
     }
 }
 
@@ -145,17 +177,17 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.taps.links.len() as u32 - 1
     }
 
-    /// Sets the most packets that captures hold, all taps together.
+    /// Sets the most packets that captures hold, all taps together: the first ones in the order of
+    /// [`Net::take_captures`].
     pub const fn limit_captures(&mut self, packets: usize) {
         self.taps.limit = packets;
     }
 
-    /// The captured packets in the order in which they were sent.
+    /// The captured packets in the order in which they were sent; those of one time by tap.
     pub fn take_captures(&mut self) -> Vec<Captured<P::Header>> {
-        let mut packets = std::mem::take(&mut self.taps.packets);
-        // Decisions are made lazily, so links are not recorded in the order of time.
-        packets.sort_by_key(|packet| (packet.at, packet.interface));
-        packets
+        self.taps.cut();
+        self.taps.last = None;
+        std::mem::take(&mut self.taps.packets)
     }
 
     /// Counts and captures a packet that is put on a link.
@@ -170,10 +202,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if special & TAPPED == 0 {
             return;
         }
-        for (interface, tapped) in self.taps.links.iter().enumerate() {
-            if *tapped == link && self.taps.packets.len() < self.taps.limit {
+        for interface in 0..self.taps.links.len() {
+            if self.taps.links[interface] == link {
                 let (interface, packet) = (interface as u32, *self.pool.get(packet));
-                self.taps.packets.push(Captured { at, interface, packet });
+                self.taps.add(Captured { at, interface, packet });
             }
         }
     }

@@ -376,3 +376,66 @@ impl Collector {
         all.iter().map(record).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn start(stream: u16, src: u32, at: u64) -> MessageStart {
+        MessageStart { stream, src: HostId(src), dst: HostId(9), bytes: 10, at: Time(at) }
+    }
+
+    fn collector(wanted: u64) -> Collector {
+        Collector::new(CollectorConfig {
+            hosts: 10,
+            exchanges: vec![Exchange::OneWay; 2],
+            wanted,
+            warmup: Time(100),
+            in_order: true,
+        })
+    }
+
+    fn sources(collector: &Collector) -> Vec<(u16, u32)> {
+        let records = collector.records(|_, _, _, _| Span(1));
+        records.iter().map(|record| (record.stream, record.src.0)).collect()
+    }
+
+    /// Of the messages that start at one time, those of the first hosts are measured, in whatever order they come.
+    #[test]
+    fn ties_of_starts_are_by_host() {
+        let at_200 = [(0, 5), (0, 2), (1, 3), (0, 7), (1, 6), (0, 1)];
+        for rotation in 0..at_200.len() {
+            let mut order = at_200;
+            order.rotate_left(rotation);
+            let mut all = collector(4);
+            all.started(start(0, 0, 99), 0);
+            let first = all.started(start(0, 8, 150), 0);
+            let records = order.map(|(stream, src)| all.started(start(stream, src, 200), 0));
+            let expected = vec![(0, 8), (0, 1), (0, 2), (1, 3), (0, 5)];
+            assert_eq!(sources(&all), expected, "the run may end here");
+            assert!(!all.is_done());
+            // A later start is not measured, and makes known that no other starts at 200.
+            all.started(start(0, 0, 201), 0);
+            assert_eq!(sources(&all), expected);
+            for record in records {
+                assert!(!all.is_done());
+                all.ended(record, Time(300), MessageEnd::Completed);
+            }
+            assert_eq!(all.progress(), (4, 3));
+            all.ended(first, Time(301), MessageEnd::Completed);
+            assert_eq!((all.is_done(), all.progress()), (true, (4, 4)));
+            assert_eq!((sources(&all), all.last_end()), (expected, Some(Time(301))));
+        }
+    }
+
+    #[test]
+    fn an_end_makes_known_that_no_start_is_missing() {
+        let mut all = collector(1);
+        let messages = [3, 1].map(|src| all.started(start(0, src, 100), 0));
+        all.ended(messages[0], Time(101), MessageEnd::Completed);
+        assert!(!all.is_done());
+        all.ended(messages[1], Time(102), MessageEnd::Completed);
+        assert!(all.is_done());
+        assert_eq!((sources(&all), all.last_end()), (vec![(0, 1)], Some(Time(102))));
+    }
+}

@@ -395,6 +395,67 @@ fn no_slot_is_lost_under_faults() {
     }
 }
 
+/// What becomes of the packets of a link depends on nothing that other links carry.
+#[test]
+fn fault_draws_of_a_link_are_its_own() {
+    let kinds = [
+        FaultKind::Loss(0.2),
+        FaultKind::Corruption(0.2),
+        FaultKind::Duplication(0.2),
+        FaultKind::Reordering { probability: 0.2, delay: Span::from_us(100) },
+    ];
+    let all =
+        |kind| Fault { from: Time::ZERO, until: Time::MAX, place: FaultPlace::AllLinks, kind };
+    let arrivals = |others: &[(u32, u32)], at_first: u64| {
+        let faults = kinds.into_iter().map(all).collect();
+        let mut slots = Slots::new(usize::MAX);
+        slots.damages = false;
+        let mut net = net_of(&single(6), faults, slots, &Scripted::default());
+        for n in 0..1000_u64 {
+            put(&mut net, Time(n * 20_000_000), 0, 1, ROUTE);
+            for (src, dst) in others {
+                put(&mut net, Time(n * 20_000_000 + at_first), *src, *dst, ROUTE);
+            }
+        }
+        let mut arrived = departures(&mut net, LATER);
+        arrived.retain(|(_, host)| *host == 1);
+        arrived
+    };
+    let expected = arrivals(&[], 0);
+    assert!((500..900).contains(&expected.len()), "{}", expected.len());
+    // Before the flow's packets, after them, and at the same time.
+    for at_first in [0, 1, 7_000_000] {
+        assert_eq!(arrivals(&[(2, 3), (5, 4), (3, 2)], at_first), expected);
+    }
+    // Those that share its last link change what this link draws.
+    assert_ne!(arrivals(&[(2, 1)], 7_000_000), expected);
+}
+
+/// Captures hold the first packets by the time at which they were sent, although links are recorded as they are
+/// updated.
+#[test]
+fn captures_are_cut_by_time() {
+    let captured = |limit| {
+        let mut net = net(&single(6));
+        for link in [7, 6, 0, 3] {
+            net.tap(link);
+        }
+        net.limit_captures(limit);
+        for n in 0..2000_u64 {
+            put(&mut net, Time(n * 3_000_000), 0, 1, ROUTE);
+            put(&mut net, Time(n * 3_000_000 + 5), 3, if n % 3 == 0 { 0 } else { 1 }, ROUTE);
+        }
+        departures(&mut net, LATER);
+        let captured = net.take_captures();
+        captured.into_iter().map(|packet| (packet.at, packet.interface)).collect::<Vec<_>>()
+    };
+    let all = captured(usize::MAX);
+    assert!(all.len() > 7000 && all.is_sorted(), "{}", all.len());
+    for limit in [0, 1, 1000, 3001, all.len() - 1] {
+        assert_eq!(captured(limit), all[..limit]);
+    }
+}
+
 /// Replication under faults on one switch, where copies cannot circulate.
 #[test]
 fn no_copy_is_lost_under_faults() {
