@@ -339,6 +339,10 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         match action {
             Action::Submit { key, instance, peer, bytes, kind, .. } => {
+                // It may have failed with another message of its channel.
+                if self.apps.app(host).route(key).is_none() {
+                    return;
+                }
                 let id = self.apps.ids.id(host, key);
                 self.apps.app(host).submitted(key, id);
                 let message = Submit { id, peer, bytes, kind };

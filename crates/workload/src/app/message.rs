@@ -126,7 +126,6 @@ impl Messages {
     }
 
     #[inline]
-
     pub(super) fn get(&self, key: MessageKey) -> Option<&Message> {
         let message = self.slots.get(key.slot())?.as_ref();
         message.filter(|message| message.serial == key.serial())

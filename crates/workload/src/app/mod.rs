@@ -235,12 +235,6 @@ impl App {
         self.streams.iter().any(|stream| stream.streaming.is_some())
     }
 
-    /// The transport's id of a message under way, if it was submitted by itself.
-    #[must_use]
-    pub fn id(&self, key: MessageKey) -> Option<MessageId> {
-        self.messages.get(key)?.id
-    }
-
     /// The stream of messages and the receiver of a message under way.
     #[must_use]
     #[inline]
