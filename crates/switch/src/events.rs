@@ -128,7 +128,7 @@ impl EventQueue {
     /// Takes the earliest event.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, Component)> {
-        if self.current.is_empty() && !self.advance() {
+        if self.current.is_empty() && !self.advance(u64::MAX) {
             return None;
         }
         let key = self.current.pop()?;
@@ -163,9 +163,7 @@ impl EventQueue {
     /// bucket of `until`.
     #[inline]
     pub fn pop_until(&mut self, until: Time) -> Option<(Time, Component)> {
-        if self.current.is_empty()
-            && (self.next_bucket()? > until.0 >> self.shift || !self.advance())
-        {
+        if self.current.is_empty() && !self.advance(until.0 >> self.shift) {
             return None;
         }
         let (at, component) = Self::unkey(*self.current.last()?);
@@ -203,26 +201,18 @@ impl EventQueue {
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
     }
 
-    /// The next bucket that has events.
-    #[inline]
-    fn next_bucket(&self) -> Option<u64> {
-        let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
-        match (self.next_occupied(), far) {
-            (Some(near), Some(far)) => Some(near.min(far)),
-            (near, far) => near.or(far),
-        }
-    }
-
-    /// Advances to the next bucket that has events; false if there is none.
-    fn advance(&mut self) -> bool {
+    /// Advances to the next bucket that has events; false if there is none up to the bucket `last`.
+    fn advance(&mut self, last: u64) -> bool {
         let near = self.next_occupied();
         let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
-        let Some(bucket) = (match (near, far) {
-            (Some(near), Some(far)) => Some(near.min(far)),
-            (near, far) => near.or(far),
-        }) else {
-            return false;
+        let bucket = match (near, far) {
+            (Some(near), Some(far)) => near.min(far),
+            (Some(bucket), None) | (None, Some(bucket)) => bucket,
+            (None, None) => return false,
         };
+        if bucket > last {
+            return false;
+        }
         self.bucket = bucket;
         if near == Some(bucket) {
             let slot = (bucket & self.mask) as usize;

@@ -96,6 +96,7 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         }
         match (state.transports.as_mut_slice(), state.node) {
             ([only], None) => only.poll_transmit(at, 0),
+            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port),
             _ => self.next_by_turns(host, at),
         }
     }
@@ -106,8 +107,14 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         if !state.is_up() {
             return Time::MAX;
         }
-        let timeouts = state.transports.iter().filter_map(M::Transport::poll_timeout);
-        let first = timeouts.min().unwrap_or(Time::MAX);
+        let first = match state.transports.as_slice() {
+            [] => Time::MAX,
+            [only] => only.poll_timeout().unwrap_or(Time::MAX),
+            several => {
+                let timeouts = several.iter().filter_map(M::Transport::poll_timeout);
+                timeouts.min().unwrap_or(Time::MAX)
+            }
+        };
         match state.node {
             // The timer of a node with several ports is that of its first one.
             Some((node, 0)) => first.min(self.nodes.poll_timeout(node)),
@@ -120,7 +127,9 @@ impl<M: Model> World<'_, M> {
     /// Handles the arrival of a packet at a host.
     #[inline]
     pub(super) fn receive(&mut self, host: HostId, packet: PacketRef) {
-        match &mut self.hosts.all[host.0 as usize].state {
+        let state = &mut self.hosts.all[host.0 as usize];
+        match &mut state.state {
+            HostState::Up if state.transports.is_empty() => self.node_receives(host, packet),
             HostState::Up => {
                 let packet = self.net.take(packet);
                 self.handle_packet(host, &packet);

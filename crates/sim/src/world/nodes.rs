@@ -1,6 +1,6 @@
 //! Nodes of group systems in a run.
 
-use rackweave_core::{HostId, Packet, Time};
+use rackweave_core::{DropReason, HostId, Packet, PacketRef, Time};
 
 use super::World;
 use crate::build::BuildError;
@@ -95,9 +95,9 @@ impl<G: GroupNode> Nodes<G> {
         if entry.timed.is_some_and(|timed| timed < at) {
             entry.timed = None;
         }
-        let packet = entry.node.poll_transmit(at, port);
+        let packet = entry.node.poll_transmit(at, port)?;
         self.note(node);
-        packet
+        Some(packet)
     }
 
     /// When its timer expires. A node that asks again for the time at which it was last called waits for the next
@@ -123,7 +123,9 @@ impl<G: GroupNode> Nodes<G> {
     #[inline]
     fn handle_packet(&mut self, node: u32, now: Time, port: u8, packet: &Packet<G::Header>) {
         let entry = &mut self.all[node as usize];
-        entry.timed = entry.timed.filter(|timed| *timed >= now);
+        if entry.timed.is_some_and(|timed| timed < now) {
+            entry.timed = None;
+        }
         entry.delivered += 1;
         entry.node.handle_packet(now, port, packet);
         self.note(node);
@@ -161,6 +163,24 @@ impl<G: GroupNode> Nodes<G> {
 }
 
 impl<M: Model> World<'_, M> {
+    /// Handles the arrival of a packet at a host without transports. It is read where it is: headers of group systems
+    /// are large.
+    #[inline]
+    pub(super) fn node_receives(&mut self, host: HostId, packet: PacketRef) {
+        self.flush(host);
+        let now = self.net.now();
+        let arrived = self.net.packet(packet);
+        match self.hosts.all[host.0 as usize].node {
+            Some((node, port)) if arrived.instance() == 0 => {
+                self.hosts.nodes.handle_packet(node, now, port, arrived);
+                self.net.free(packet);
+                // A node has no events, so nothing else follows.
+                self.net.wake(&mut self.hosts, host);
+            }
+            _ => self.net.discard(packet, DropReason::WrongProtocol),
+        }
+    }
+
     /// Passes a packet to the node at a host, if there is one and the packet is for it.
     #[inline]
     pub(super) fn node_handles(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {

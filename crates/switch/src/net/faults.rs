@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rackweave_core::{DropReason, HostId, PacketRef, PayloadStore, Rng, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
-use super::{FAULTY, Net, NetEvent};
+use super::{FAULTY, Net};
 use crate::config::{Fault, FaultKind, FaultPlace};
 
 /// The faults on one link now.
@@ -252,13 +252,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 
     /// A delayed packet, or a copy, arrives: one for each event.
-    pub(super) fn on_delayed(&mut self) -> NetEvent {
-        match self.delayed.pop() {
-            Some(Delayed { link, packet, .. }) => {
-                self.hand_over(link, self.links[link as usize].to, packet)
-            }
-            None => NetEvent::Internal,
-        }
+    pub(super) fn on_delayed(&mut self) -> Option<(HostId, PacketRef)> {
+        let Delayed { link, packet, .. } = self.delayed.pop()?;
+        self.hand_over(link, self.links[link as usize].to, packet)
     }
 }
 

@@ -1,51 +1,56 @@
 //! A packet's hop: arrival at a node, a switch's decision, and the queue before a link.
 
 use rackweave_core::{
-    Admission, Destination, DropReason, Egress, PacketRef, PayloadStore, Port, PortSet,
+    Admission, Destination, DropReason, Egress, HostId, PacketRef, PayloadStore, Port, PortSet,
     SwitchProgram, Time, Verdict,
 };
 
 use super::nic::Edge;
-use super::{FAULTY, Net, NetEvent, Node32};
+use super::{COUNTED, FAULTY, Net, Node32, TAPPED};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
-    /// Handles the arrival of the first packet on a link.
+    /// Handles the arrival of the first packet on a link; returns it if it has reached a host.
     #[inline]
-    pub(super) fn on_link<E: Edge<P::Header>>(&mut self, edge: &mut E, link: u32) -> NetEvent {
+    pub(super) fn on_link<E: Edge<P::Header>>(
+        &mut self,
+        edge: &mut E,
+        link: u32,
+    ) -> Option<(HostId, PacketRef)> {
         let state = &mut self.links[link as usize];
-        let Some(packet) = state.in_flight.pop(&self.pool) else { return NetEvent::Internal };
+        let packet = state.in_flight.pop(&self.pool)?;
         if let Some(next) = state.in_flight.front() {
             self.events.push(self.pool.at(next), link);
         }
         let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
         // The sending port's due decisions: at least one, if it has packets queued.
-        if link < self.fabric.hosts() {
-            self.pull_due(edge, rackweave_core::HostId(link));
+        if link < self.components.hosts {
+            self.link_freed(edge, HostId(link));
         } else {
             self.catch_up(link, Time(self.now.0 + 1));
         }
         if special & FAULTY != 0 && !self.survives(link, packet) {
-            return NetEvent::Internal;
+            return None;
         }
         self.hand_over(link, to, packet)
     }
 
-    /// Gives a packet to the node at the end of a link.
+    /// Gives a packet to the switch at the end of a link, or returns it with the host.
     #[inline]
-    pub(super) fn hand_over(&mut self, link: u32, to: Node32, packet: PacketRef) -> NetEvent {
-        match to.switch() {
-            Some(switch) if P::ACTIVE => {
-                self.process(switch, link, packet);
-                NetEvent::Internal
-            }
-            Some(switch) => {
-                self.route(switch, packet);
-                NetEvent::Internal
-            }
-            None => NetEvent::Arrived { host: rackweave_core::HostId(to.0), packet },
+    pub(super) fn hand_over(
+        &mut self,
+        link: u32,
+        to: Node32,
+        packet: PacketRef,
+    ) -> Option<(HostId, PacketRef)> {
+        let Some(switch) = to.switch() else { return Some((HostId(to.0), packet)) };
+        if P::ACTIVE {
+            self.process(switch, link, packet);
+        } else {
+            self.route(switch, packet);
         }
+        None
     }
 
     /// Lets a switch's program decide about a packet.
@@ -334,8 +339,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         if was_empty {
             self.events.push(arrival, link);
         }
-        if special & !FAULTY != 0 {
-            self.record(link, packet, start);
+        if special & COUNTED != 0 {
+            let counts = &mut self.counts[link as usize];
+            counts.frames += 1;
+            counts.bytes += u64::from(bytes);
+        }
+        if special & TAPPED != 0 {
+            self.capture(link, packet, start);
         }
     }
 

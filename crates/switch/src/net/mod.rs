@@ -131,6 +131,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
 /// Numbers of components in the event queue; links come first.
 #[derive(Clone, Copy, Debug)]
 struct Components {
+    /// The links of hosts; those of switches follow.
+    hosts: u32,
     /// The owner's sources of events.
     sources: u32,
     /// The timers of hosts.
@@ -158,7 +160,7 @@ pub struct Departure<H> {
 /// The result of [`Net::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetEvent {
-    /// An event inside the network.
+    /// Events inside the network, none of which concerns the owner.
     Internal,
     /// A packet has reached a host. The caller reads it ([`Net::packet`]) and then takes it out ([`Net::take`]) or
     /// drops it ([`Net::free`], [`Net::discard`]).
@@ -178,6 +180,9 @@ pub enum NetEvent {
     Faults,
 }
 
+/// The events inside the network that [`Net::step`] handles before it returns.
+const MOST_INTERNAL: u32 = 1024;
+
 /// One direction of a cable, and the port that sends into it. The state that an idle port needs fills one cache line;
 /// its queue's lists are on the second.
 #[derive(Debug)]
@@ -192,7 +197,7 @@ struct Link {
     to: Node32,
     /// Index of its rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`], which send packets along a slower path.
+    /// Bits of [`FAULTY`], [`TAPPED`] and [`COUNTED`]; zero on most links.
     special: u8,
     down: bool,
     /// The packets queued for it (switches' ports only: hosts are polled instead).
@@ -276,6 +281,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let wakes = fault + 4;
         let programs = wakes + config.wakes;
         let components = Components {
+            hosts: fabric.hosts(),
             sources,
             timers,
             fault,
@@ -450,44 +456,55 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.counters.drops[reason as usize] += packets;
     }
 
-    /// Handles the next event that is due by `until`. `None`: there is none, and the time does not change.
+    /// Handles the events that are due by `until`, up to the first one that concerns the owner; after many that do not,
+    /// returns [`NetEvent::Internal`], so that the owner can stop. `None`: no event is due, and the time does not change.
     #[inline]
     pub fn step<E: Edge<P::Header>>(&mut self, edge: &mut E, until: Time) -> Option<NetEvent> {
-        let (at, component) = self.events.pop_until(until)?;
-        self.now = self.now.max(at);
-        self.counters.events += 1;
-        if self.reads_ahead {
-            self.read_ahead();
+        for _ in 0..MOST_INTERNAL {
+            let (at, component) = self.events.pop_until(until)?;
+            // A frame from outside may be handed over late.
+            self.now = if E::EXTERNAL { self.now.max(at) } else { at };
+            self.counters.events += 1;
+            if self.reads_ahead {
+                self.read_ahead();
+            }
+            let c = &self.components;
+            if component < c.sources {
+                if let Some((host, packet)) = self.on_link(edge, component) {
+                    return Some(NetEvent::Arrived { host, packet });
+                }
+            } else if component < c.timers {
+                return Some(NetEvent::Source(component - c.sources));
+            } else if component < c.fault {
+                let host = HostId(component - c.timers);
+                if self.timer_expires(host) {
+                    return Some(NetEvent::Timer(host));
+                }
+            } else if let Some(event) = self.on_other(edge, component) {
+                return Some(event);
+            }
         }
-        let c = self.components;
-        Some(if component < c.sources {
-            self.on_link(edge, component)
-        } else if component < c.timers {
-            NetEvent::Source(component - c.sources)
-        } else if component < c.fault {
-            self.on_timer(component - c.timers)
-        } else {
-            self.on_other(edge, component)
-        })
+        Some(NetEvent::Internal)
     }
 
-    fn on_other<E: Edge<P::Header>>(&mut self, edge: &mut E, component: u32) -> NetEvent {
+    fn on_other<E: Edge<P::Header>>(&mut self, edge: &mut E, component: u32) -> Option<NetEvent> {
         let c = self.components;
         if component >= c.programs {
             self.on_program(component - c.programs);
         } else if component >= c.wakes {
-            return NetEvent::Wake(component - c.wakes);
+            return Some(NetEvent::Wake(component - c.wakes));
         } else if component == c.fault {
             self.on_fault(edge);
-            return NetEvent::Faults;
+            return Some(NetEvent::Faults);
         } else if component == c.delayed {
-            return self.on_delayed();
+            let (host, packet) = self.on_delayed()?;
+            return Some(NetEvent::Arrived { host, packet });
         } else if component == c.since {
             self.measure_now(edge);
         } else if component == c.sample {
             self.on_sample::<E>();
         }
-        NetEvent::Internal
+        None
     }
 
     /// Advances the time to `until`, if it is earlier. The caller has handled all events that were due.
@@ -513,7 +530,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// The links that leave switches.
     fn switch_links(&self) -> std::ops::Range<u32> {
-        self.fabric.hosts()..self.links.len() as u32
+        self.components.hosts..self.links.len() as u32
     }
 
     /// Prefetches the state that the next few events need, all at once: in a large fabric nearly every event waits
@@ -525,7 +542,6 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let mut sum = 0;
         // The links; then the packets that arrive and those that may be sent next; then the following packets on the
         // link, and the destinations.
-        // where the packets go.
         for link in links.clone() {
             sum ^= link.busy_until.0;
         }

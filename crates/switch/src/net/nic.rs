@@ -2,7 +2,7 @@
 
 use rackweave_core::{Header, HostId, Packet, PayloadStore, SwitchProgram, Time};
 
-use super::{Net, NetEvent};
+use super::Net;
 
 /// The owner of the hosts. The network polls it, as late as possible, for the packets that the hosts' NICs would have
 /// sent.
@@ -80,7 +80,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let number = host.0 as usize;
         if !self.nics.nics[number].idle && self.links[number].busy_until < self.now {
-            self.pull(edge, host, Time(self.now.0 - 1));
+            self.pull_due(edge, host, Time(self.now.0 - 1));
         }
     }
 
@@ -97,6 +97,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             nic.woken = self.now;
         }
         self.pull(edge, host, self.now);
+        self.arm(edge, host);
     }
 
     /// As [`Net::wake`], for a host that was stopped: its timer is armed again.
@@ -109,22 +110,33 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// After a host's link has delivered a packet: sends what its NIC has had time for since.
     #[inline]
-    pub(super) fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
+    pub(super) fn link_freed<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId) {
         match self.nics.node_of(host) {
             Some(node) => self.pull_node(edge, node, self.now),
-            None => self.pull(edge, host, self.now),
+            None => self.pull_due(edge, host, self.now),
         }
     }
 
-    /// Sends what a NIC has time for by `until`, each packet when the one before is out.
+    /// As [`Self::pull`], for a host whose state changes only if it is polled: its timer needs no look otherwise.
     #[inline]
-    fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
+    fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
+        if self.pull(edge, host, until) {
+            self.arm(edge, host);
+        }
+    }
+
+    /// Sends what a NIC has time for by `until`, each packet when the one before is out. Returns whether the host was
+    /// polled.
+    #[inline]
+    fn pull<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) -> bool {
         let number = host.0 as usize;
+        let mut polled = false;
         while !self.nics.nics[number].idle && !self.links[number].down {
             let start = self.links[number].busy_until.max(self.nics.nics[number].woken);
             if start > until {
                 break;
             }
+            polled = true;
             match edge.poll_transmit(host, start) {
                 Some(packet) => {
                     self.counters.sent += 1;
@@ -134,7 +146,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 None => self.nics.nics[number].idle = true,
             }
         }
-        self.arm(edge, host);
+        polled
     }
 
     /// The same for all ports of a multi-homed node, in the order of time: it is never polled for one port at an
@@ -190,13 +202,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Handles a host's timer, unless it has been superseded.
-    pub(super) fn on_timer(&mut self, host: u32) -> NetEvent {
-        let nic = &mut self.nics.nics[host as usize];
-        if nic.armed != self.now {
-            return NetEvent::Internal;
+    /// Whether a host's timer that has expired is still valid; a later call may have superseded it.
+    pub(super) fn timer_expires(&mut self, host: HostId) -> bool {
+        let nic = &mut self.nics.nics[host.0 as usize];
+        let is_valid = nic.armed == self.now;
+        if is_valid {
+            nic.armed = Time::MAX;
         }
-        nic.armed = Time::MAX;
-        NetEvent::Timer(HostId(host))
+        is_valid
     }
 }

@@ -3,7 +3,7 @@
 use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
-use super::{COUNTED, Net, TAPPED};
+use super::{Net, TAPPED};
 
 /// Packets that captures hold beyond their limit before they are cut.
 const CAPTURE_SLACK: usize = 1024;
@@ -129,8 +129,8 @@ impl PortStats {
 /// Frames and bytes that a link has carried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkCounts {
-    frames: u64,
-    bytes: u64,
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
 }
 
 /// The links whose packets are captured, and the packets.
@@ -190,18 +190,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         std::mem::take(&mut self.taps.packets)
     }
 
-    /// Counts and captures a packet that is put on a link.
+    /// Captures a packet that is put on a link.
     #[cold]
-    pub(super) fn record(&mut self, link: u32, packet: PacketRef, at: Time) {
-        let special = self.links[link as usize].special;
-        if special & COUNTED != 0 {
-            let counts = &mut self.counts[link as usize];
-            counts.frames += 1;
-            counts.bytes += u64::from(self.pool.wire_bytes(packet));
-        }
-        if special & TAPPED == 0 {
-            return;
-        }
+    pub(super) fn capture(&mut self, link: u32, packet: PacketRef, at: Time) {
         for interface in 0..self.taps.links.len() {
             if self.taps.links[interface] == link {
                 let (interface, packet) = (interface as u32, *self.pool.get(packet));
