@@ -167,8 +167,9 @@ pub trait PayloadStore<H: Header> {
     /// The packet is gone: its payload can be reused.
     fn release(&mut self, packet: &Packet<H>);
 
-    /// Copies the payload of a packet and returns the header that names the copy. `None`: there is no room.
-    fn copy(&mut self, packet: &Packet<H>) -> Option<H>;
+    /// The packet is a copy of another and names the same payload: gives it a payload of its own. `false`: there is no
+    /// room, and the copy is discarded.
+    fn duplicate(&mut self, packet: &mut Packet<H>) -> bool;
 
     /// Damages the payload, as an injected fault does. `false`: damage cannot be represented, and the network drops
     /// the packet instead.
@@ -200,8 +201,8 @@ impl<H: Header> PayloadStore<H> for () {
     fn release(&mut self, _packet: &Packet<H>) {}
 
     #[inline]
-    fn copy(&mut self, packet: &Packet<H>) -> Option<H> {
-        Some(packet.header)
+    fn duplicate(&mut self, _packet: &mut Packet<H>) -> bool {
+        true
     }
 
     #[inline]

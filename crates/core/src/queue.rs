@@ -86,6 +86,20 @@ impl<H: Header> Pool<H> {
         }
     }
 
+    /// Puts in a copy of a packet.
+    #[inline]
+    pub fn duplicate(&mut self, packet: PacketRef) -> PacketRef {
+        if self.free == NONE {
+            return self.insert(self.slots[packet.0 as usize].0);
+        }
+        self.live += 1;
+        let (index, from) = (self.free as usize, packet.0 as usize);
+        self.free = self.links[index].next;
+        self.links[index] = Link { next: NONE, ..self.links[from] };
+        self.slots.copy_within(from..=from, index);
+        PacketRef(index as u32)
+    }
+
     /// Takes a packet out; its slot is free again.
     #[inline]
     pub fn remove(&mut self, packet: PacketRef) -> Packet<H> {

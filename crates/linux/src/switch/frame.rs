@@ -220,13 +220,14 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         self.release(packet.header.slot);
     }
 
-    /// Keeps the bytes once more.
-    fn copy(&mut self, packet: &Packet<Carried<S::View>>) -> Option<Carried<S::View>> {
+    fn duplicate(&mut self, packet: &mut Packet<Carried<S::View>>) -> bool {
         let of = packet.header;
         let mut bytes = [0; MAX_FRAME];
         let len = usize::from(of.len);
         bytes[..len].copy_from_slice(&self.get(of.slot)[..len]);
-        Some(of.at(self.insert(&bytes[..len])?))
+        let Some(slot) = self.insert(&bytes[..len]) else { return false };
+        packet.header = of.at(slot);
+        true
     }
 
     /// Flips bits of a frame behind its IP and UDP headers. One to three in a packet of ours, whose check finds

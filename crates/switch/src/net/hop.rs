@@ -162,10 +162,13 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Puts a copy of a packet into the pool, if there is room for its payload.
     pub(super) fn copy(&mut self, packet: PacketRef) -> Option<PacketRef> {
-        let packet = self.pool.get(packet);
-        let header = self.payloads.copy(packet)?;
-        let copy = packet.map(|_| header);
-        Some(self.pool.insert(copy))
+        let copy = self.pool.duplicate(packet);
+        let payloads = &mut self.payloads;
+        if self.pool.modify(copy, |packet| payloads.duplicate(packet)) {
+            return Some(copy);
+        }
+        self.pool.remove(copy);
+        None
     }
 
     /// Sends the packets that a program has made, and arms its timer.

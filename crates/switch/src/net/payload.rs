@@ -118,13 +118,14 @@ impl<H: HasPayload> PayloadStore<H> for Slab {
         self.free.extend(packet.header.payload_id().map(|id| id.0));
     }
 
-    fn copy(&mut self, packet: &Packet<H>) -> Option<H> {
-        let Some(from) = packet.header.payload_id() else { return Some(packet.header) };
-        let to = self.buffer()?;
+    fn duplicate(&mut self, packet: &mut Packet<H>) -> bool {
+        let Some(from) = packet.header.payload_id() else { return true };
+        let Some(to) = self.buffer() else { return false };
         let mut buffer = std::mem::take(&mut self.buffers[to as usize]);
         buffer.extend_from_slice(self.get(from));
         self.buffers[to as usize] = buffer;
-        Some(packet.header.with_payload(PayloadId(to)))
+        packet.header = packet.header.with_payload(PayloadId(to));
+        true
     }
 
     fn damage(&mut self, packet: &mut Packet<H>, rng: &mut Rng) -> bool {

@@ -66,8 +66,10 @@ impl PayloadStore<Tag> for Slots {
         assert!(taken, "released twice: {packet:?}");
     }
 
-    fn copy(&mut self, packet: &Packet<Tag>) -> Option<Tag> {
-        Some(Tag { slot: self.slot()?, ..packet.header })
+    fn duplicate(&mut self, packet: &mut Packet<Tag>) -> bool {
+        let slot = self.slot();
+        packet.header.slot = slot.unwrap_or(packet.header.slot);
+        slot.is_some()
     }
 
     fn damage(&mut self, _packet: &mut Packet<Tag>, _rng: &mut Rng) -> bool {
