@@ -1,4 +1,4 @@
-//! Either kind of endpoint.
+//! An endpoint over UDP or over the kernel's TCP, chosen at run time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::endpoint::{Endpoint, Event, SendError, Stats};
 use crate::kernel::TcpEndpoint;
 use crate::{Clock, wait};
 
-/// A transport of this project over UDP, or the kernel's TCP: driven alike.
+/// A transport of this project over UDP, or the kernel's TCP. Both have the same methods and events.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and they do not move")]
 pub enum AnyEndpoint {
@@ -34,7 +34,7 @@ impl From<TcpEndpoint> for AnyEndpoint {
     }
 }
 
-/// Calls the same method of either endpoint.
+/// Calls the same method of whichever endpoint this is.
 macro_rules! delegate {
     ($this:expr, $endpoint:ident => $call:expr) => {
         match $this {
@@ -95,7 +95,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::send`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         delegate!(self, endpoint => endpoint.send(peer, kind, bytes))
     }
@@ -103,7 +103,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::respond`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn respond(
         &mut self,
         peer: HostId,
@@ -121,7 +121,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::open`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         delegate!(self, endpoint => endpoint.open(peer, deadline))
     }
@@ -129,7 +129,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::write`].
     ///
     /// # Errors
-    /// See [`SendError`]; nothing has changed then.
+    /// See [`SendError`]; the call had no effect then.
     pub fn write(
         &mut self,
         peer: HostId,
@@ -160,7 +160,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::turn`].
     ///
     /// # Errors
-    /// If its sockets do not work any more.
+    /// If a socket has failed.
     pub fn turn(&mut self) -> io::Result<Option<Time>> {
         delegate!(self, endpoint => endpoint.turn())
     }
@@ -174,7 +174,7 @@ impl AnyEndpoint {
     /// See [`Endpoint::wait`].
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses to wait.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
         delegate!(self, endpoint => endpoint.wait(until))
     }
@@ -194,12 +194,12 @@ impl AsFd for AnyEndpoint {
     }
 }
 
-/// Waits until one of several endpoints, which share a clock, has something to do, or until a time of that
-/// clock (the earliest that their turns have returned). It looks as long as the most patient of them before it
-/// sleeps. Without endpoints it returns at once.
+/// Waits until one of several endpoints that share a clock has something to do, or until a time of that clock (the
+/// earliest that their turns have returned). Before it sleeps it polls for the longest `busy_poll` of these endpoints.
+/// Without endpoints it returns at once.
 ///
 /// # Errors
-/// What the system says.
+/// If the system refuses to wait.
 pub fn wait_any(endpoints: &mut [AnyEndpoint], until: Option<Time>) -> io::Result<()> {
     let Some(first) = endpoints.first() else { return Ok(()) };
     if endpoints.iter().any(AnyEndpoint::has_events) {

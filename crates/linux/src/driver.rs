@@ -106,7 +106,7 @@ impl Driver {
         self
     }
 
-    /// The clock of all its times.
+    /// The clock to which all times of this driver refer.
     #[must_use]
     pub const fn clock(&self) -> Clock {
         self.clock

@@ -1,7 +1,7 @@
 //! Programs in the kernel at the ingress of interfaces (tc-BPF, attached by TCX: Linux 6.6).
 //!
-//! A [`Classifier`] is a program in C that is compiled, loaded, and attached to interfaces; what it does, and what its
-//! maps mean, is its caller's. It stays attached until it is dropped or the process ends.
+//! A [`Classifier`] is a program in C that is compiled, loaded, and attached to interfaces; the caller defines what it
+//! does and what its maps mean. It stays attached until it is dropped or the process ends.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
 
-/// Why a program does not run in the kernel.
+/// Why a program cannot run in the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum TcError {
-    /// No compiler.
+    /// `clang` is not installed.
     #[error(
         "programs in the kernel need `clang`, which is not installed (Debian, Ubuntu: apt-get install clang)"
     )]
@@ -26,7 +26,7 @@ pub enum TcError {
     /// The compiler rejects the program.
     #[error("clang does not compile the program for the kernel: {0}")]
     Compiler(String),
-    /// Capabilities are missing.
+    /// The process lacks the necessary capabilities.
     #[error("programs in the kernel need the capabilities CAP_BPF and CAP_NET_ADMIN: run as root")]
     NoRights,
     /// The kernel rejects the program.
@@ -75,11 +75,11 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Compiles the sources, which are one file in parts, and loads the program `name` of them with their maps. Takes
-    /// about 100 ms.
+    /// Compiles the sources, which are concatenated into one file, and loads the program `name` of it with its maps.
+    /// This takes about 100 ms.
     ///
     /// # Errors
-    /// If the rights or the compiler are missing, or the compiler or the kernel rejects it.
+    /// If capabilities or the compiler are missing, or the compiler or the kernel rejects the program.
     pub fn load(sources: &[&str], name: &'static str) -> Result<Self, TcError> {
         let bpf = has_capability(CAP_BPF) || has_capability(CAP_SYS_ADMIN);
         if !(bpf && has_capability(CAP_NET_ADMIN)) {
@@ -91,7 +91,7 @@ impl Classifier {
         Ok(Self { kernel, name })
     }
 
-    /// Attaches it to the ingress of interfaces in this thread's namespace.
+    /// Attaches the program to the ingress of interfaces in this thread's namespace.
     ///
     /// # Errors
     /// If an interface does not exist, or has a program of this name.

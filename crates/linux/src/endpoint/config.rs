@@ -15,7 +15,7 @@ pub struct EndpointConfig {
     pub host: HostId,
     /// The address of its socket; the system chooses a port if it is 0.
     pub bind: SocketAddr,
-    /// Its peers.
+    /// The hosts that this one communicates with, and how it reaches them.
     pub peers: Peers,
     /// The transport; packets are those of [`TransportConfig::over_udp`].
     pub transport: TransportConfig,

@@ -117,7 +117,8 @@ impl TcpEndpoint {
         }
         let now = self.config.clock.now();
         self.run_timers(now);
-        // Reading may free memory that other connections wait for, and so on: one round in a turn.
+        // Reading may free memory that other connections wait for, which can free more in turn; one turn makes one such
+        // round.
         for token in std::mem::take(&mut self.dirty) {
             self.with(token, |this, connection| {
                 if !connection.rest.is_empty() || connection.decoder.wanted().is_some() {

@@ -191,7 +191,7 @@ mod tests {
             prop_assert_eq!(Frame::decode(&frame.encode(), 1 << 40), Ok(frame));
         }
 
-        /// What is taken for a frame is written in one way only.
+        /// Every header that is accepted has exactly one encoding.
         #[test]
         fn any_bytes(mut bytes: [u8; HEADER_BYTES], known: bool, kind in 0..8_u8) {
             if known {

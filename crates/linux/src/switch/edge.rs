@@ -124,7 +124,7 @@ impl<S: System> Edges<S> {
         self.ports.len()
     }
 
-    /// What is around packets in frames: all hosts are joined in the same way.
+    /// Returns how packets are encapsulated in frames, which is the same for all hosts.
     pub(super) const fn encapsulation(&self) -> Encapsulation {
         match self.ports.as_slice() {
             [Port::Interface(_), ..] => Encapsulation::Ethernet,

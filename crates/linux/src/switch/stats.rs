@@ -81,7 +81,7 @@ pub struct Report {
     pub at: Time,
     /// The time since which links and lateness are measured.
     pub since: Time,
-    /// The counters.
+    /// The counters since the switch was created.
     pub counters: Counters,
     /// What the system's programs have counted, by name: the sums over all switches.
     pub program: BTreeMap<&'static str, u64>,

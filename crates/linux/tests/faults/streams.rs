@@ -1,5 +1,5 @@
-//! Streams under faults: what is read is what was written, in order, and each stream ends at both ends,
-//! well or with a reason.
+//! Streams under faults: the bytes read are those written, in order, and each stream ends at both ends, normally or
+//! with a reason.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rackweave_transport::testkit::Faults;
 use crate::common::{PATIENCE, local, transports};
 use crate::relay::Relay;
 
-/// The byte at a place of a direction.
+/// Returns the byte at an offset of a direction.
 fn byte(id: MessageId, at: u64) -> u8 {
     (rackweave_core::rng::mix(id.0) ^ at ^ at >> 8) as u8
 }
@@ -21,10 +21,10 @@ fn piece(id: MessageId, from: u64, len: u64) -> Bytes {
     (from..from + len).map(|at| byte(id, at)).collect()
 }
 
-/// One end of a stream.
+/// The test's state of one end of a stream.
 #[derive(Debug, Default)]
 struct End {
-    /// Its application knows of it.
+    /// Whether its application knows of the stream.
     open: bool,
     cancelled: bool,
     closed: u32,
@@ -50,7 +50,7 @@ struct World {
     relay: Relay,
     hosts: [Endpoint; 2],
     rng: Rng,
-    /// By their names; the end at host 0, which opens them all, and the one at host 1.
+    /// The two ends of each stream: at host 0, which opens all of them, and at host 1.
     streams: BTreeMap<MessageId, [End; 2]>,
     steps: u32,
 }
@@ -73,7 +73,8 @@ impl World {
         Self { name, clock, begun, relay, hosts, rng, streams: BTreeMap::new(), steps: 0 }
     }
 
-    /// Something at random at both ends of each stream; in the end, all is written and read to its end.
+    /// Performs a random action at both ends of each stream. After the last round, everything is written and read to
+    /// the end.
     fn act(&mut self) {
         let chaos = self.steps < 200;
         self.steps += 1;
@@ -173,7 +174,7 @@ impl World {
             end.turn().unwrap();
         }
         self.take_events();
-        // The server may never have heard of a stream that ended badly.
+        // The server may never have learnt of a stream that failed.
         let over = |ends: &[End; 2]| {
             ends[0].is_over() && (ends[1].is_over() || !ends[1].open && ends[0].closed == 0)
         };
@@ -189,7 +190,7 @@ impl World {
                 for reason in &end.failed {
                     let possible = match reason {
                         FailReason::Cancelled => cancelled,
-                        // Who gives up tells the other end that it knows nothing of it any more.
+                        // An end that gives up tells the other that the stream no longer exists.
                         FailReason::PeerSilent | FailReason::PeerForgot => true,
                         FailReason::Deadline | FailReason::HostCrashed => false,
                     };
