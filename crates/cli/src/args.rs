@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print only summary.json on standard output.
+    /// Print only summary.json on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
     /// Describe the scenario and estimate its cost, without running it.

@@ -19,7 +19,7 @@ use crate::{exit, print};
 /// Default port of servers, the same as `cp_node`'s.
 const PORT: u16 = 4000;
 
-/// How often to check whether the run has ended.
+/// The interval at which the command checks whether the run has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Subcommand)]
@@ -55,8 +55,8 @@ pub(crate) struct SetupArgs {
 
 /// Serve requests: echo each one, or send a short reply.
 ///
-/// Serves clients on this host only, whatever address it listens at, unless --allow names others.
-/// Nothing is encrypted: anyone on the path can read and forge messages.
+/// Serves clients on this host only, whatever address it listens on, unless --allow names others. Nothing is encrypted:
+/// anyone on the path can read and forge messages.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc serve\n  \
@@ -66,7 +66,7 @@ pub(crate) struct SetupArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Address of the first thread; the others listen at the following ports.
+    /// Address of the first thread; the others listen on the following ports.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4000", value_parser = address)]
     listen: SocketAddr,
     /// Threads, each with its own port.
@@ -79,8 +79,8 @@ pub(crate) struct ServeArgs {
 
 /// Send requests and report throughput and RTT every second.
 ///
-/// Modelled on HomaModule's cp_node: the same line every second, the same workloads, the same
-/// dump. Round trips count from the moment at which a request is handed to the transport.
+/// Modelled on HomaModule's cp_node: the same line every second, the same workloads, the same dump. An RTT is measured
+/// from the moment at which a request is passed to the transport.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave rpc bench --workload 100 --unloaded 10000\n  \
@@ -110,7 +110,7 @@ pub(crate) struct BenchArgs {
     /// Open loop: gigabits of requests per second, at random times; 0: closed loop.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     gbps: f64,
-    /// Ask for short responses of 100 bytes.
+    /// Request short responses of 100 bytes.
     #[arg(long)]
     one_way: bool,
     /// Measure the unloaded baseline: one request at a time, N of each length.
@@ -182,7 +182,7 @@ impl SetupArgs {
     }
 }
 
-/// Parses bytes, with or without a unit.
+/// Parses a number of bytes, with or without a unit.
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = text.parse::<u64>().or_else(|_| text.parse::<Bytes>().map(|bytes| bytes.0));
     match bytes.map_err(|error| error.to_string())? {
@@ -236,7 +236,7 @@ fn refused(error: &BenchError) -> miette::Result<u8> {
 }
 
 fn say(text: &str) {
-    // If stderr is closed, there is nowhere to report that.
+    // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 

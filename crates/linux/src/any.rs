@@ -45,54 +45,54 @@ macro_rules! delegate {
 }
 
 impl AnyEndpoint {
-    /// See [`Endpoint::local_addr`].
+    /// Returns the address of its socket; see [`Endpoint::local_addr`].
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         delegate!(self, endpoint => endpoint.local_addr())
     }
 
-    /// See [`Endpoint::host`].
+    /// Returns the number of this host; see [`Endpoint::host`].
     #[must_use]
     pub const fn host(&self) -> HostId {
         delegate!(self, endpoint => endpoint.host())
     }
 
-    /// See [`Endpoint::clock`].
+    /// Returns the clock of all its times; see [`Endpoint::clock`].
     #[must_use]
     pub const fn clock(&self) -> Clock {
         delegate!(self, endpoint => endpoint.clock())
     }
 
-    /// See [`Endpoint::stats`] and [`TcpEndpoint::stats`].
+    /// Returns its counters; see [`Endpoint::stats`] and [`TcpEndpoint::stats`].
     #[must_use]
     pub const fn stats(&self) -> Stats {
         delegate!(self, endpoint => endpoint.stats())
     }
 
-    /// See [`Endpoint::memory`].
+    /// Returns the bytes buffered for sending and for receiving; see [`Endpoint::memory`].
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         delegate!(self, endpoint => endpoint.memory())
     }
 
-    /// See [`Endpoint::arriving`] and [`TcpEndpoint::arriving`].
+    /// Returns the messages that have arrived in part; see [`Endpoint::arriving`] and [`TcpEndpoint::arriving`].
     #[must_use]
     pub fn arriving(&self) -> Vec<(HostId, MessageId, u64)> {
         delegate!(self, endpoint => endpoint.arriving())
     }
 
-    /// See [`Endpoint::add_peer`].
+    /// Returns the number of the peer at an address; see [`Endpoint::add_peer`].
     pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
         delegate!(self, endpoint => endpoint.add_peer(address))
     }
 
-    /// See [`Endpoint::peer_addr`].
+    /// Returns the address of a peer; see [`Endpoint::peer_addr`].
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
         delegate!(self, endpoint => endpoint.peer_addr(peer))
     }
 
-    /// See [`Endpoint::send`].
+    /// Sends a request or a one-way message; see [`Endpoint::send`].
     ///
     /// # Errors
     /// See [`SendError`]; the call had no effect then.
@@ -100,7 +100,7 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.send(peer, kind, bytes))
     }
 
-    /// See [`Endpoint::respond`].
+    /// Answers a request; see [`Endpoint::respond`].
     ///
     /// # Errors
     /// See [`SendError`]; the call had no effect then.
@@ -113,12 +113,12 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.respond(peer, request, bytes))
     }
 
-    /// See [`Endpoint::cancel`].
+    /// Cancels a message or stream; see [`Endpoint::cancel`].
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         delegate!(self, endpoint => endpoint.cancel(peer, id));
     }
 
-    /// See [`Endpoint::open`].
+    /// Opens a stream; see [`Endpoint::open`].
     ///
     /// # Errors
     /// See [`SendError`]; the call had no effect then.
@@ -126,7 +126,7 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.open(peer, deadline))
     }
 
-    /// See [`Endpoint::write`].
+    /// Writes to a stream; see [`Endpoint::write`].
     ///
     /// # Errors
     /// See [`SendError`]; the call had no effect then.
@@ -140,24 +140,25 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.write(peer, id, bytes, end))
     }
 
-    /// See [`Endpoint::unacknowledged`] and [`TcpEndpoint::unacknowledged`].
+    /// Returns how many bytes of a direction are not acknowledged; see [`Endpoint::unacknowledged`] and
+    /// [`TcpEndpoint::unacknowledged`].
     #[must_use]
     pub fn unacknowledged(&self, peer: HostId, id: MessageId) -> u64 {
         delegate!(self, endpoint => endpoint.unacknowledged(peer, id))
     }
 
-    /// See [`Endpoint::consume`].
+    /// Reports that bytes of a stream were read; see [`Endpoint::consume`].
     pub fn consume(&mut self, peer: HostId, id: MessageId, bytes: u64) {
         delegate!(self, endpoint => endpoint.consume(peer, id, bytes));
     }
 
-    /// See [`Endpoint::poll_event`].
+    /// Returns the next event; see [`Endpoint::poll_event`].
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         delegate!(self, endpoint => endpoint.poll_event())
     }
 
-    /// See [`Endpoint::turn`].
+    /// Receives, serves timers and sends; see [`Endpoint::turn`].
     ///
     /// # Errors
     /// If a socket has failed.
@@ -165,13 +166,13 @@ impl AnyEndpoint {
         delegate!(self, endpoint => endpoint.turn())
     }
 
-    /// See [`Endpoint::is_blocked`].
+    /// Returns whether the socket's send buffer is full; see [`Endpoint::is_blocked`].
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         delegate!(self, endpoint => endpoint.is_blocked())
     }
 
-    /// See [`Endpoint::wait`].
+    /// Waits until there is something to do; see [`Endpoint::wait`].
     ///
     /// # Errors
     /// If the system refuses to wait.

@@ -24,20 +24,20 @@ pub enum TcError {
     )]
     NoCompiler,
     /// The compiler rejects the program.
-    #[error("clang does not compile the program for the kernel: {0}")]
+    #[error("clang cannot compile the program for the kernel: {0}")]
     Compiler(String),
     /// The process lacks the necessary capabilities.
     #[error("programs in the kernel need the capabilities CAP_BPF and CAP_NET_ADMIN: run as root")]
     NoRights,
     /// The kernel rejects the program.
-    #[error("the kernel does not load the program: {0}")]
+    #[error("the kernel rejects the program: {0}")]
     Load(String),
     /// The program cannot be attached.
     #[error(
         "cannot attach the program to the interface `{interface}` (needs Linux 6.6 or later): {reason}"
     )]
     Attach {
-        /// The interface.
+        /// The interface that the program was to be attached to.
         interface: String,
         /// The system's reason.
         reason: String,
@@ -51,7 +51,7 @@ pub enum TcError {
     )]
     Taken(String),
     /// A map cannot be read or written.
-    #[error("the program's state in the kernel cannot be used: {0}")]
+    #[error("cannot access the program's state in the kernel: {0}")]
     State(String),
 }
 
@@ -109,17 +109,17 @@ impl Classifier {
         Ok(())
     }
 
-    /// Whether a program of this name is attached to an interface.
+    /// Returns whether a program of this name is attached to an interface.
     fn is_at(&self, interface: &str) -> bool {
         // The kernel keeps 15 bytes of a name.
         let name = &self.name[..self.name.len().min(15)];
-        // Without rights, or in an old kernel, attaching reports the error.
+        // Without the necessary capabilities, or on an old kernel, attaching reports the error.
         SchedClassifier::query_tcx(interface, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
             programs.iter().any(|program| program.name_as_str() == Some(name))
         })
     }
 
-    /// The program itself.
+    /// Returns the program.
     ///
     /// # Errors
     /// None, once it is loaded.
@@ -127,7 +127,7 @@ impl Classifier {
         classifier(&mut self.kernel, self.name)
     }
 
-    /// A map of the program.
+    /// Returns a map of the program for reading.
     ///
     /// # Errors
     /// If the program has no such map.
@@ -135,7 +135,7 @@ impl Classifier {
         self.kernel.map(name).ok_or_else(|| TcError::State(format!("no map {name}")))
     }
 
-    /// A map of the program, to be changed.
+    /// Returns a map of the program for reading and writing.
     ///
     /// # Errors
     /// If the program has no such map.
@@ -150,10 +150,10 @@ fn classifier<'a>(kernel: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClass
     program.try_into().map_err(|error: ProgramError| TcError::load(&error))
 }
 
-/// The indices of interfaces in this thread's namespace, in the order of `names`.
+/// Returns the indices of interfaces in this thread's namespace, in the order of `names`.
 ///
 /// # Errors
-/// If one does not exist, or is named twice.
+/// If an interface does not exist, or is named twice.
 pub fn interface_indices(names: &[String]) -> Result<Vec<u32>, TcError> {
     let mut indices = Vec::with_capacity(names.len());
     for name in names {
@@ -171,7 +171,7 @@ pub fn interface_indices(names: &[String]) -> Result<Vec<u32>, TcError> {
     Ok(indices)
 }
 
-/// Sources as an object file: `clang` reads from its standard input and writes to its standard output.
+/// Compiles sources to an object file: `clang` reads its standard input and writes to its standard output.
 fn compile(sources: &[&str]) -> Result<Vec<u8>, TcError> {
     let mut child = Command::new("clang")
         .args(["-O2", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])

@@ -65,7 +65,7 @@ impl Client {
     /// both ends.
     ///
     /// # Errors
-    /// As [`Client::stream`].
+    /// The same as for [`Client::stream`].
     pub fn stream_with_deadline(
         &self,
         peer: Peer,

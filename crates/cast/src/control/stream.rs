@@ -1,8 +1,9 @@
 //! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`take`].
 //!
-//! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the first byte that it
-//! needs, or `{"error": "..."}`. Then come blocks, each behind its length in 4 bytes, and each is answered by one byte: more, complete, or
-//! wrong. The sender thus learns that a receiver is complete only once the application is.
+//! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the
+//! offset of the first byte that it needs, or `{"error": "..."}`. Then the agent sends blocks, each preceded by its
+//! length in 4 bytes, and the application answers each with one byte: more, complete, or wrong. The sender therefore
+//! sees a receiver as complete only once the application is.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ const MAX_BLOCK: usize = 1 << 24;
 /// The longest line of JSON.
 const MAX_LINE: u64 = 1 << 16;
 
-/// How long the agent waits for an application to close its end, so that the next one does not find its files locked.
+/// How long the agent waits for an application to close its end, so that the next application does not find its files
+/// locked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The agent's end of a stream.
@@ -53,7 +55,7 @@ impl StreamSink {
 
 impl Drop for StreamSink {
     fn drop(&mut self) {
-        // If the application has closed the connection, reading ends at once.
+        // If the application has closed the connection, reading ends immediately.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let _ = self.stream.set_read_timeout(Some(CLOSE_TIMEOUT));
         let mut rest = [0; 64];
@@ -91,10 +93,10 @@ impl Sink for StreamSink {
     }
 }
 
-/// Reads a line of JSON. What follows it stays unread.
+/// Reads a line of JSON and leaves everything after it unread.
 fn read_line(stream: &UnixStream) -> io::Result<Value> {
     let mut line = Vec::new();
-    // A buffer would swallow what follows the line.
+    // A larger buffer would also read bytes after the line.
     let mut reader = BufReader::with_capacity(1, stream).take(MAX_LINE);
     reader.read_until(b'\n', &mut line)?;
     if line.is_empty() {
@@ -103,7 +105,7 @@ fn read_line(stream: &UnixStream) -> io::Result<Value> {
     serde_json::from_slice(&line).map_err(Into::into)
 }
 
-/// A stream that an agent offers.
+/// A stream that an agent offers to an application.
 #[derive(Debug)]
 pub struct Offered {
     /// The identity of its content.
@@ -113,11 +115,10 @@ pub struct Offered {
     socket: UnixStream,
 }
 
-/// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](super::ReceiveRequest). The inner `Err` is the
-/// agent's reason to refuse the request.
-///
+/// Waits until the agent offers a stream on a connection that has sent a [`ReceiveRequest`](super::ReceiveRequest). The
+/// inner `Err` is the agent's reason for refusing the request.
 /// # Errors
-/// If the agent closes the connection or answers something else.
+/// If the agent closes the connection or violates the protocol.
 pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
     let offer = read_line(&socket)?;
     if let Some(error) = offer.get("error").and_then(Value::as_str) {
@@ -135,20 +136,21 @@ pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
 /// Why a stream from an agent is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
-    /// The application's sink has failed.
+    /// The application's own sink has failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The agent closed the connection, or broke the protocol.
+    /// The agent closed the connection, or violated the protocol.
     #[error(
         "the stream broke off (the agent of this host says why); what is there stays, and the same `cast send` goes on with it"
     )]
     Closed,
 }
 
-/// Takes an offered stream into the sink that `make` makes for it, and returns the sink when the stream is complete.
+/// Receives an offered stream into the sink that `make` creates for it, and returns the sink when the stream is
+/// complete.
 ///
 /// # Errors
-/// See [`TakeError`]. The agent is informed of it.
+/// See [`TakeError`]. The agent is informed of the error.
 pub fn take(
     offered: Offered,
     make: impl FnOnce(u128) -> Result<Box<dyn Sink>, SinkError>,
@@ -183,7 +185,7 @@ pub fn take(
             return Err(error.into());
         }
         if sink.is_complete() {
-            // If the agent has closed the connection meanwhile, the files are complete all the same.
+            // The files are complete even if the agent has closed the connection in the meantime.
             let _ = socket.write_all(&[COMPLETE]);
             return Ok(sink);
         }
@@ -204,7 +206,7 @@ mod tests {
         "10.0.0.1:6722".parse().unwrap()
     }
 
-    /// Collects everything; complete at `whole` bytes, fails beyond `bad` bytes.
+    /// Collects all bytes. It is complete at `whole` bytes, and fails beyond `bad` bytes.
     struct List {
         at: u64,
         bytes: Vec<u8>,

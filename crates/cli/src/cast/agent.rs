@@ -46,7 +46,7 @@ pub(crate) struct AgentArgs {
     /// Path of the control socket that applications connect to.
     #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
     socket: PathBuf,
-    /// Address and UDP port to listen at.
+    /// Address and UDP port to listen on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     listen: SocketAddr,
     /// Accept streams from this host; may be repeated.
@@ -58,14 +58,14 @@ pub(crate) struct AgentArgs {
     /// Bytes read from an application at a time.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Bytes of an application's stream to keep at most; the application waits while receivers lack more.
+    /// Maximum bytes of an application's stream to keep; the application waits while receivers lack more.
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
 }
 
-/// What requests at the control socket are checked against.
+/// The state against which requests at the control socket are checked.
 struct AgentState {
-    /// The key's [`fingerprint`].
+    /// The [`fingerprint`] of the agent's key; `None` if it has none.
     key: Option<String>,
     admission: Admission,
     /// This host's place in the fabric, if its switch follows labels.
@@ -98,7 +98,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         admission: config.admission.clone(),
         place: config.fabric.clone().filter(|place| place.tor),
     };
-    // Applications waiting for a stream, first come, first served.
+    // Applications that wait for a stream, served in the order of their requests.
     let waiting: Arc<Mutex<VecDeque<Waiting>>> = Arc::default();
     let queue = Arc::clone(&waiting);
     let keyed = state.key.is_some();
@@ -137,7 +137,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         while let Some(event) = engine.poll_event() {
             serving.on_event(&engine, event);
         }
-        // After `turn`, which clears the waker: a request from here on wakes `wait`.
+        // This is checked after `turn`, which clears the waker: any later request wakes `wait`.
         if interrupted.is_set() {
             break;
         }
@@ -234,7 +234,7 @@ impl Serving<'_> {
     }
 }
 
-/// At most this many applications wait for a stream.
+/// The largest number of applications that wait for a stream.
 const MAX_WAITING: usize = 256;
 
 fn queue(waiting: &Mutex<VecDeque<Waiting>>, mut next: Waiting) {
@@ -293,7 +293,7 @@ impl AgentState {
     }
 }
 
-/// The document of incoming and outgoing sessions.
+/// Returns the JSON document of incoming and outgoing sessions.
 fn sessions(engine: &Engine, outgoing: impl Iterator<Item = Session>) -> serde_json::Value {
     let incoming = engine.incoming().into_iter().map(|progress| {
         json!({ "session": format!("{:08x}", progress.session.0), "bytes": progress.bytes })

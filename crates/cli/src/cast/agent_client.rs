@@ -17,10 +17,11 @@ use super::outcome::report;
 use super::{AGENT_SOCKET, say, size};
 use crate::{exit, print};
 
-/// Bytes written to the socket at a time.
+/// The number of bytes that are written to the socket at a time.
 const PIECE: u64 = 1 << 16;
 
-/// The agent's socket, if `error` says that the UDP port is taken and an agent answers: at `socket`, or at the default.
+/// Returns the agent's socket (`socket` or the default) if `error` means that the UDP port is in use, and an agent
+/// answers there.
 pub(super) fn fallback(error: &EngineError, socket: Option<&Path>) -> Option<PathBuf> {
     let EngineError::Bind { address, source } = error else { return None };
     if source.kind() != ErrorKind::AddrInUse {
@@ -84,7 +85,7 @@ pub(super) fn receive(
         if once {
             return one(args, target, offered);
         }
-        // Streams are received concurrently.
+        // Streams are received concurrently, one per thread.
         let (args, target) = (args.clone(), target.clone());
         std::thread::spawn(move || {
             if let Err(error) = one(&args, &target, offered) {

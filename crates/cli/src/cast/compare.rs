@@ -22,10 +22,10 @@ use super::outcome::{is_complete, report, state};
 use super::{Interrupted, rate, say, size};
 use crate::{exit, print};
 
-/// How often a thread without work checks for an interruption.
+/// The interval at which an idle thread checks for an interruption.
 const POLL: Span = Span::from_ms(100);
 
-/// What one thread achieved.
+/// The results of one thread.
 struct Share {
     view: SendView,
     error: Option<String>,
@@ -61,7 +61,7 @@ fn share(
             match event {
                 EngineEvent::Renewed { session: next, .. } => session = next,
                 EngineEvent::Sent { view, error, .. } => {
-                    // Sends the closing packets.
+                    // The last turn sends the closing packets.
                     let _ = engine.turn();
                     let link_bytes = engine.stats().sent_bytes;
                     let error = error.map(|error| error.to_string());

@@ -110,7 +110,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The document that `cast sessions` shows.
+/// Returns the document that `cast sessions` shows.
 fn state(controller: &Controller, racks: u16, name: &dyn Fn(HostId) -> String) -> Value {
     let sessions = controller.sessions().map(|(session, sender, members)| {
         json!({ "session": format!("{:08x}", session.0), "sender": name(sender), "members": members })
@@ -143,7 +143,7 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
     }
 }
 
-/// One line of JSON.
+/// Returns an event as one line of JSON.
 fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) -> Value {
     match event {
         ControllerEvent::Promoted { rack, agent } => {

@@ -1,4 +1,4 @@
-//! `--fabric`: the hosts of relays and labels, and how they are joined.
+//! `--fabric`: the hosts that relays and labels reach, and how they are connected.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;

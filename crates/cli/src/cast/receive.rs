@@ -143,17 +143,17 @@ fn run(args: &ReceiveArgs, engine: &mut Engine, show: &mut Show) -> miette::Resu
     }
 }
 
-/// How long to wait, after the last file, for the sender's acknowledgement; until then it may ask again.
+/// How long to wait, after the last file, for the sender's acknowledgement. Until then the sender may ask again.
 const LINGER: Span = Span::from_secs(1);
 
-/// How long pending writes to a disk may take.
+/// How long pending writes to a disk may take at the end.
 const SETTLE: Span = Span::from_secs(10);
 
-/// Stays until the sender knows that the files have been received.
+/// Runs the engine until the sender has acknowledged that the files are complete.
 fn linger(engine: &mut Engine, interrupted: &Interrupted) {
     let limit = engine.clock().now() + LINGER;
     engine.accept_no_more();
-    // A socket that fails now changes nothing: the files are complete.
+    // A socket error at this point is irrelevant: the files are complete.
     while let Ok(until) = engine.turn() {
         while engine.poll_event().is_some() {}
         let now = engine.clock().now();
@@ -167,7 +167,7 @@ fn linger(engine: &mut Engine, interrupted: &Interrupted) {
     engine.wait_for_sinks(SETTLE);
 }
 
-/// Why a transfer failed, for the receiver's user.
+/// Describes to the receiver's user why a transfer failed.
 fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Silent => {
@@ -181,7 +181,7 @@ fn why(reason: Reason) -> &'static str {
     }
 }
 
-/// A progress bar, on a terminal only.
+/// A progress bar, which is shown on a terminal only.
 struct Show {
     bar: Option<ProgressBar>,
     next: Time,
@@ -206,7 +206,7 @@ impl Show {
         }
     }
 
-    /// Draws every 200 ms; returns when to call again.
+    /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine) -> Option<Time> {
         let bar = self.bar.as_ref()?;
         let now = engine.clock().now();

@@ -26,7 +26,7 @@ const ASK: Span = Span::from_ms(80);
 /// How long `--expect` waits for members, which may still be starting.
 const EXPECT: Span = Span::from_secs(30);
 
-/// The members of the group; `None` if there are too few, which has been reported.
+/// Finds the members of the group; returns `None` if there are too few, after reporting that.
 fn members(
     args: &SendArgs,
     name: &str,
@@ -35,7 +35,7 @@ fn members(
     let mut config = args.common.engine(SocketAddr::from(([0, 0, 0, 0], 0)), Vec::new())?;
     let keyed = config.secret.is_some();
     (config.fabric, config.group_loops) = (None, true);
-    // Only answers are accepted, from anyone.
+    // The engine accepts only answers, but from any host.
     (config.admission.loopback, config.admission.anybody) = (false, false);
     let expect = args.expect.map(|expect| expect as usize);
     let wait = if expect.is_some() { EXPECT } else { ASK };
@@ -80,7 +80,7 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     if args.expect.is_some() && args.group.is_none() {
         return Err(miette!("--expect requires --group"));
     }
-    // Blocking TCP calls cannot be woken, so there signals end the process.
+    // Blocking TCP calls cannot be woken, so with TCP a signal ends the process.
     let interrupted = match args.method {
         MethodArg::Tcp | MethodArg::Chain => Interrupted::default(),
         _ => Interrupted::watch()?,
@@ -123,7 +123,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         config.bind = fabric::place(place, place.me).unwrap_or(config.bind);
         join_fabric(args, place)?;
     }
-    // Only the named receivers are accepted, even from others who have the key.
+    // Only packets of the named receivers are accepted, even from others that have the key.
     config.admission.loopback = false;
     config.admission.anybody = false;
     config.retry = Span::from_secs(args.retry.into());
@@ -176,7 +176,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     run(args, &mut engine, session, spread, interrupted)
 }
 
-/// Sets this host's role in its fabric.
+/// Configures this host's role in its fabric.
 fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     let mut leaves_rack = false;
     for to in &args.to {
@@ -202,7 +202,7 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     Ok(())
 }
 
-/// The files to send; `None` for standard input.
+/// Returns the files to send; `None` for standard input.
 fn files_of(args: &SendArgs) -> miette::Result<Option<Box<dyn Source>>> {
     match args.is_stdin() {
         true => Ok(None),
@@ -278,7 +278,7 @@ fn run(
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     };
     let seconds = engine.clock().now().since(began).as_secs_f64();
-    // Sends the closing packets.
+    // The last turn sends the closing packets.
     let _ = engine.turn();
     show.end();
     let mut view = view;
@@ -320,14 +320,14 @@ fn run(
     Ok(code)
 }
 
-/// A progress bar for each receiver, on a terminal only.
+/// A progress bar for each receiver, shown on a terminal only.
 struct Show {
     bars: Vec<ProgressBar>,
     all: Option<MultiProgress>,
     next: Time,
 }
 
-/// At most this many bars.
+/// The largest number of bars.
 const BARS: usize = 32;
 
 impl Show {
@@ -348,7 +348,7 @@ impl Show {
         Self { bars: bars.collect(), all: Some(all), next: Time::ZERO }
     }
 
-    /// Draws every 200 ms; returns when to call again.
+    /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine, session: Session) -> Option<Time> {
         self.all.as_ref()?;
         let now = engine.clock().now();
@@ -368,7 +368,7 @@ impl Show {
 
     fn end(&self) {
         if let Some(all) = &self.all {
-            // A terminal that has gone needs no clearing.
+            // Clearing fails only if the terminal has gone.
             let _ = all.clear();
         }
     }

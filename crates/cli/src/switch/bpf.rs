@@ -26,7 +26,7 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
     };
     let (tell, told) = channel();
     ctrlc::set_handler(move || {
-        // Nobody waits any more: it ends.
+        // If the receiver is gone, the command is ending anyway.
         let _ = tell.send(());
     })
     .into_diagnostic()
@@ -96,7 +96,7 @@ fn config(args: &SwitchArgs) -> miette::Result<TorConfig> {
     Ok(config)
 }
 
-/// `MAC,IP,PORT;...`; the address may be left out.
+/// Parses `MAC,IP,PORT;...`, where the IP address may be empty.
 fn hosts(text: &str) -> miette::Result<Vec<TorHost>> {
     let mut hosts = Vec::new();
     for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
@@ -153,7 +153,7 @@ fn text(tor: &Tor, counters: &TorCounters) -> String {
     let agent = agent(tor).map_or_else(|| "none".into(), |port| format!("port {port}"));
     let mut text = format!("active agent: {agent}\n");
     for (what, count) in rows(counters) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{count:>12}  {what}");
     }
     text + "Super-packets of segmentation offloads count once.\n"

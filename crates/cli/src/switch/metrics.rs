@@ -1,4 +1,4 @@
-//! Counters for Prometheus, in its text format.
+//! Serves counters to Prometheus, in its text format.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -9,10 +9,10 @@ use miette::miette;
 use rackweave_core::DropReason;
 use rackweave_linux::switch::{Control, Report};
 
-/// The longest request that is read.
+/// The longest request that is read, in bytes.
 const MAX_REQUEST: usize = 2048;
 
-/// Opens the port: on loopback, unless another address is given.
+/// Opens the port, on loopback unless an address is given.
 pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
     let address = match text.parse::<u16>() {
         Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -23,10 +23,10 @@ pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| miette!("cannot listen at {address}: {error}"))
 }
 
-/// Answers one request after the other, for as long as the process lives.
+/// Answers requests one at a time until the process ends.
 pub(super) fn serve(listener: &TcpListener, control: &Control) {
     for connection in listener.incoming().flatten() {
-        // Who asks and goes away, or asks nonsense, gets nothing.
+        // A client that disconnects or sends an invalid request gets no answer.
         let _ = answer(connection, control);
     }
 }
@@ -58,7 +58,7 @@ fn answer(mut connection: TcpStream, control: &Control) -> std::io::Result<()> {
     )
 }
 
-/// The report as text. Names of links are letters, digits, `-` and `>`: nothing to escape.
+/// Returns the report as text. Names of links consist of letters, digits, `-` and `>`, so nothing needs escaping.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {

@@ -1,4 +1,4 @@
-//! What the switch prints.
+//! The output of the switch command.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -7,13 +7,13 @@ use rackweave_core::{Bytes, DropReason};
 use rackweave_linux::switch::{LinkStats, Report};
 use serde_json::{Value, json};
 
-/// Hosts that fit a screen.
+/// The largest number of hosts that fit a screen.
 const MOST_ROWS: usize = 32;
 
-/// The live display: a table that is drawn over on a terminal, else one line a second.
+/// The live display: on a terminal a table that is redrawn in place, otherwise one line per second.
 pub(super) struct Live {
     before: Option<Report>,
-    /// Lines of the last table.
+    /// The number of lines of the last table.
     lines: usize,
     to_stdout: bool,
 }
@@ -40,7 +40,7 @@ impl Live {
         } else {
             text = line(&before, report) + "\n";
         }
-        // Where nobody reads it, the switch goes on all the same.
+        // The switch continues even if its output cannot be written.
         let _ = match self.to_stdout {
             true => std::io::stdout().lock().write_all(text.as_bytes()),
             false => std::io::stderr().lock().write_all(text.as_bytes()),
@@ -49,7 +49,7 @@ impl Live {
     }
 }
 
-/// Megabits a second between two reports.
+/// Returns the rate in megabits per second between two reports.
 fn mbps(before: &Report, now: &Report, bytes: u64) -> f64 {
     let span = now.at.since(before.at).as_secs_f64();
     if span > 0.0 { bytes as f64 * 8.0 / span / 1e6 } else { 0.0 }
@@ -104,7 +104,7 @@ fn table(before: &Report, now: &Report) -> Vec<String> {
     rows
 }
 
-/// What it has counted, in sentences.
+/// Returns the counters as sentences.
 pub(super) fn summary(report: &Report) -> String {
     let counters = &report.counters;
     let mut text = format!(
@@ -156,7 +156,7 @@ pub(super) fn summary(report: &Report) -> String {
     text
 }
 
-/// All of it.
+/// Returns the whole report as JSON.
 pub(super) fn json(report: &Report) -> Value {
     let counters = &report.counters;
     let drops: serde_json::Map<String, Value> = DropReason::ALL

@@ -71,7 +71,7 @@ fn a_killed_receiver_goes_on_where_it_was() {
     while part.metadata().map_or(0, |meta| meta.len()) < 4_000_000 {
         std::thread::yield_now();
     }
-    // Both at once, in the middle, as by kill -9.
+    // Both processes are killed in the middle of the transfer.
     receiver.child.kill().unwrap();
     receiver.child.wait().unwrap();
     send.kill().unwrap();
@@ -106,7 +106,7 @@ fn tcp_and_a_chain_carry_the_same() {
         children.push(command.arg(place).stdout(Stdio::null()).spawn().unwrap());
         addresses.push(address);
     }
-    // Until both listen.
+    // Repeat until both receivers are listening.
     let to = addresses.join(",");
     let args = ["send", source.to_str().unwrap(), "--to", &to, "--method", "chain", "--json"];
     let listening = |address: &String| {
@@ -165,7 +165,7 @@ fn wrong_usage_and_silence_are_told_apart() {
     assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
 }
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 fn unique(folder: &Path) -> String {
     format!("test {} {}", std::process::id(), folder.file_name().unwrap().to_string_lossy())
 }
@@ -237,7 +237,7 @@ fn names_that_are_no_text_harm_nobody() {
             let mut send = rackweave(&["send", "--to", &receiver.address, "--quiet"]);
             send.arg(&source).stderr(Stdio::null()).status().unwrap().code()
         };
-        // Until it listens.
+        // Repeat until the receiver is listening.
         while send() != Some(0) {}
         let mut said = String::new();
         receiver.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -273,7 +273,7 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
         stream.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    // Until the agent has taken note of the second, it is busy; never is the stream lost with the first.
+    // The agent is busy until it has registered the second receiver; the stream is never lost together with the first.
     loop {
         let args = ["send", source.to_str().unwrap(), "--to", &address];
         let output = rackweave(&args).output().unwrap();
@@ -284,7 +284,8 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
         assert!(said.contains("taking another stream"), "{said}");
     }
     assert!(reader.join().unwrap() == content(300_000));
-    // One that can reach nobody gets its answer, and then the end, though it has not said that it has nothing more to send.
+    // A sender whose receivers are all unreachable gets its answer and then the end of the connection, although it has
+    // not ended its own stream.
     let mut stream = UnixStream::connect(&path).unwrap();
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();

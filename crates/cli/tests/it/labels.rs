@@ -1,5 +1,5 @@
-//! `rackweave cast` by labels, between namespaces that the test makes and removes: two racks and a spine in the user-space
-//! switch, with a process for each host. Without rights nothing is tested.
+//! `rackweave cast` by labels, between namespaces that the test creates and removes: two racks and a spine in the
+//! user-space switch, with one process per host. Skipped without privileges.
 
 use std::process::{Command, Output};
 
@@ -75,7 +75,7 @@ fn receivers_of_a_killed_sender_say_so_and_keep_what_they_have() {
         assert!(said.iter().any(|line| line.contains("stopped responding")), "{said:?}");
         assert!(world.part_len(host) > 0);
     }
-    // And the same goes on there.
+    // The same transfer continues there.
     let mut receivers = [3, 4].map(|host| world.receiver(host));
     let mut send = world.send(&format!("{to} {controller}"));
     assert_eq!(send.end(), Some(0));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const LENGTH: usize = 30_000_000;
 
-/// The process is ready when it has printed this.
+/// Starts an agent; it is ready when it has printed this.
 fn agent(world: &World, host: u32, more: &str) -> Part {
     let args =
         format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
@@ -30,7 +30,8 @@ fn assert_has(world: &World, host: u32) {
     assert!(std::fs::read(&path).unwrap() == content(LENGTH), "{}", path.display());
 }
 
-/// Where a host's port is its agent's, `send` and `receive` go by its socket; with labels, since it knows the fabric.
+/// If an agent owns the port of a host, `send` and `receive` use its control socket; this includes labels, since the
+/// agent knows the fabric.
 #[test]
 fn send_and_receive_go_through_agents() {
     let Some(world) = World::make("door") else { return };
@@ -45,7 +46,7 @@ fn send_and_receive_go_through_agents() {
     let refused = world.cast(4, "receive --once --dir r4 --socket nowhere");
     let said: Vec<String> = { refused }.stderr.iter().collect();
     assert!(said.iter().any(|line| line.contains("no agent answers at nowhere")), "{said:?}");
-    // What the agent can't give is refused.
+    // The agent refuses a request that it cannot fulfil.
     std::fs::write(world.path().join("key"), "0123456789abcdef").unwrap();
     let refused = world.cast(4, "receive --once --dir r4 --socket door4 --key key");
     let said: Vec<String> = { refused }.stderr.iter().collect();
@@ -59,7 +60,7 @@ fn send_and_receive_go_through_agents() {
         world.receiver(5),
         world.receiver(2),
     ];
-    // Once it waits, the agent no longer refuses streams as busy; until then the sender retries.
+    // Once the second receiver waits, the agent no longer refuses streams as busy; until then the sender retries.
     let shown = |what: &str| {
         let args = format!("cast sessions --socket {what} --json");
         let mut command = world.command(&world.network.switch(), &args);
@@ -76,7 +77,7 @@ fn send_and_receive_go_through_agents() {
     for receiver in sent["receivers"].as_array().unwrap() {
         assert_eq!(receiver["state"], "complete", "{sent:#}");
     }
-    // One copy, not three (headers, repairs and pings come on top).
+    // One copy was sent, not three (plus headers, repairs and pings).
     assert!(sent["link_bytes"].as_u64().unwrap() < 2 * LENGTH as u64, "{sent:#}");
     for (receiver, host) in receivers.iter_mut().zip([4, 5, 2]) {
         assert_eq!(receiver.end(), Some(0), "h{host}");
@@ -89,7 +90,7 @@ fn send_and_receive_go_through_agents() {
         (&"received".into(), &"10.0.0.0:6722".into())
     );
 
-    // An application's bytes go by labels as well, and nothing is dropped where it writes faster than the link carries.
+    // An application's bytes are sent by labels as well, and none are dropped if it writes faster than the link.
     let mut receivers = [3, 5].map(|host| {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --out big{host}");
         world.cast(host, &args).says("receiving at")
@@ -118,7 +119,7 @@ fn a_rack_loses_its_agents(world: &World, key: &str) {
     let mut agents = [3, 5].map(|host| agent(world, host, key));
     control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
     control.event(|event| event["event"] == "live" && event["host"] == "10.0.0.5:6722");
-    // A receiver that is no agent, and one in the sender's rack.
+    // One receiver is not an agent, and one is in the sender's rack.
     let mut receivers = [4, 2].map(|host| {
         let args = format!("receive --from 10.0.0.{SENDER} --once --dir r{host}{key}");
         world.cast(host, &args).says("receiving at")
@@ -156,7 +157,7 @@ fn with_a_key_through_the_switch_in_user_space() {
     a_rack_loses_its_agents(&world, key);
 }
 
-/// Two racks joined by a link, each with its `ToR` in the kernel.
+/// Creates two racks that are connected by a link, each with its `ToR` in the kernel.
 fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
     rackweave_testing::needs!(Clang, None);
     let world = World::with_fabric(test, "topology = 'dumbbell'\nleft = 3\nright = 3")?;

@@ -1,4 +1,4 @@
-//! `rackweave paper` as scripts see it.
+//! Tests of `rackweave paper` as scripts use it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ messages = 300
 seed = [1, 2]
 "#;
 
-/// A folder with a scenario and claims in it, in which the command runs.
+/// A directory with a scenario and claims, in which the command runs.
 struct Place(TempDir);
 
 impl Place {
@@ -215,7 +215,7 @@ fn wrong_claims_and_papers_are_wrong_usage() {
 #[test]
 fn ctrl_c_leaves_what_is_finished_and_ends_with_130() {
     let place = with_claims(CLAIMS);
-    // Points of a moment, and one for hours.
+    // Points that take an instant, and one that takes hours.
     let text = SMALL.replace("seed = [1, 2]", "measure.messages = [300, 2_000_000_000]");
     let text = text.replace("messages = 300", "time_limit = \"100000 s\"");
     std::fs::write(place.path().join("small.toml"), text).unwrap();

@@ -1,4 +1,4 @@
-//! `rackweave switch` as a process.
+//! Tests of `rackweave switch` as a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A switch that is killed if the test fails.
+/// A switch process that is killed if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -29,7 +29,7 @@ fn refused(arguments: &[&str]) -> String {
     let Output { status, stderr, .. } = command(arguments).output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
-    // Lines may be broken anywhere.
+    // The message may be wrapped anywhere.
     said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
 }
 

@@ -1,4 +1,4 @@
-//! `rackweave testbed`: the same scenarios with real processes. Without rights only the overlay is tested.
+//! `rackweave testbed`: scenarios with real processes. Without privileges only the overlay is tested.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ workload = { arrivals = "incast", sizes = "10 KB", messages_per_sender = 4 }
 measure = { verify = true, sample_every = "10 ms" }
 "#;
 
-/// Goes on until it is stopped.
+/// A scenario that runs until it is stopped.
 const ENDLESS: &str = r#"
 fabric = { topology = "single-switch", hosts = 3, host_link = "50 Mbps" }
 transport.name = "homa"
@@ -77,7 +77,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Without miette's frames and line breaks.
+/// Returns a message without miette's frames and line breaks.
 fn words(text: &str) -> String {
     let kept = text.chars().map(|c| if "│╰─▶×╭·".contains(c) { ' ' } else { c });
     kept.collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -109,7 +109,7 @@ fn runtime_folder() -> PathBuf {
     }
 }
 
-/// What a coordinator has written down.
+/// Returns the journal entry of a coordinator, and its file.
 fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
     let files = std::fs::read_dir(runtime_folder()).ok()?.flatten();
     files.map(|file| file.path()).find_map(|path| {
@@ -118,7 +118,7 @@ fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
     })
 }
 
-/// The processes of a run: the switch, then the hosts.
+/// Returns the processes of a run: the switch, then the hosts.
 fn parts_of(entry: &Value) -> Vec<u32> {
     let parts = entry["parts"].as_array().unwrap();
     parts.iter().map(|part| part["pid"].as_u64().unwrap() as u32).collect()
@@ -128,7 +128,7 @@ fn is_alive(pid: u32) -> bool {
     status_of(pid, "State:").is_some_and(|state| !state.starts_with('Z'))
 }
 
-/// Waits until a run of three hosts is under load, and gives its file and processes.
+/// Waits until a run of three hosts is under load; returns its journal file and processes.
 fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
     let mut found = None;
     until("all parts have been started", || {
@@ -137,7 +137,7 @@ fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
     });
     let (path, entry) = found.unwrap();
     let parts = parts_of(&entry);
-    // A host that has a socket and sends has used some time.
+    // A host that has a socket and sends has used some processor time.
     let busy = |pid: u32| processor_time(pid) > Duration::from_millis(200);
     until("there is load", || busy(parts[0]) || !is_alive(parts[0]));
     (path, entry, parts)
@@ -180,7 +180,7 @@ fn an_incast_over_four_transports_gives_what_the_simulator_gives() {
     {
         assert_eq!(real["messages"], simulated["messages"], "{real:#}");
         assert_eq!(real["messages"]["completed"], 12);
-        // Each is checked, and greetings are not counted.
+        // Each message is verified, and greetings are not counted.
         assert_eq!(real["verified_messages"], 12);
         assert_eq!(real["end"], "all done");
         assert!(real["packet_hops"].as_u64().unwrap() >= 12 * 7, "the switch counts");
@@ -215,7 +215,7 @@ fn what_is_sent_is_what_the_simulator_sends() {
     }
     let started = |folder: &str| -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(place.path().join(folder).join("messages.csv")).unwrap();
-        // point, transport, label, stream, source, destination, bytes, start.
+        // The columns are point, transport, label, stream, source, destination, bytes, start.
         let row = |line: &str| line.split(',').skip(4).take(4).map(str::to_owned).collect();
         let mut rows: Vec<Vec<String>> = text.lines().skip(1).map(row).collect();
         rows.sort();
@@ -283,7 +283,7 @@ fn parts_die_with_their_coordinator() {
     let place = Place::new(ENDLESS);
     let mut child = place.start(&["testbed", "x.toml", "--overlay"]);
     let (path, _, parts) = under_load(&child);
-    // One that does not look at anything any more.
+    // This host stops reacting to anything.
     signal(parts[3], "-STOP");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -431,10 +431,11 @@ fn files_reach_all_receivers_over_every_scheme() {
             assert_eq!(receiver["files"], files);
             assert!(receiver["completed_us"].as_f64().unwrap() > 0.0);
         }
-        // No faster than the link, with the burst that the token bucket lets through.
+        // The transfer is no faster than the link, apart from the burst that the token bucket admits.
         assert!(took >= (bytes - 20_000.0) * 8.0 / 100.0, "{took}");
     }
-    // Retransmissions depend on the machine's load: only what must cross the link once is certain.
+    // The number of retransmissions depends on the machine's load: only the bytes that must cross the link once are
+    // certain.
     let copies = |nth: usize| points[nth]["cast"]["copies"].as_f64().unwrap();
     assert!(copies(0) >= 1.0 && copies(1) >= 4.0 && copies(3) >= 4.0 && copies(4) >= 1.0);
     assert!(copies(4) < copies(3), "a chain's sender sends one copy");

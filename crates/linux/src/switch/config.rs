@@ -184,7 +184,7 @@ pub enum SwitchError {
     #[error(transparent)]
     System(#[from] SystemError),
     /// The number of edges differs from the number of hosts.
-    #[error("the fabric has {hosts} hosts, but {edges} edges are given")]
+    #[error("the fabric has {hosts} hosts, but the configuration attaches {edges}")]
     Edges {
         /// The number of hosts of the fabric.
         hosts: u32,
@@ -192,7 +192,7 @@ pub enum SwitchError {
         edges: usize,
     },
     /// Some hosts are attached by UDP ports, others by interfaces.
-    #[error("all hosts must be joined in the same way: by UDP ports, or by interfaces")]
+    #[error("all hosts must be attached in the same way: by UDP ports, or by interfaces")]
     MixedEdges,
     /// The factor of the dynamic thresholds is not positive.
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
@@ -211,7 +211,7 @@ pub enum SwitchError {
         count: u32,
     },
     /// A fault ends before it begins.
-    #[error("a fault from {from} until {until} never happens")]
+    #[error("a fault must end after it begins: this one lasts from {from} until {until}")]
     EmptyFault {
         /// The time at which it begins.
         from: Time,
@@ -255,7 +255,7 @@ pub enum SwitchError {
         source: io::Error,
     },
     /// A socket has failed.
-    #[error("the socket of {host} does not work any more: {source}")]
+    #[error("the socket of {host} has failed: {source}")]
     Socket {
         /// The host that the socket belongs to.
         host: HostId,

@@ -125,7 +125,7 @@ impl Counters {
 /// The upper bound of the histogram; greater values are recorded as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Collects [`Lateness`].
+/// Records how late each frame is, for [`Lateness`].
 #[derive(Debug)]
 pub(super) struct Late(Histogram<u64>);
 

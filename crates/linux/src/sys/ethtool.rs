@@ -16,7 +16,7 @@ const OFFLOADS: [u32; 5] = [
     0x0000_0019, // ETHTOOL_SSG
 ];
 
-/// `struct ethtool_value`.
+/// The kernel's `struct ethtool_value`, which holds a command and its value.
 #[repr(C)]
 struct Value {
     command: u32,

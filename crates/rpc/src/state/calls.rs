@@ -22,9 +22,9 @@ pub(crate) struct Order {
     pub(crate) bytes: Bytes,
     /// `None`: the node's default deadline.
     pub(crate) deadline: Option<Duration>,
-    /// It may be executed again by a restarted server.
+    /// Whether it may be executed a second time by a restarted server.
     pub(crate) idempotent: bool,
-    /// It may wait for room.
+    /// Whether it may wait for room.
     pub(crate) waits: bool,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Order {
 struct Entry {
     peer: Peer,
     kind: Kind,
-    /// Its message, once the endpoint has taken it.
+    /// The id of its message, once the endpoint has accepted it.
     id: Option<MessageId>,
-    /// Bytes to send, kept for a retry.
+    /// The bytes to send, kept for a retry.
     bytes: Option<Bytes>,
     idempotent: bool,
-    /// When it is retried.
+    /// The time of the next retry, if one is scheduled.
     again: Option<Time>,
     due: Time,
     deadline: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct Calls {
     next: u64,
     entries: FxHashMap<u64, Entry>,
     by_message: FxHashMap<(HostId, MessageId), u64>,
-    /// Calls that wait, first come, first served.
+    /// Calls that wait for room, in the order in which they were made.
     waiting: BTreeSet<u64>,
     /// Responses that wait; bounded by the number of admitted requests.
     answers: std::collections::VecDeque<Answer>,
@@ -78,16 +78,16 @@ impl Calls {
     }
 }
 
-/// Delay before an idempotent call is retried.
+/// The delay before an idempotent call is retried.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// There is no room now, but there will be.
+/// Returns whether an error means that there is no room now, but will be later.
 const fn is_full(error: SendError) -> bool {
     matches!(error, SendError::Full { .. } | SendError::Refused(Refused::Busy))
 }
 
 impl State {
-    /// Starts a call. Its token is for [`State::cancel_call`].
+    /// Starts a call. The token that it returns is for [`State::cancel_call`].
     pub(crate) fn begin_call(
         &mut self,
         order: Order,
@@ -119,7 +119,7 @@ impl State {
         let token = self.calls.next;
         self.calls.next += 1;
         self.calls.entries.insert(token, entry);
-        // First come, first served.
+        // Calls that wait already come first.
         let sent = if self.calls.waiting.is_empty() { self.submit(token) } else { Ok(false) };
         match sent {
             Ok(true) => {}
@@ -144,7 +144,7 @@ impl State {
         Ok(token)
     }
 
-    /// Passes a call to the endpoint. `false`: there is no room.
+    /// Passes a call to the endpoint; returns `false` if there is no room.
     fn submit(&mut self, token: u64) -> Result<bool, CallError> {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return Ok(true) };
         let (peer, kind) = (entry.peer, entry.kind);
@@ -195,7 +195,7 @@ impl State {
         self.wakes.push(Wake::Call(entry.done, outcome));
     }
 
-    /// Cancels a call.
+    /// Cancels a call, so that its response is ignored.
     pub(crate) fn cancel_call(&mut self, token: u64) {
         let Some(entry) = self.take_call(token) else { return };
         if let Some(id) = entry.id {
@@ -252,7 +252,7 @@ impl State {
         self.wake_blocked();
     }
 
-    /// Handles a response. `false`: it belongs to no call.
+    /// Fails the call with this message; returns `false` if the message belongs to no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
         let at = self.after(AGAIN);
@@ -324,7 +324,7 @@ impl State {
         self.calls.next = calls.next;
     }
 
-    /// Answers a request. `Ok(false)`: it waits for room, and `done` is notified.
+    /// Answers a request. `Ok(false)` means that the response waits for room, and that `done` is notified later.
     pub(crate) fn answer(
         &mut self,
         peer: Peer,

@@ -1,8 +1,8 @@
 //! A node's state under one lock: the endpoint, the waiting tasks, and the timers.
 //!
-//! A change turns the endpoint at once, under the lock, so a call leaves without waiting for
-//! another task. The driver's task turns it when packets arrive or a timer is due. No task waits with
-//! the lock held, and wakers run after it is released.
+//! A change drives the endpoint immediately, under the lock, so that a call is sent without waiting for another task.
+//! The driver's task does so when packets arrive or a timer expires. No task waits while it holds the lock, and wakers
+//! run after it is released.
 
 mod calls;
 mod requests;
@@ -89,13 +89,13 @@ pub(crate) type Outcome = Result<Bytes, CallError>;
 pub(crate) enum Wake {
     Task(Waker),
     Call(oneshot::Sender<Outcome>, Outcome),
-    /// One server, since there is work.
+    /// One server, because work has arrived.
     Arrival,
-    /// All servers.
+    /// All servers, because the node has stopped.
     Stopped,
 }
 
-/// The locked state. Releasing it wakes the tasks that have something to learn.
+/// The locked state. Releasing it wakes the tasks whose calls or streams have changed.
 pub(crate) struct Locked<'a> {
     shared: &'a Shared,
     guard: Option<MutexGuard<'a, State>>,
@@ -130,12 +130,12 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A timer.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// A call's deadline.
+    /// The deadline of a call.
     Call(u64),
-    /// The retry of a failed idempotent call.
+    /// The retry of an idempotent call that failed.
     Again(u64),
     /// The limit for a stream without handles to end.
     Linger(StreamKey),
@@ -145,7 +145,7 @@ pub(crate) enum Due {
     Quiet,
 }
 
-/// Whether the node is stopping.
+/// The stages of a node's life.
 #[derive(Clone, Debug)]
 enum Life {
     Running,
@@ -157,10 +157,10 @@ enum Life {
     Ended(Option<Arc<io::Error>>),
 }
 
-/// See the [module](self).
+/// The state of a node; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct State {
-    /// `None` once the node has stopped.
+    /// The endpoint; `None` once the node has stopped.
     endpoint: Option<AnyEndpoint>,
     timer: Timer,
     /// When the timer fires.
@@ -169,12 +169,12 @@ pub(crate) struct State {
     /// Unique among the nodes of the process.
     number: u32,
     life: Life,
-    /// It is shutting down, and no work is outstanding.
+    /// Whether the node is shutting down and no work is outstanding.
     quiet: bool,
-    /// The endpoint has more to send: turn it again.
+    /// Whether the endpoint has more to send, so that another turn is due.
     dirty: bool,
     driver: Option<Waker>,
-    /// The driver must turn, even without an event.
+    /// Whether the driver's task must run a turn, even without an event.
     driver_due: bool,
     wakes: SmallVec<[Wake; 4]>,
     due: BTreeSet<(Time, Due)>,
@@ -188,7 +188,7 @@ pub(crate) struct State {
 /// responses: Homa's peers ask for that after some milliseconds.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// Maximum of consecutive turns, since events may cause more to send.
+/// The largest number of consecutive turns, since events may cause more to be sent.
 const TURNS: u32 = 3;
 
 impl State {
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// Turns the endpoint and distributes its events. `false`: packets remain to be received.
+    /// Runs a turn of the endpoint and distributes its events. Returns `false` if packets remain to be received.
     pub(crate) fn turn(&mut self) -> bool {
         let mut next = None;
         for _ in 0..TURNS {
@@ -320,7 +320,7 @@ impl State {
         !more
     }
 
-    /// Makes the timer fire at this time at the latest.
+    /// Makes the timer fire at this time or earlier.
     fn arm(&mut self, at: Time) {
         if at < self.armed {
             self.armed = at;
@@ -389,8 +389,8 @@ impl State {
         }
     }
 
-    /// A restarted peer knows nothing of earlier work: it fails now, rather than being left to
-    /// the transport, which might restart it.
+    /// Fails the work that a restarted peer has lost. It would otherwise be left to the transport, which might restart
+    /// it.
     fn on_restart(&mut self, peer: HostId) {
         self.restart_calls(peer);
         self.restart_streams(peer);
@@ -418,12 +418,13 @@ impl State {
         }
     }
 
-    /// A time on the endpoint's clock.
+    /// Returns the time on the endpoint's clock after this duration.
     fn after(&self, duration: Duration) -> Time {
         self.now().saturating_add(span(duration))
     }
 
-    /// Refuses new work, and stops when the rest has ended. `true`: it has, and the driver has ended.
+    /// Refuses new work, and stops when the outstanding work has ended. Returns `true` once it has stopped and the
+    /// driver has ended.
     pub(crate) fn close(&mut self) -> bool {
         if matches!(self.life, Life::Running) {
             self.life = Life::Closing;
@@ -444,7 +445,7 @@ impl State {
             && self.endpoint.as_ref().is_none_or(|endpoint| endpoint.memory().0 == 0)
     }
 
-    /// Stops at once and wakes all waiting tasks.
+    /// Stops immediately and wakes all waiting tasks.
     pub(crate) fn stop(&mut self, why: Option<io::Error>) {
         if self.endpoint.take().is_none() {
             return;
