@@ -161,7 +161,7 @@ pub(crate) struct PaperArgs {
 pub(crate) struct ListArgs {
     /// What to list.
     pub(crate) topic: TopicArg,
-    /// Print JSON.
+    /// Print the list as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -44,7 +44,7 @@ pub struct Interval {
     pub backed_up: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Outstanding requests.
+    /// The requests that are outstanding.
     pub outstanding: u64,
     /// Rows for the dump: length, and round trip in nanoseconds.
     pub(crate) rows: Vec<(u64, u64)>,

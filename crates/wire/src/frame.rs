@@ -86,8 +86,8 @@ pub const fn mac_address(host: HostId) -> [u8; 6] {
     [0x02, 0, a, b, c, d]
 }
 
-/// Bytes from the IP header on that a packet with this header counts on a simulated link: all but TCP's message
-/// mapping. The size that [`Packet::new`] takes.
+/// Returns the bytes from the IP header on that a packet with this header counts on a simulated link: everything except
+/// TCP's message mapping. This is the size that [`Packet::new`] takes.
 #[must_use]
 pub fn counted_ip_bytes(header: &Header, layout: Layout) -> u32 {
     let header_bytes = match header {
@@ -139,7 +139,7 @@ pub fn encode(
     let l4_start = out.len();
     header.encode(layout, Ports::of(packet), out);
     if matches!(header, Header::Tcp(_)) && payload == 0 {
-        // The checksum of a segment with payload would need the payload: it is left zero there.
+        // The checksum of a segment with payload would require the payload, so it is left zero.
         let pseudo = ones_complement_sum(header_bytes + u32::from(header.ip_protocol(layout)), &[]);
         let pseudo = ones_complement_sum(u32::from(pseudo), &out[ip_start + 12..ip_start + 20]);
         let checksum = !ones_complement_sum(u32::from(pseudo), &out[l4_start..]);
@@ -194,7 +194,7 @@ pub fn encode_datagram<H: rackweave_core::Header>(
     out.put_u16(packet.source_port());
     out.put_u16(packet.destination_port());
     out.put_u16(total_length - IPV4 as u16);
-    // No checksum (RFC 768): it would need the payload.
+    // There is no checksum (RFC 768), because it would require the payload.
     out.put_u16(0);
     out.extend_from_slice(header);
     Ok(original)

@@ -83,7 +83,7 @@ macro_rules! define_header {
             }
         })+
 
-        /// Evaluates the same expression for each variant.
+        /// Evaluates the same expression for the header of each variant.
         macro_rules! for_header {
             ($self:expr, $header:ident => $value:expr) => {
                 match $self {
@@ -194,7 +194,7 @@ impl Id64 {
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
-    /// The wrapped number.
+    /// Returns the wrapped number.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u64 {

@@ -56,7 +56,7 @@ pub enum Malformed {
     /// An ACK with more than five entries.
     #[error("an ACK that claims {0} entries, but has room for 5")]
     AckCount(u16),
-    /// The segment is longer than the packet, or than any IP packet.
+    /// The segment is longer than the rest of the packet, or than any IP packet.
     #[error("a segment of {said} bytes in a packet with room for {left}")]
     SegmentLength {
         /// Length that the header claims.
@@ -83,7 +83,7 @@ pub enum Malformed {
     /// A TCP segment carries bytes without a message mapping.
     #[error("a TCP segment with {0} bytes of no known message")]
     NoMapping(usize),
-    /// Another version of [`crate::overlay`], or another protocol.
+    /// The datagram has another version of [`crate::overlay`], or belongs to another protocol.
     #[error("version {0:#04x} of the overlay's header is not known")]
     OverlayVersion(u8),
     /// The kind of an overlay datagram is unknown.
@@ -106,7 +106,7 @@ pub enum Malformed {
         /// The field's value.
         value: u64,
     },
-    /// A packet without a check made with the key, which the receiver requires.
+    /// The packet has no check made with the key, which the receiver requires.
     #[error("a packet that was not made with the session's key")]
     NotKeyed,
     /// The packet's check was made with a key, and the receiver has none.
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         self.array().map(u128::from_be_bytes)
     }
 
-    /// Number of bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(crate) const fn at(&self) -> usize {
         self.at
     }

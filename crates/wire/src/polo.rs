@@ -24,11 +24,11 @@ pub mod packet_type {
     pub const DRIVE: u8 = 4;
     /// Loss packet: asks for the retransmission of given packets.
     pub const LOSS: u8 = 5;
-    /// The whole message has arrived. Ours: the talk does not say how a sender finishes.
+    /// The whole message has arrived. This packet is our choice: the talk does not specify how a sender finishes.
     pub const COMPLETE: u8 = 6;
-    /// Asks whether a response is still to come. Ours: the talk has no RPCs.
+    /// Asks whether a response is still to come. This packet is our choice: the talk has no RPCs.
     pub const ASK: u8 = 7;
-    /// The message is not known. Ours: the talk has no host that loses its state.
+    /// The message is not known. This packet is our choice: in the talk no host loses its state.
     pub const UNKNOWN: u8 = 8;
 }
 
@@ -44,12 +44,12 @@ pub mod size {
     pub const ADJOINT: u32 = 28;
 }
 
-// Flag of DATA.
+// A flag of DATA.
 const FLAG_DRIVEN: u8 = 0x40;
 const FLAG_AGAIN: u8 = 0x20;
-// Flag of ADJOINT.
+// A flag of ADJOINT.
 const FLAG_TIMEOUT: u8 = 0x40;
-// Flag of ADJOINT_ACK.
+// A flag of ADJOINT_ACK.
 const FLAG_PAUSED: u8 = 0x40;
 const FLAG_TICK: u8 = 0x20;
 
@@ -77,7 +77,7 @@ pub enum Body {
         len: u16,
         /// Number of packets that the sender sends without driving packets.
         window: u16,
-        /// Whether it was asked for by a driving or loss packet.
+        /// Whether a driving or loss packet requested it.
         driven: bool,
         /// Whether it is a retransmission: out of order, and at high priority.
         again: bool,
@@ -90,7 +90,7 @@ pub enum Body {
         sent: u32,
         /// The epoch of the ADJOINT-ACK that it replies to; 0 if none.
         epoch: u32,
-        /// As in [`Body::Data`].
+        /// The window of the sender, as in [`Body::Data`].
         window: u16,
         /// The sender has received nothing for its timeout.
         timeout: bool,
@@ -125,7 +125,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The packet type, and its name.
+    /// Returns the packet type's code, and its name.
     const fn packet_type(&self) -> (u8, &'static str) {
         match self {
             Self::Data { .. } => (packet_type::DATA, "polo DATA"),

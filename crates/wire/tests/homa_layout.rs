@@ -71,7 +71,7 @@ fn sizes_are_those_of_the_kernel_module() {
     assert_eq!(Layout::ALL.map(Layout::ip_protocol), [146, 0xfd, 250]);
 }
 
-/// Our extension, which is the same in both layouts.
+/// The packets of our extension, which are the same in both layouts.
 #[test]
 fn streams_have_their_places_too() {
     use rackweave_wire::homa::stream::{Credit, Reason, Stream, flags};

@@ -84,7 +84,7 @@ pub(crate) struct SendArgs {
     pub(super) retry: u32,
 }
 
-/// Parses `--spread`.
+/// Parses the value of `--spread`.
 fn spread() -> impl TypedValueParser<Value = Spread> {
     let value = |spread: Spread, help: &'static str| PossibleValue::new(spread.name()).help(help);
     PossibleValuesParser::new([
@@ -98,7 +98,7 @@ fn spread() -> impl TypedValueParser<Value = Spread> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum MethodArg {
-    /// Orca.
+    /// Orca: one stream for all receivers, by --spread.
     Cast,
     /// A copy to each receiver over UDP, from --processes threads.
     Unicast,

@@ -32,7 +32,7 @@ use crate::exit;
 pub(crate) enum CastCommand {
     /// Send files, or standard input, to many hosts at once.
     Send(Box<args::SendArgs>),
-    /// Receive files.
+    /// Receive files from a sender.
     Receive(Box<args::ReceiveArgs>),
     /// Serve applications of this host, and represent it towards label switches.
     Agent(Box<agent::AgentArgs>),

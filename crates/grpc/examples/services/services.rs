@@ -1,5 +1,5 @@
-// Made of services.proto, so that a build needs no protoc: by this program, with protox 0.9 and tonic-prost-build 0.14,
-// in the folder of services.proto; then moved here as services.rs, with these lines above it.
+// Generated from services.proto, so that a build needs no protoc. It was made by the following program, with protox 0.9
+// and tonic-prost-build 0.14, in the directory of services.proto; these lines were added afterwards.
 //
 //     fn main() {
 //         let files = protox::compile(["services.proto"], ["."]).unwrap();

@@ -34,10 +34,10 @@ const TRAILERS: u8 = 3;
 const END: u8 = 4;
 const CALL: u8 = 5;
 
-/// Kind and length.
+/// The length of a frame's header: kind and length.
 pub(super) const FRAME_HEADER: usize = 5;
 
-/// The number in a `CALL`.
+/// The length of the number in a `CALL`.
 pub(super) const CALL_BYTES: usize = 8;
 
 /// Maximum number of fields of a head.
@@ -78,29 +78,29 @@ impl From<Malformed> for io::Error {
     }
 }
 
-/// A request's first frame.
+/// The first frame of a request.
 #[derive(Debug, PartialEq)]
 pub(super) struct RequestHead {
     pub(super) path: Uri,
     pub(super) fields: HeaderMap,
 }
 
-/// A response's first frame.
+/// The first frame of a response.
 #[derive(Debug, PartialEq)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) fields: HeaderMap,
 }
 
-/// One frame, or for `Data` the bytes that have arrived of it.
+/// One frame, or for `Data` the part of it that has arrived.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
-    /// Not decoded yet, because its meaning depends on the direction.
+    /// It is not decoded yet, because its meaning depends on the direction.
     Head(Bytes),
     Data(Bytes),
     Trailers(HeaderMap),
     End,
-    /// A call's number.
+    /// The number of a call.
     Call(u64),
 }
 
@@ -163,13 +163,13 @@ pub(super) fn encode_call(number: u64, out: &mut BytesMut) {
     out.put_u64(number);
 }
 
-/// The header of a `DATA` frame whose bytes are written after it. Longer pieces must be split before.
+/// Encodes the header of a `DATA` frame whose bytes are written after it. Longer pieces must be split first.
 pub(super) fn encode_data(bytes: u32, out: &mut BytesMut) {
     out.put_u8(DATA);
     out.put_u32(bytes);
 }
 
-/// On an error the frame is removed completely.
+/// Appends a frame that `write` encodes. On an error the frame is removed completely.
 fn frame(
     kind: u8,
     out: &mut BytesMut,
@@ -234,7 +234,7 @@ fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
         let value = take(&mut bytes, value as usize)?;
         let name = HeaderName::from_bytes(&name).map_err(|_| Malformed::Head)?;
         let value = HeaderValue::from_maybe_shared(value).map_err(|_| Malformed::Head)?;
-        // tonic panics on details that are not base64.
+        // tonic panics if the details are not base64.
         if name == DETAILS && BASE64.decode(&value).is_err() {
             return Err(Malformed::Head);
         }
@@ -245,7 +245,7 @@ fn decode_fields(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-/// Like tonic, with or without padding.
+/// The encoding that tonic uses, which accepts input with or without padding.
 const BASE64: base64::engine::GeneralPurpose = base64::engine::GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     base64::engine::GeneralPurposeConfig::new()
@@ -273,7 +273,7 @@ fn too_long(what: &str) -> Status {
 pub(super) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
-    /// Remaining bytes of the current `DATA` frame.
+    /// The remaining bytes of the current `DATA` frame.
     data_left: usize,
     max_head: u32,
 }
@@ -283,7 +283,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new(), data_left: 0, max_head }
     }
 
-    /// Bytes that arrived earlier, to be read before `io`.
+    /// Creates a reader of `io`, preceded by bytes that have already arrived.
     pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
         let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Self { io, buffer, data_left: 0, max_head }
@@ -293,7 +293,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.max_head
     }
 
-    /// The next frame; `None` if the stream ends before one.
+    /// Returns the next frame; `None` if the stream ends before one.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame>>> {
         loop {
             if let Some(frame) = self.parse()? {
@@ -314,7 +314,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         std::future::poll_fn(|cx| self.poll_frame(cx)).await
     }
 
-    /// The header of the buffered frame, if there is enough of it.
+    /// Parses the header of the buffered frame, if enough of it has arrived.
     fn parse(&mut self) -> Result<Option<Frame>, Malformed> {
         loop {
             if self.data_left > 0 {

@@ -1,4 +1,4 @@
-//! The server's side of calls, each on its own stream.
+//! The server side of calls, each on its own stream.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -26,10 +26,10 @@ use super::write::{FrameWriter, WriteError};
 use super::{BoxError, Limits};
 use crate::Accepted;
 
-/// A stream whose head does not arrive within this time is dropped (ours).
+/// A stream whose head does not arrive within this time is dropped. The choice of the value is ours.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a client has to read a response's end before its stream is dropped (ours).
+/// How long a client may take to read a response's end before its stream is dropped. The choice of the value is ours.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.
@@ -52,14 +52,14 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// A server of one service.
+    /// Creates a server of one service.
     #[must_use]
     pub const fn new(service: S, limits: Limits) -> Self {
         Self { service, limits }
     }
 
-    /// Serves incoming streams until there are no more. Then, and once `shutdown` is ready, outstanding calls are
-    /// served to their end, and no more are accepted. Dropping the future cancels them at once.
+    /// Serves incoming streams until there are no more, or until `shutdown` is ready. Outstanding calls are then
+    /// completed, and no further ones are accepted. Dropping the future cancels them immediately.
     ///
     /// # Errors
     /// The first error of `incoming`, which is not polled again.
@@ -113,7 +113,7 @@ pub(super) enum Came<T> {
     Resumes(u64, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
 }
 
-/// Reads a stream's first frame; another kind of frame is answered with an error.
+/// Reads the first frame of a stream; other kinds of frame are answered with an error.
 pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<Came<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send,
@@ -250,14 +250,14 @@ where
 /// The request's messages, as the service polls for them.
 pub(super) struct RequestBody<R> {
     pub(super) reader: Option<FrameReader<R>>,
-    /// Dropped unused when the client has disappeared.
+    /// The reader goes back through this channel; it is dropped if the client has disappeared.
     pub(super) give_back: Option<oneshot::Sender<FrameReader<R>>>,
 }
 
 impl<R> RequestBody<R> {
     fn give_back(&mut self) {
         if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
-            // If no receiver takes it, the call is over.
+            // If the receiver is gone, the call is over.
             let _ = give_back.send(reader);
         }
     }
@@ -303,7 +303,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
     }
 }
 
-/// The client's side after the request's end, or after the service has stopped reading: only its disappearance matters.
+/// The client side after the request's end, or after the service has stopped reading: only its disappearance matters.
 pub(super) struct Rest<T> {
     back: oneshot::Receiver<FrameReader<ReadHalf<T>>>,
     reader: Option<FrameReader<ReadHalf<T>>>,
@@ -315,7 +315,7 @@ impl<T: AsyncRead> Rest<T> {
         Self { back, reader: Some(reader) }
     }
 
-    /// Ready once the client has closed its stream. The future may be dropped and polled again.
+    /// Completes once the client has closed its stream. The future may be dropped and polled again.
     pub(super) async fn gone(&mut self) {
         loop {
             match &mut self.reader {

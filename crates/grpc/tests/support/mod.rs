@@ -1,4 +1,4 @@
-//! A server with the example's services, and channels to it, each way.
+//! A server with the example's services, and channels to it over each carrier.
 
 use std::future::Future;
 use std::io;
@@ -25,20 +25,20 @@ use crate::services::echo_server::EchoServer;
 use crate::services::key_value_server::KeyValueServer;
 use crate::services::{Parrot, Store};
 
-/// What carries the calls.
+/// The carrier of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// tonic's own transport.
+    /// The transport of tonic itself.
     Tonic,
     /// HTTP/2 through this crate's connector, over TCP.
     Http2OverTcp,
-    /// The direct way, over TCP.
+    /// The direct protocol, over TCP.
     DirectOverTcp,
     /// HTTP/2 over one stream of Homa.
     Http2OverHoma,
-    /// A stream of Homa for each call.
+    /// The direct protocol, over a stream of Homa for each call.
     DirectOverHoma,
-    /// Which has no streams: short unary calls only.
+    /// The direct protocol over Polo, which has no streams: short unary calls only.
     DirectOverPolo,
 }
 
@@ -51,12 +51,12 @@ impl Way {
     }
 }
 
-/// One thread: the order of things is that of the tasks.
+/// A runtime with one thread, so that the order of events is the order of tasks.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Waits until something holds, on a busy machine for long.
+/// Waits until a condition holds, for long enough even on a busy machine.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..6000 {
         if holds() {
@@ -67,7 +67,7 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     panic!("{what}: not within 60 s");
 }
 
-/// A server in this process, on a thread with a runtime of its own: what is killed is gone with all its tasks.
+/// A server in this process, on a thread with a runtime of its own, so that killing it ends all its tasks.
 pub(crate) struct Served {
     pub(crate) way: Way,
     pub(crate) parrot: Parrot,
@@ -91,7 +91,7 @@ impl Served {
         served
     }
 
-    /// At the address that it had.
+    /// Restarts it at its previous address.
     pub(crate) async fn restart(&mut self) {
         assert!(self.server.is_none());
         let (end, mut ended) = oneshot::channel();
@@ -122,7 +122,7 @@ impl Served {
         tokio::task::spawn_blocking(|| thread.join()).await.unwrap().unwrap();
     }
 
-    /// Drops it with all that it was doing.
+    /// Drops it with all its outstanding work.
     pub(crate) async fn kill(&mut self) {
         self.end(End::Kill).await;
     }
@@ -205,7 +205,7 @@ async fn serve(
     }
 }
 
-/// A channel of any way, as one type.
+/// A channel over any carrier, as one type.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyChannel {
     Http2(tonic::transport::Channel),

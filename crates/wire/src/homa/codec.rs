@@ -13,7 +13,7 @@ use super::{Body, DataStamps, GrantStamps, Header, packet_type, size};
 /// The header layouts: those of two versions of the kernel module, and an extension of the older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// The current version's (2026).
+    /// The layout of the current version (2026).
     #[default]
     Head,
     /// The 2023 version's, on which Leverage Homa was built: DATA has its segment's length, entries of
@@ -24,19 +24,19 @@ pub enum Layout {
     Leverage,
 }
 
-/// Bit of `flags`: no response will follow. Ours, since Homa has only RPCs.
+/// Bit of `flags`: no response will follow. The bit is our extension, since Homa has only RPCs.
 const FLAG_ONE_WAY: u8 = 0x80;
-/// Bit of `flags` in a GRANT: `resend_all`. Ours, because [`Layout::Head`] has no field for it.
+/// Bit of `flags` in a GRANT: `resend_all`. The bit is our extension, because [`Layout::Head`] has no field for it.
 const FLAG_RESEND_ALL: u8 = 0x40;
 
-/// Number of entries in an ACK.
+/// The number of entries in an ACK.
 const ACK_ENTRIES: usize = 5;
 
 /// Priority 0's cutoff: the greatest value of the kernel's signed field.
 const NO_CUTOFF: u32 = i32::MAX as u32;
 
 impl Layout {
-    /// All layouts.
+    /// All layouts, in the order of their age from the newest.
     pub const ALL: [Self; 3] = [Self::Head, Self::Talk, Self::Leverage];
 
     /// The IP protocol number: IANA's 146 (since October 2024), an experimental one for the older version; an
@@ -50,7 +50,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a DATA header.
+    /// Returns the length of a DATA header.
     #[must_use]
     pub const fn data_bytes(self) -> u32 {
         match self {
@@ -60,7 +60,7 @@ impl Layout {
         }
     }
 
-    /// Message bytes in a full packet of this MTU, over IPv4.
+    /// Returns the number of message bytes in a full packet of this MTU, over IPv4.
     #[must_use]
     pub const fn max_payload(self, mtu: u32) -> u32 {
         mtu.saturating_sub(rackweave_core::frame::IPV4 + self.data_bytes())
@@ -68,7 +68,7 @@ impl Layout {
 }
 
 impl Header {
-    /// Bytes of the header, without payload.
+    /// Returns the length of the header, without payload.
     #[must_use]
     pub const fn header_bytes(&self, layout: Layout) -> u32 {
         match (&self.body, layout) {

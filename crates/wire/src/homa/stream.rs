@@ -1,5 +1,5 @@
-//! The packets of streams. They are ours: neither the kernel module nor the talk on Leverage Homa publishes any.
-//! Their type codes are outside the module's range.
+//! The packets of streams. They are our extension: neither the kernel module nor the talk on Leverage Homa publishes
+//! any. Their type codes are outside the module's range.
 //!
 //! Offsets and lengths are modulo 2^32 in each direction.
 
@@ -15,7 +15,7 @@ pub mod packet_type {
     pub const STREAM: u8 = 0x20;
     /// Permission to send, and acknowledgement.
     pub const CREDIT: u8 = 0x21;
-    /// Requests retransmission.
+    /// A request for retransmission.
     pub const MISSING: u8 = 0x22;
     /// The stream has been closed or aborted.
     pub const RESET: u8 = 0x23;
@@ -37,7 +37,7 @@ pub mod flags {
     pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | AGAIN;
 }
 
-/// In [`Credit::priority`]: the sender chooses among the unscheduled levels.
+/// A value of [`Credit::priority`]: the sender chooses among the unscheduled levels.
 pub const UNSCHEDULED: u8 = u8::MAX;
 
 /// Credit and acknowledgement for the direction that the packet's sender receives.
@@ -206,7 +206,7 @@ impl Stream {
                     0 => Reason::Closed,
                     1 => Reason::Cancelled,
                     2 => Reason::Deadline,
-                    // A reason of a later version.
+                    // The peer runs a later version with another reason.
                     _ => Reason::Unknown,
                 };
                 Self::Reset { reason, tag }

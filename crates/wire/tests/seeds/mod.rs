@@ -8,7 +8,7 @@ use rackweave_wire::{
 
 const PORTS: Ports = Ports { source: 32_768, destination: 80 };
 
-/// The target, name and bytes of each seed.
+/// Returns the target, name and bytes of each seed.
 pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let layouts = [(Layout::Head, "head"), (Layout::Talk, "talk"), (Layout::Leverage, "leverage")];
@@ -44,7 +44,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     seeds
 }
 
-/// A header for its own target, and in a frame.
+/// Returns a header for its own target, and within a frame.
 fn header_seeds<H: Codec + Into<Header>>(
     seeds: &mut Vec<(&'static str, String, Vec<u8>)>,
     target: &'static str,
@@ -226,7 +226,7 @@ fn datagram_headers() -> Vec<(&'static str, datagram::Header)> {
     ]
 }
 
-/// A packet of each transport in the overlay, as sent and as trimmed by a switch, each after its traffic class.
+/// Returns a packet of each transport in the overlay, as sent and as trimmed by a switch, each after its traffic class.
 fn datagrams() -> Vec<(String, Vec<u8>)> {
     let headers: [(&str, Header, Layout); 7] = [
         ("homa_head", homa_headers()[0].1.into(), Layout::Head),
@@ -347,7 +347,7 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Every kind of Orca packet, and some invalid ones.
+/// Returns every kind of Orca packet, and some invalid ones.
 fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
     use orca::{Body, Data, Gap, Label, Labelled, Parity, Place, Reason, Session, Status};
     let place = Place { rack: 2, port: 5 };
