@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of receiving a stream.
 #[derive(Debug)]
-pub struct Taken {
+pub struct Received {
     /// The address of the sender.
     pub from: SocketAddr,
     /// The complete files.
@@ -49,7 +49,7 @@ pub fn send(
 ) -> io::Result<Vec<(SocketAddr, Result<Duration, String>)>> {
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();
-    let (first, behind) = to.split_first().ok_or_else(|| invalid("nobody to send to"))?;
+    let (first, behind) = to.split_first().ok_or_else(|| invalid("there is no receiver"))?;
     let mut stream = TcpStream::connect(first)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = format!("{HELLO} {:032x}", source.stream());
@@ -87,19 +87,19 @@ pub fn send(
 ///
 /// # Errors
 /// If the listener fails.
-pub fn take(
+pub fn receive(
     listener: &TcpListener,
     admits: impl Fn(SocketAddr) -> bool,
     sink: impl Fn(u128) -> Result<Box<dyn Sink>, SinkError>,
-) -> io::Result<Taken> {
+) -> io::Result<Received> {
     loop {
         let (stream, from) = listener.accept()?;
         if !admits(from) {
             continue;
         }
         return Ok(match serve(stream, &sink) {
-            Ok(files) => Taken { from, files, error: None },
-            Err(error) => Taken { from, files: Vec::new(), error: Some(error.to_string()) },
+            Ok(files) => Received { from, files, error: None },
+            Err(error) => Received { from, files: Vec::new(), error: Some(error.to_string()) },
         });
     }
 }
@@ -165,7 +165,7 @@ fn serve(
     }
     let result = match &sink {
         Ok(sink) if sink.is_complete() => Ok(sink.files()),
-        Ok(_) => Err(io::Error::other("the stream broke off")),
+        Ok(_) => Err(io::Error::other("the stream ended early")),
         Err(error) => Err(io::Error::other(error.to_string())),
     };
     let mut answer = match &result {

@@ -18,7 +18,7 @@
 //! let accept: Accept = Box::new(move |offer| {
 //!     let config = FolderConfig { folder: folder.clone(), ..FolderConfig::default() };
 //!     let stream = offer.stream;
-//!     Decision::Take(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
+//!     Decision::Accept(Box::new(move || Ok(Box::new(Folder::new(config, stream)?) as Box<dyn Sink>)))
 //! });
 //! let mut receiver = Engine::new(EngineConfig::new("127.0.0.1:0".parse()?), Some(accept))?;
 //!

@@ -228,20 +228,20 @@ fn refused(error: &BenchError) -> miette::Result<u8> {
         | BenchError::Dump { .. }
         | BenchError::Thread(_)
         | BenchError::Tcp(_) => {
-            say(&format!("error: {error}\n"));
+            print_status(&format!("error: {error}\n"));
             Ok(exit::FAILED)
         }
         _ => Err(miette::miette!("{error}")),
     }
 }
 
-fn say(text: &str) {
+fn print_status(text: &str) {
     // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Waits for [`POLL_INTERVAL`].
-fn nap() {
+fn pause() {
     #[expect(clippy::disallowed_methods, reason = "this thread only prints")]
     std::thread::sleep(POLL_INTERVAL);
 }
@@ -273,14 +273,16 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     }
     if config.allow.is_empty() {
         if !config.listen.ip().is_loopback() {
-            say("note: serving clients on this host only; use --allow to serve others\n");
+            print_status("note: serving clients on this host only; use --allow to serve others\n");
         }
     } else {
-        say("note: nothing is encrypted; anyone on the path can read and forge messages\n");
+        print_status(
+            "note: nothing is encrypted; anyone on the path can read and forge messages\n",
+        );
     }
     let (mut before, mut since) = (server.served(), clock());
     while !interrupted.load(Ordering::Relaxed) {
-        nap();
+        pause();
         if server.is_broken() {
             break;
         }
@@ -296,7 +298,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     match server.stop() {
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
-            say(&format!("error: the server failed: {error}\n"));
+            print_status(&format!("error: the server failed: {error}\n"));
             Ok(exit::FAILED)
         }
     }
@@ -377,7 +379,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
     let show = !json || std::io::stderr().is_terminal();
     let mut since = clock();
     while !bench.is_done() {
-        nap();
+        pause();
         if interrupted.load(Ordering::Relaxed) {
             bench.stop();
         }
@@ -397,7 +399,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
                 report::clients_line(name, &interval)
             };
             if json {
-                say(&line);
+                print_status(&line);
             } else {
                 print(&line)?;
             }
@@ -417,11 +419,11 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
     for trouble in &summary.troubles {
         // After Ctrl-C, missing answers need no explanation.
         if !stopped {
-            say(&format!("error: {trouble}\n"));
+            print_status(&format!("error: {trouble}\n"));
         }
     }
     if summary.corrupt > 0 {
-        say(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
+        print_status(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
     }
     let failed = summary.all.failures.values().sum::<u64>();
     if failed > 0 && summary.troubles.is_empty() {
@@ -431,7 +433,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
             .iter()
             .map(|(reason, count)| format!("{reason}: {count}"))
             .collect();
-        say(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
+        print_status(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
     }
     Ok(match (stopped, summary.is_good()) {
         (true, _) => exit::INTERRUPTED,

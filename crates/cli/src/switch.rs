@@ -185,9 +185,7 @@ const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     if args.bpf {
         if args.program != ProgramName::Orca {
-            return Err(miette!(
-                "--bpf needs --program orca: there is no other one for the kernel"
-            ));
+            return Err(miette!("--bpf requires --program orca, the only program for the kernel"));
         }
         return bpf::run(args);
     }
@@ -199,13 +197,13 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
         .into_diagnostic()
         .wrap_err("cannot listen for Ctrl-C")?;
-    say_where(args, &switch);
-    let (tell, told) = channel();
+    print_addresses(args, &switch);
+    let (ended, end) = channel();
     let shared = Arc::clone(&control);
     let running = std::thread::spawn(move || {
         let result = switch.run(&shared);
         // The receiver is gone if the main thread has failed.
-        let _ = tell.send(());
+        let _ = ended.send(());
         (result, switch.report())
     });
     if let Some(listener) = metrics {
@@ -213,7 +211,7 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
         std::thread::spawn(move || metrics::serve(&listener, &shared));
     }
     let mut live = show::Live::new(!args.json);
-    while told.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+    while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         if args.stats
             && let Some(report) = control.report()
         {
@@ -235,13 +233,13 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
     }
 }
 
-fn say(text: &str) {
+fn print_status(text: &str) {
     // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints to stderr the address to which each host must send.
-fn say_where(args: &SwitchArgs, switch: &Switch<Systems>) {
+fn print_addresses(args: &SwitchArgs, switch: &Switch<Systems>) {
     let mut stderr = std::io::stderr().lock();
     let ports = switch.udp_ports();
     for (host, port) in ports.iter().enumerate() {
@@ -251,7 +249,7 @@ fn say_where(args: &SwitchArgs, switch: &Switch<Systems>) {
         };
     }
     if stderr.is_terminal() {
-        let _ = writeln!(stderr, "Ctrl-C ends it.");
+        let _ = writeln!(stderr, "Press Ctrl-C to stop.");
     }
 }
 
@@ -292,7 +290,7 @@ fn systems(args: &SwitchArgs) -> miette::Result<Systems> {
         let secret = std::fs::read(path).into_diagnostic();
         let secret = secret.wrap_err_with(|| format!("cannot read {}", path.display()))?;
         if secret.is_empty() {
-            return Err(miette!("{} is empty: that is no secret", path.display()));
+            return Err(miette!("{} is empty: it must contain a key", path.display()));
         }
         Ok(Key::derive(&secret))
     });
@@ -341,7 +339,7 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
             _ => return Err(miette!("--hosts {text}: not a number from 2 to 10000")),
         },
         None if args.listen.is_none() => args.interface.len() as u32,
-        None => return Err(miette!("--listen needs --hosts N, or --fabric SCENARIO.toml")),
+        None => return Err(miette!("--listen requires --hosts N or --fabric SCENARIO.toml")),
     };
     let bytes = args.buffer.0;
     Ok(FabricConfig {
@@ -384,13 +382,13 @@ fn fabric_of(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<F
 /// Reads the fabric and the faults of a scenario, all points of which must have the same.
 fn of_scenario(name: &str, sets: &[String]) -> miette::Result<(FabricConfig, Vec<Fault>, u64)> {
     let scenario = Scenario::load(name, sets, None)?;
-    let told = |point: &rackweave_lab::PointSpec| {
+    let end = |point: &rackweave_lab::PointSpec| {
         format!("{:?} {:?}", point.config.fabric, point.config.faults)
     };
     let Some(first) = scenario.points.first() else {
         return Err(miette!("`{name}` has no point to run"));
     };
-    if scenario.points.iter().any(|point| told(point) != told(first)) {
+    if scenario.points.iter().any(|point| end(point) != end(first)) {
         return Err(miette!(
             help = "choose one, as in --set fabric.switch.trim=true",
             "the sweep of `{name}` has several fabrics"

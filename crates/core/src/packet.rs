@@ -180,7 +180,7 @@ impl<H: Header> Packet<H> {
     /// If `instance` is above 7.
     #[must_use]
     #[inline]
-    pub const fn of_instance(mut self, instance: u8) -> Self {
+    pub const fn with_instance(mut self, instance: u8) -> Self {
         assert!(instance < 8, "a host has at most 8 transports");
         self.flags = self.flags & !(7 << INSTANCE_SHIFT) | instance << INSTANCE_SHIFT;
         self

@@ -22,7 +22,7 @@ impl PortSet {
     /// Returns the set of one port, or the empty set if the port is beyond [`PortSet::CAPACITY`].
     #[must_use]
     #[inline]
-    pub const fn of(port: Port) -> Self {
+    pub const fn single(port: Port) -> Self {
         if port.0 < Self::CAPACITY { Self(1 << port.0) } else { Self::EMPTY }
     }
 
@@ -65,7 +65,7 @@ impl PortSet {
     #[must_use]
     #[inline]
     pub const fn contains(self, port: Port) -> bool {
-        Self::of(port).0 & self.0 != 0
+        Self::single(port).0 & self.0 != 0
     }
 
     /// Returns the ports that are members of either set.
@@ -86,7 +86,7 @@ impl PortSet {
     #[must_use]
     #[inline]
     pub const fn without(self, port: Port) -> Self {
-        Self(self.0 & !Self::of(port).0)
+        Self(self.0 & !Self::single(port).0)
     }
 
     /// Removes the lowest member and returns it.
@@ -103,7 +103,7 @@ impl PortSet {
 
 impl FromIterator<Port> for PortSet {
     fn from_iter<I: IntoIterator<Item = Port>>(ports: I) -> Self {
-        ports.into_iter().fold(Self::EMPTY, |set, port| set.union(Self::of(port)))
+        ports.into_iter().fold(Self::EMPTY, |set, port| set.union(Self::single(port)))
     }
 }
 
@@ -136,7 +136,7 @@ impl Destination {
     /// Decodes an address.
     #[must_use]
     #[inline]
-    pub const fn of(address: HostId) -> Self {
+    pub const fn from_address(address: HostId) -> Self {
         match address.0 {
             number @ FIRST_GROUP.. => Self::Group(number - FIRST_GROUP),
             number @ FIRST_SWITCH.. => Self::Switch(number - FIRST_SWITCH),
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!((set.len(), set.bits()), (3, 1 << 63 | 0b1001));
         assert!(set.contains(Port(63)) && !set.contains(Port(64)) && !set.contains(Port(1)));
         assert_eq!(format!("{set:?}"), "{0, 3, 63}");
-        assert_eq!(set.without(Port(3)), PortSet::of(Port(0)).union(PortSet::of(Port(63))));
+        assert_eq!(set.without(Port(3)), PortSet::single(Port(0)).union(PortSet::single(Port(63))));
         assert_eq!(set.intersection(PortSet::first(4)).bits(), 0b1001);
         assert_eq!(PortSet::first(64), PortSet::first(100));
         assert_eq!(
@@ -328,8 +328,8 @@ mod tests {
             Destination::Group((1 << 30) - 1),
         ];
         for destination in all {
-            assert_eq!(Destination::of(destination.address()), destination);
+            assert_eq!(Destination::from_address(destination.address()), destination);
         }
-        assert_eq!(Destination::of(HostId(u32::MAX)), Destination::Group((1 << 30) - 1));
+        assert_eq!(Destination::from_address(HostId(u32::MAX)), Destination::Group((1 << 30) - 1));
     }
 }

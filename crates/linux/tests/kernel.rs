@@ -195,7 +195,7 @@ fn who_does_not_consume_stops_the_writer() {
     let address = ends[1].local_addr();
     let server = ends[0].add_peer(address);
     let stream = ends[0].open(server, Time::MAX).unwrap();
-    let (mut written, mut told, mut reader) = (0_u64, 0, None);
+    let (mut written, mut delivered, mut reader) = (0_u64, 0, None);
     let block = bytes(64 << 10);
     let clock = ends[0].clock();
     let mut since = clock.now();
@@ -208,28 +208,28 @@ fn who_does_not_consume_stops_the_writer() {
         while ends[0].poll_event().is_some() {}
         while let Some(event) = ends[1].poll_event() {
             if let Event::Readable { peer, id, pieces, .. } = event {
-                told += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                delivered += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 reader = Some((peer, id));
             }
         }
         // Everything that can arrive has arrived, and nothing more for some time.
-        told >= WINDOW && clock.now().since(since) > Span::from_ms(300)
+        delivered >= WINDOW && clock.now().since(since) > Span::from_ms(300)
     });
-    assert!((WINDOW..=WINDOW + (192 << 10)).contains(&told), "{told}");
+    assert!((WINDOW..=WINDOW + (192 << 10)).contains(&delivered), "{delivered}");
     // How much the kernel buffers between the two varies, but it is not much.
     assert!(written < 32 << 20, "{written}");
     // Another message still arrives, and the stream continues when its bytes are consumed.
     let small = ends[0].send(server, Kind::Request, bytes(5)).unwrap();
     let mut answered = false;
     let (peer, id) = reader.unwrap();
-    ends[1].consume(peer, id, told);
-    let before = told;
+    ends[1].consume(peer, id, delivered);
+    let before = delivered;
     drive(&mut ends, |ends| {
         while let Some(event) = ends[1].poll_event() {
             match event {
                 Event::Message { peer, id, .. } => ends[1].respond(peer, id, bytes(5)).unwrap(),
                 Event::Readable { pieces, .. } => {
-                    told += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                    delivered += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 }
                 other => panic!("{other:?}"),
             }
@@ -237,7 +237,7 @@ fn who_does_not_consume_stops_the_writer() {
         while let Some(event) = ends[0].poll_event() {
             answered |= matches!(event, Event::Message { id, .. } if id == small.response());
         }
-        answered && told > before
+        answered && delivered > before
     });
 }
 
@@ -490,8 +490,8 @@ fn refusals_say_why() {
     let long = ends[0].send(server, Kind::Request, bytes(1001));
     assert_eq!(long, refused(Refused::TooLong { max: 1000 }));
     assert_eq!(ends[0].send(server, Kind::Request, Bytes::new()), refused(Refused::Empty));
-    let nobody = ends[0].send(HostId(77), Kind::OneWay, bytes(1));
-    assert_eq!(nobody, Err(SendError::UnknownPeer(HostId(77))));
+    let unknown = ends[0].send(HostId(77), Kind::OneWay, bytes(1));
+    assert_eq!(unknown, Err(SendError::UnknownPeer(HostId(77))));
     let clock = Clock::start();
     let wrong = TcpConfig {
         congestion: Some("nonesuch".into()),

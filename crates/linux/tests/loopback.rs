@@ -211,19 +211,19 @@ fn calls_of_a_client_that_finishes(name: &str, transport: &TransportConfig) -> (
     let [mut client, mut server] = pair(transport);
     let address = server.local_addr();
     let until = client.clock().now() + PATIENCE;
-    let mut told = (0, 0);
+    let mut outcomes = (0, 0);
     std::thread::scope(|scope| {
-        let (told, server) = (&mut told, &mut server);
+        let (outcomes, server) = (&mut outcomes, &mut server);
         scope.spawn(move || {
-            while told.0 + told.1 < 20 && server.clock().now() < until {
+            while outcomes.0 + outcomes.1 < 20 && server.clock().now() < until {
                 let next = server.turn().unwrap().unwrap_or(Time::MAX);
                 while let Some(event) = server.poll_event() {
                     match event {
                         Event::Message { peer, id, kind: Kind::Request, bytes } => {
                             server.respond(peer, id, bytes).unwrap();
                         }
-                        Event::Sent { id, .. } if id.is_response() => told.0 += 1,
-                        Event::Failed { .. } => told.1 += 1,
+                        Event::Sent { id, .. } if id.is_response() => outcomes.0 += 1,
+                        Event::Failed { .. } => outcomes.1 += 1,
                         _ => {}
                     }
                 }
@@ -246,7 +246,7 @@ fn calls_of_a_client_that_finishes(name: &str, transport: &TransportConfig) -> (
         assert!(client.poll_event().is_none(), "{name}: there is nothing more");
     });
     assert_eq!((client.memory(), server.memory()), ((0, 0), (0, 0)), "{name}");
-    told
+    outcomes
 }
 
 #[test]
@@ -255,16 +255,19 @@ fn a_client_that_finishes_leaves_nothing_open() {
         let transport = transport.patient(Span::from_secs(2));
         // If the server is not scheduled for longer than the client stays, it has to give up its answers.
         let tries = (0..10).map(|_| calls_of_a_client_that_finishes(name, &transport));
-        let told: Vec<_> = tries.take_while(|told| *told != (20, 0)).collect();
+        let outcomes: Vec<_> = tries.take_while(|outcomes| *outcomes != (20, 0)).collect();
         assert!(
-            told.len() < 10,
-            "{name}: the server knows that all answers have arrived: {told:?}"
+            outcomes.len() < 10,
+            "{name}: the server knows that all answers have arrived: {outcomes:?}"
         );
-        assert!(told.iter().all(|told| told.0 + told.1 == 20), "{name}: {told:?}");
+        assert!(
+            outcomes.iter().all(|outcomes| outcomes.0 + outcomes.1 == 20),
+            "{name}: {outcomes:?}"
+        );
         // The peer does not exist, so the time limit is reached.
         let [mut client, _] = pair(&transport);
-        let nobody = client.add_peer("127.0.0.1:9".parse().unwrap());
-        client.send(nobody, Kind::OneWay, bytes(0, 10)).unwrap();
+        let absent = client.add_peer("127.0.0.1:9".parse().unwrap());
+        client.send(absent, Kind::OneWay, bytes(0, 10)).unwrap();
         let until = client.clock().now() + Span::from_ms(20);
         assert!(!client.finish(until).unwrap());
     }

@@ -363,13 +363,13 @@ fn what_cannot_be_is_said_in_a_sentence() {
         Switch::new(SwitchConfig { faults, ..config }).unwrap_err().to_string()
     };
     let said = error(vec![udp(local)], Vec::new());
-    assert_eq!(said, "the fabric has 2 hosts, but 1 edges are given");
+    assert_eq!(said, "the fabric has 2 hosts, but the configuration attaches 1");
     let address = taken.local_addr().unwrap();
     let said = error(vec![udp(local), udp(address)], Vec::new());
     assert!(said.starts_with(&format!("cannot bind UDP port {address} of h1: ")), "{said}");
     let interface = Edge::Interface { name: "rwt-no-such".into() };
     let said = error(vec![udp(local), interface.clone()], Vec::new());
-    assert!(said.starts_with("all hosts must be joined in the same way"), "{said}");
+    assert!(said.starts_with("all hosts must be attached in the same way"), "{said}");
     let said = error(vec![interface.clone(), interface], Vec::new());
     assert_eq!(said, "there is no interface `rwt-no-such` in this network namespace");
     let fault = |place, kind| Fault { from: Time::ZERO, until: Time::MAX, place, kind };

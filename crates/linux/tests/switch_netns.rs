@@ -27,7 +27,7 @@ const PORT: u16 = 4000;
 
 /// Requests a report until the switch answers, which it does not while its thread is not scheduled. `None`: it is not
 /// running.
-fn told(control: &Control) -> Option<Report> {
+fn await_report(control: &Control) -> Option<Report> {
     (0..30).find_map(|_| control.report())
 }
 
@@ -134,7 +134,7 @@ impl Spaces {
         let shared = Arc::clone(&control);
         let thread = std::thread::spawn(move || switch.run(&shared));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&control)));
-        let report = told(&control);
+        let report = await_report(&control);
         control.stop.store(true, Ordering::Relaxed);
         thread.join().unwrap().unwrap();
         match result {
@@ -234,7 +234,7 @@ fn our_transports_between_interfaces() {
         let until = clock.now() + PATIENCE;
         loop {
             incast(&mut ends, 100_000, 2);
-            let counters = told(control).unwrap().counters;
+            let counters = await_report(control).unwrap().counters;
             if counters.trims > 0 {
                 return;
             }

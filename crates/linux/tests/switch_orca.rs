@@ -113,8 +113,8 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     let layout = Layout::new(&Fabric::new(&config.fabric).unwrap()).unwrap();
     let mut switch = Switch::new(config).unwrap();
     let ports: Vec<_> = switch.udp_ports().into_iter().map(Option::unwrap).collect();
-    let told = Arc::new(Control::default());
-    let shared = Arc::clone(&told);
+    let handle = Arc::new(Control::default());
+    let shared = Arc::clone(&handle);
     let thread = std::thread::spawn(move || switch.run(&shared));
     let hosts: Vec<Host> = (0..4)
         .map(|host| {
@@ -127,7 +127,7 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
             Host { me, socket, port: ports[host as usize] }
         })
         .collect();
-    wait_for(&told, "all hosts are known", |report| report.counters.learnt == 4);
+    wait_for(&handle, "all hosts are known", |report| report.counters.learnt == 4);
 
     // Rack 1 has no agent yet, so packets to it are dropped.
     let pilot = data(layout.words(), Labelled::Pilot, layout.pilot(HostId(0), [1].into_iter(), 3));
@@ -136,12 +136,12 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
         let drops = report.counters.drops;
         drops[DropReason::Program as usize] == 1
     };
-    wait_for(&told, "nobody is active in rack 1", lost);
+    wait_for(&handle, "rack 1 has no active agent", lost);
 
     // The controller makes host 2 the active agent of rack 1.
     let order = Body::SetActive { rack: 1, agent: 0, epoch: 1 };
     hosts[1].send(HostId(2), &control(boss, HostId(2), order));
-    wait_for(&told, "the order has come", |report| report.counters.consumed == 1);
+    wait_for(&handle, "the command has arrived", |report| report.counters.consumed == 1);
     hosts[0].send(TO_GROUP, &pilot);
     let (from, mut packet) = hosts[2].receive();
     assert_eq!((from, &packet), (HostId(0), &pilot), "up, across and down to the agent");
@@ -159,6 +159,6 @@ fn labels_lead_from_rack_to_rack_and_copies_go_to_learnt_addresses() {
     hosts[0].send(TO_GROUP, &rack);
     assert_eq!(hosts[1].receive(), (HostId(0), rack));
 
-    told.stop.store(true, Ordering::Relaxed);
+    handle.stop.store(true, Ordering::Relaxed);
     thread.join().unwrap().unwrap();
 }

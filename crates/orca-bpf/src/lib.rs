@@ -110,7 +110,7 @@ pub struct TorCounters {
     /// Packets of Orca that were dropped because they cannot legitimately come from their ingress port.
     pub spoofed: u64,
     /// Packets of Orca that were dropped because their label names no port.
-    pub nobody: u64,
+    pub no_port: u64,
     /// Ordinary frames that were dropped because their destination is unknown.
     pub unknown: u64,
     /// Copies that an interface refused.
@@ -172,7 +172,7 @@ impl Tor {
             consumed: sum(5)?,
             no_agent: sum(6)?,
             spoofed: sum(7)?,
-            nobody: sum(8)?,
+            no_port: sum(8)?,
             unknown: sum(9)?,
             lost: sum(10)?,
         })

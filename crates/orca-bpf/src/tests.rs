@@ -27,7 +27,7 @@ const CB: usize = 12;
 
 /// The verdict of the program in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum KernelVerdict {
     Route,
     Forward(u32),
     Replicate(u64),
@@ -35,7 +35,7 @@ enum Said {
     Drop,
 }
 
-fn said(loaded: &mut Loaded, frame: &[u8], port: u16) -> Said {
+fn verdict(loaded: &mut Loaded, frame: &[u8], port: u16) -> KernelVerdict {
     let mut context = [0_u8; 4 * SK_BUFF];
     context[4 * MARK..4 * MARK + 4].copy_from_slice(&u32::from(port).to_ne_bytes());
     let mut after = [0_u8; 4 * SK_BUFF];
@@ -55,11 +55,11 @@ fn said(loaded: &mut Loaded, frame: &[u8], port: u16) -> Said {
     };
     let ports = u64::from(word(3)) << 32 | u64::from(word(2));
     match word(0) {
-        0 => Said::Route,
-        1 => Said::Forward(word(1)),
-        2 => Said::Replicate(ports),
-        3 => Said::Consume(ports),
-        4 => Said::Drop,
+        0 => KernelVerdict::Route,
+        1 => KernelVerdict::Forward(word(1)),
+        2 => KernelVerdict::Replicate(ports),
+        3 => KernelVerdict::Consume(ports),
+        4 => KernelVerdict::Drop,
         other => panic!("no such action: {other}"),
     }
 }
@@ -149,18 +149,18 @@ impl Twins {
 
     fn compare(&mut self, frame: &[u8], port: u16) {
         let before = self.kernel.register().unwrap();
-        let said = said(&mut self.kernel, frame, port);
+        let kernel = verdict(&mut self.kernel, frame, port);
         let all = u64::MAX >> (64 - self.ports);
-        let possible = match said {
-            Said::Forward(port) => port < u32::from(self.ports),
-            Said::Replicate(ports) => ports & !all == 0 && ports != 0,
+        let possible = match kernel {
+            KernelVerdict::Forward(port) => port < u32::from(self.ports),
+            KernelVerdict::Replicate(ports) => ports & !all == 0 && ports != 0,
             _ => true,
         };
-        assert!(possible, "{said:?}");
+        assert!(possible, "{kernel:?}");
         let Some(view) = self.view(frame) else {
             // The packet is damaged, which the kernel does not check: the register does not change, and hosts discard
             // the packet.
-            let changed = matches!(said, Said::Consume(register) if register != before);
+            let changed = matches!(kernel, KernelVerdict::Consume(register) if register != before);
             assert!(!changed || self.keyed, "a damaged packet has set the register: {frame:02x?}");
             return;
         };
@@ -170,17 +170,19 @@ impl Twins {
         let group = frame.get(30).is_some_and(|byte| byte & 0xf0 == 0xe0) && labelled;
         let to = if group { TO_GROUP } else { HostId(0) };
         let verdict = self.ours.decide(Port(port), from, to, view);
-        let same = match (verdict, said) {
-            (Verdict::Route, Said::Route) | (Verdict::Drop(_), Said::Drop) => true,
-            (Verdict::Forward(ours), Said::Forward(theirs)) => u32::from(ours.0) == theirs,
-            (Verdict::Replicate(ours), Said::Replicate(theirs)) => ours.bits() == theirs,
-            (Verdict::Consume, Said::Consume(register)) => {
+        let same = match (verdict, kernel) {
+            (Verdict::Route, KernelVerdict::Route) | (Verdict::Drop(_), KernelVerdict::Drop) => {
+                true
+            }
+            (Verdict::Forward(ours), KernelVerdict::Forward(theirs)) => u32::from(ours.0) == theirs,
+            (Verdict::Replicate(ours), KernelVerdict::Replicate(theirs)) => ours.bits() == theirs,
+            (Verdict::Consume, KernelVerdict::Consume(register)) => {
                 self.kernel.set_register(register).unwrap();
                 true
             }
             _ => false,
         };
-        assert!(same, "port {port}, {view:?}: {verdict:?}, the kernel {said:?}; {frame:02x?}");
+        assert!(same, "port {port}, {view:?}: {verdict:?}, the kernel {kernel:?}; {frame:02x?}");
         let (ours, theirs) = (self.ours.register().unwrap(), self.kernel.register().unwrap());
         assert_eq!((ours.agent, ours.epoch), (theirs as u8, (theirs >> 32) as u32));
     }
@@ -323,12 +325,12 @@ fn compare(topology: Topology, rack: u16, controller: Option<u32>, keyed: bool) 
         let port =
             if rng.chance(0.7) { rng.below(u64::from(twins.ports)) as u16 } else { twins.trusted };
         twins.compare(&frame, port);
-        let kind = match said(&mut twins.kernel, &frame, port) {
-            Said::Route => 0,
-            Said::Forward(_) => 1,
-            Said::Replicate(_) => 2,
-            Said::Consume(_) => 3,
-            Said::Drop => 4,
+        let kind = match verdict(&mut twins.kernel, &frame, port) {
+            KernelVerdict::Route => 0,
+            KernelVerdict::Forward(_) => 1,
+            KernelVerdict::Replicate(_) => 2,
+            KernelVerdict::Consume(_) => 3,
+            KernelVerdict::Drop => 4,
         };
         kinds[kind] += 1;
     }

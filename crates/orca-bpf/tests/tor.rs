@@ -29,8 +29,8 @@ struct Rack {
 fn ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("ip: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
+    let verdict = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {verdict}")) }
 }
 
 const fn address(host: u8) -> Ipv4Addr {
@@ -267,7 +267,7 @@ fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
     let counters = tor.counters().unwrap();
     assert!((4..40).contains(&counters.replicated), "{counters:?}");
     assert!(counters.copies - flooded.copies >= 2 * counters.replicated, "{counters:?}");
-    assert_eq!((counters.lost, counters.nobody), (0, 0));
+    assert_eq!((counters.lost, counters.no_port), (0, 0));
 }
 
 #[test]

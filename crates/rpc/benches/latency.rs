@@ -59,12 +59,12 @@ fn now() -> Instant {
 }
 
 /// A client that makes round trips in sequence, over one of the compared systems.
-enum Way {
+enum System {
     Plain(TcpStream),
     Ours(Client, Peer),
 }
 
-impl Way {
+impl System {
     async fn run(&mut self, times: &mut Vec<Duration>) {
         let body = Bytes::from(vec![1; BYTES]);
         for _ in 0..CALLS {
@@ -88,11 +88,11 @@ impl Way {
 async fn compare(title: &str, addresses: &[SocketAddr]) {
     let plain = TcpStream::connect(addresses[0]).await.expect("a connection");
     plain.set_nodelay(true).expect("no delay");
-    let mut ways = vec![("plain tokio TCP", Way::Plain(plain), Vec::new())];
+    let mut ways = vec![("plain tokio TCP", System::Plain(plain), Vec::new())];
     for ((name, transport), address) in transports().into_iter().zip(&addresses[1..]) {
         let node = node(transport);
         let peer = node.peer(*address);
-        ways.push((name, Way::Ours(node.client(), peer), Vec::new()));
+        ways.push((name, System::Ours(node.client(), peer), Vec::new()));
     }
     for round in 0..=ROUNDS {
         for (_, way, times) in &mut ways {

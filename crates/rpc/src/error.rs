@@ -93,10 +93,10 @@ pub enum CallError {
         max: u64,
     },
     /// The transport has no streams.
-    #[error("this transport carries no streams")]
+    #[error("this transport does not support streams")]
     NoStreams,
     /// The [`Peer`](crate::Peer) belongs to another node.
-    #[error("this node does not know the peer")]
+    #[error("the peer belongs to another node")]
     UnknownPeer,
     /// The configured maximum of bytes or calls is already waiting to be sent.
     #[error("this node is full: {waiting} bytes and {calls} calls are waiting to be sent")]
@@ -128,16 +128,16 @@ fn cause(error: Option<&Arc<io::Error>>) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Too many requests wait for the server's application.
-    #[error("too many requests are waiting there")]
+    #[error("too many requests are waiting at the server")]
     Full,
     /// No application of that node takes requests.
-    #[error("no application takes requests there")]
+    #[error("no application serves requests on that node")]
     NotServing,
     /// The node is shutting down.
-    #[error("it is shutting down")]
+    #[error("the server is shutting down")]
     Stopping,
     /// The request waited at the server for longer than its deadline.
-    #[error("it waited there for longer than its deadline")]
+    #[error("the request waited at the server beyond its deadline")]
     Expired,
 }
 

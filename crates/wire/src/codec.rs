@@ -102,8 +102,9 @@ pub(crate) const fn flag(set: bool, bit: u8) -> u8 {
 
 /// Returns the payload length of a data packet with `l4_bytes` after the IP header.
 pub(crate) fn payload_len(l4_bytes: usize, header_bytes: u32) -> Result<u16, Malformed> {
-    let said = l4_bytes.saturating_sub(header_bytes as usize);
-    u16::try_from(said).map_err(|_| Malformed::SegmentLength { said, left: usize::from(u16::MAX) })
+    let claimed = l4_bytes.saturating_sub(header_bytes as usize);
+    u16::try_from(claimed)
+        .map_err(|_| Malformed::SegmentLength { claimed, left: usize::from(u16::MAX) })
 }
 
 /// Returns the payload slice of a data packet.

@@ -54,7 +54,7 @@ pub enum Unframeable {
 /// The IP address of a host or a switch.
 #[must_use]
 pub const fn ip_address(host: HostId) -> Option<[u8; 4]> {
-    match Destination::of(host) {
+    match Destination::from_address(host) {
         Destination::Host(HostId(number)) => match number.to_be_bytes() {
             [0, x, y, z] => Some([10, x, y, z]),
             _ => None,
@@ -137,7 +137,7 @@ pub fn encode(
     out[ip_start + 10..ip_start + 12].copy_from_slice(&checksum.to_be_bytes());
 
     let l4_start = out.len();
-    header.encode(layout, Ports::of(packet), out);
+    header.encode(layout, Ports::of_packet(packet), out);
     if matches!(header, Header::Tcp(_)) && payload == 0 {
         // The checksum of a segment with payload would require the payload, so it is left zero.
         let pseudo = ones_complement_sum(header_bytes + u32::from(header.ip_protocol(layout)), &[]);
@@ -166,7 +166,7 @@ pub fn encode_datagram<H: rackweave_core::Header>(
     out: &mut Vec<u8>,
 ) -> Result<u32, Unframeable> {
     let source = ip_address(packet.src).ok_or(Unframeable::NoAddress(packet.src))?;
-    let (destination, mac) = match Destination::of(packet.dst) {
+    let (destination, mac) = match Destination::from_address(packet.dst) {
         Destination::Group(_) => (orca::GROUP, multicast_mac(orca::GROUP)),
         _ => {
             let address = ip_address(packet.dst).ok_or(Unframeable::NoAddress(packet.dst))?;

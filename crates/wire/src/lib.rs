@@ -177,7 +177,7 @@ pub struct Ports {
 impl Ports {
     /// The ports of a packet.
     #[must_use]
-    pub const fn of<H: HeaderTrait>(packet: &Packet<H>) -> Self {
+    pub const fn of_packet<H: HeaderTrait>(packet: &Packet<H>) -> Self {
         Self { source: packet.source_port(), destination: packet.destination_port() }
     }
 }

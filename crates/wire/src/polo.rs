@@ -46,7 +46,7 @@ pub mod size {
 
 // A flag of DATA.
 const FLAG_DRIVEN: u8 = 0x40;
-const FLAG_AGAIN: u8 = 0x20;
+const FLAG_RETRANSMIT: u8 = 0x20;
 // A flag of ADJOINT.
 const FLAG_TIMEOUT: u8 = 0x40;
 // A flag of ADJOINT_ACK.
@@ -80,7 +80,7 @@ pub enum Body {
         /// Whether a driving or loss packet requested it.
         driven: bool,
         /// Whether it is a retransmission: out of order, and at high priority.
-        again: bool,
+        retransmit: bool,
     },
     /// The adjoint packet: follows the first window, and replies to an ADJOINT-ACK with a tick.
     Adjoint {
@@ -157,8 +157,8 @@ impl Codec for Header {
     fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
         // `extra` is the window of DATA and ADJOINT, and the count of LOSS.
         let (flags, extra) = match self.body {
-            Body::Data { window, driven, again, .. } => {
-                (flag(driven, FLAG_DRIVEN) | flag(again, FLAG_AGAIN), window)
+            Body::Data { window, driven, retransmit, .. } => {
+                (flag(driven, FLAG_DRIVEN) | flag(retransmit, FLAG_RETRANSMIT), window)
             }
             Body::Adjoint { window, timeout, .. } => (flag(timeout, FLAG_TIMEOUT), window),
             Body::AdjointAck { paused, tick, .. } => {
@@ -199,8 +199,8 @@ impl Codec for Header {
                 reader.need("a Polo DATA header", size::DATA as usize)?;
                 let len = payload_len(l4_bytes, size::DATA)?;
                 let (message_length, offset) = (reader.u32()?, reader.u32()?);
-                let (driven, again) = (has(FLAG_DRIVEN), has(FLAG_AGAIN));
-                Body::Data { message_length, offset, len, window: extra, driven, again }
+                let (driven, retransmit) = (has(FLAG_DRIVEN), has(FLAG_RETRANSMIT));
+                Body::Data { message_length, offset, len, window: extra, driven, retransmit }
             }
             packet_type::ADJOINT => {
                 reader.need("a Polo ADJOINT", size::ADJOINT as usize)?;
@@ -240,11 +240,11 @@ impl Codec for Header {
         let (_, name) = self.body.packet_type();
         Prologue::fmt_line(f, name, self.id, self.one_way)?;
         match self.body {
-            Body::Data { message_length, offset, len, window, driven, again } => {
+            Body::Data { message_length, offset, len, window, driven, retransmit } => {
                 fmt_range(f, offset, len, message_length)?;
                 write!(f, " window {window}")?;
                 f.write_str(if driven { " driven" } else { "" })?;
-                f.write_str(if again { " again" } else { "" })
+                f.write_str(if retransmit { " retransmit" } else { "" })
             }
             Body::Adjoint { message_length, sent, epoch, window, timeout } => {
                 write!(f, " sent {sent} of {message_length} window {window} epoch {epoch}")?;

@@ -14,10 +14,10 @@ pub enum WorkloadError {
     #[error("the load must be above 0 and at most 1 (the share of a host's link), not {0}")]
     Load(f64),
     /// The rate of a host's link is zero.
-    #[error("the hosts' links have a rate of 0, so that no load can be put on them")]
+    #[error("a load requires links with a rate above 0")]
     NoRate,
     /// The rate of a periodic workload is zero.
-    #[error("messages at a constant rate need a rate above 0")]
+    #[error("a constant rate must be above 0")]
     NoConstantRate,
     /// The mean gap between messages is missing or zero.
     #[error("an open loop needs a mean gap between a host's messages of at least 1 ps")]
@@ -32,7 +32,7 @@ pub enum WorkloadError {
         what: &'static str,
     },
     /// A count exceeds what the generator can count or store.
-    #[error("{what} is {value}, more than the {max} that are possible")]
+    #[error("{what} is {value}, above the maximum of {max}")]
     TooMany {
         /// The name of the count.
         what: &'static str,
@@ -62,13 +62,15 @@ pub enum WorkloadError {
         hosts: u32,
     },
     /// This sender has no destination except itself.
-    #[error("host {0} has nobody to send to but itself")]
+    #[error("host {0} has no destination other than itself")]
     NoDestination(u32),
     /// An incast to this receiver has no sender.
     #[error("the only sender of the incast is its receiver, host {0}")]
     NoSender(u32),
     /// A permutation between sets of different sizes.
-    #[error("a permutation needs as many receivers as senders, not {senders} to {receivers}")]
+    #[error(
+        "a permutation requires equal numbers of senders and receivers, not {senders} and {receivers}"
+    )]
     UnequalPermutation {
         /// The number of sending hosts.
         senders: u32,

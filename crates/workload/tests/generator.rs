@@ -253,9 +253,9 @@ fn ranges_restrict_who_sends_to_whom() {
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn what_cannot_be_run_is_refused() {
     assert_eq!(refused(&open_loop(), 0), "the workload has no hosts");
-    assert_eq!(refused(&open_loop(), 1), "host 0 has nobody to send to but itself");
-    assert_eq!(refused(&permutation(1), 1), "host 0 has nobody to send to but itself");
-    assert_eq!(refused(&all_to_all(1), 1), "host 0 has nobody to send to but itself");
+    assert_eq!(refused(&open_loop(), 1), "host 0 has no destination other than itself");
+    assert_eq!(refused(&permutation(1), 1), "host 0 has no destination other than itself");
+    assert_eq!(refused(&all_to_all(1), 1), "host 0 has no destination other than itself");
     for load in [0.0, 1.5, f64::NAN] {
         let pattern = Pattern::OpenLoop { sizes: sizes(), load, counts: LoadCounts::Payload };
         let message = refused(&WorkloadConfig::new(pattern), 4);
@@ -282,13 +282,13 @@ fn what_cannot_be_run_is_refused() {
     );
     assert_eq!(
         refused(&incast(Some(u32::MAX), 1, Span::ZERO), 4),
-        "the number of senders is 4294967295, more than the 16777216 that are possible"
+        "the number of senders is 4294967295, above the maximum of 16777216"
     );
     assert_eq!(refused(&permutation(0), 4), "the number of messages per host must be at least 1");
     assert_eq!(
         refused(&all_to_all(u64::MAX), 4),
-        "the number of messages per pair is 18446744073709551615, more than the \
-         1537228672809129301 that are possible"
+        "the number of messages per pair is 18446744073709551615, above the maximum of \
+         1537228672809129301"
     );
     config = incast(None, 1, Span::from_us(10));
     config.stop = Span::from_us(14);
@@ -310,7 +310,10 @@ fn what_cannot_be_run_is_refused() {
     assert_eq!(refused(&config, 4), "the range of senders, 3..3, is empty");
     config = permutation(1);
     config.receivers = Some(0..3);
-    assert_eq!(refused(&config, 4), "a permutation needs as many receivers as senders, not 4 to 3");
+    assert_eq!(
+        refused(&config, 4),
+        "a permutation requires equal numbers of senders and receivers, not 4 and 3"
+    );
     config = open_loop();
     config.exchange = Exchange::Respond(0);
     assert_eq!(refused(&config, 4), "a message size must be from 1 to 1099511627776 bytes, not 0");
@@ -408,5 +411,5 @@ fn a_constant_rate_is_kept_to_the_picosecond() {
     assert!((1_249_000_000..1_260_000_000).contains(&bytes), "{bytes}");
     let none = Pattern::Periodic { sizes: SizeDist::fixed(1).unwrap(), rate: Rate(0) };
     let error = Generator::new(&WorkloadConfig::new(none), 2, None, 1, 0, 0).unwrap_err();
-    assert_eq!(error.to_string(), "messages at a constant rate need a rate above 0");
+    assert_eq!(error.to_string(), "a constant rate must be above 0");
 }

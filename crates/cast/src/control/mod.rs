@@ -36,10 +36,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlSocketError {
     /// Another process is listening at this path.
-    #[error("another agent listens at {0}")]
+    #[error("another agent is listening at {0}")]
     InUse(PathBuf),
     /// The system refuses to bind the socket or to start its thread.
-    #[error("cannot listen at {path}: {source}")]
+    #[error("cannot listen on {path}: {source}")]
     Listen {
         /// The socket's path.
         path: PathBuf,
@@ -128,7 +128,7 @@ fn read_request(mut stream: UnixStream, send: &Sender<(Request, UnixStream)>, wa
 
 /// Returns whether an application has closed its connection. Shutting down only the writing end does not count.
 #[must_use]
-pub fn has_left(stream: &UnixStream) -> bool {
+pub fn is_disconnected(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec::default())).is_ok()
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
@@ -238,11 +238,11 @@ mod tests {
     #[test]
     fn a_closed_connection_differs_from_a_silent_one() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        assert!(!has_left(&ours));
+        assert!(!is_disconnected(&ours));
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(!has_left(&ours));
+        assert!(!is_disconnected(&ours));
         drop(theirs);
-        assert!(has_left(&ours));
+        assert!(is_disconnected(&ours));
     }
 
     #[test]

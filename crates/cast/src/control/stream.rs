@@ -135,13 +135,13 @@ pub fn wait(socket: UnixStream) -> io::Result<Result<Offered, String>> {
 
 /// Why a stream from an agent is not complete.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeError {
+pub enum ReceiveError {
     /// The application's own sink has failed.
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The agent closed the connection, or violated the protocol.
     #[error(
-        "the stream broke off (the agent of this host says why); what is there stays, and the same `cast send` goes on with it"
+        "the stream ended early (the agent of this host reports why); partial files are kept, and the same `cast send` resumes from there"
     )]
     Closed,
 }
@@ -150,14 +150,14 @@ pub enum TakeError {
 /// complete.
 ///
 /// # Errors
-/// See [`TakeError`]. The agent is informed of the error.
+/// See [`ReceiveError`]. The agent is informed of the error.
 pub fn take(
     offered: Offered,
     make: impl FnOnce(u128) -> Result<Box<dyn Sink>, SinkError>,
-) -> Result<Box<dyn Sink>, TakeError> {
+) -> Result<Box<dyn Sink>, ReceiveError> {
     let Offered { stream, mut socket, .. } = offered;
     let reply = |socket: &mut UnixStream, text: String| {
-        socket.write_all(text.as_bytes()).map_err(|_| TakeError::Closed)
+        socket.write_all(text.as_bytes()).map_err(|_| ReceiveError::Closed)
     };
     let mut sink = match make(stream) {
         Ok(sink) => sink,
@@ -171,14 +171,14 @@ pub fn take(
     loop {
         let mut length = [0; 4];
         if socket.read_exact(&mut length).is_err() {
-            return if sink.is_complete() { Ok(sink) } else { Err(TakeError::Closed) };
+            return if sink.is_complete() { Ok(sink) } else { Err(ReceiveError::Closed) };
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_BLOCK {
-            return Err(TakeError::Closed);
+            return Err(ReceiveError::Closed);
         }
         block.resize(length, 0);
-        socket.read_exact(&mut block).map_err(|_| TakeError::Closed)?;
+        socket.read_exact(&mut block).map_err(|_| ReceiveError::Closed)?;
         if let Err(error) = sink.put(&block) {
             let why = json!({ "error": error.to_string() });
             reply(&mut socket, format!("{}{why}\n", WRONG as char))?;
@@ -281,7 +281,7 @@ mod tests {
         let mut sink = StreamSink::new(ours, 77, from()).unwrap();
         sink.put(b"half").unwrap();
         drop(sink);
-        assert!(matches!(taker.join().unwrap(), Err(TakeError::Closed)));
+        assert!(matches!(taker.join().unwrap(), Err(ReceiveError::Closed)));
         let (ours, theirs) = pair();
         drop(theirs);
         assert!(StreamSink::new(ours, 77, from()).is_err());

@@ -15,13 +15,15 @@ const MAX_FILES: u64 = 1 << 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The start record is missing.
-    #[error("this is no stream of files: another program or an incompatible version has sent it")]
+    #[error("not a stream of files: the sender is another program or an incompatible version")]
     NoStream,
     /// The stream has another version of the format.
-    #[error("the stream is of version {0}, and this program knows only {VERSION}: update it")]
+    #[error(
+        "the stream has format version {0}, but this program supports only {VERSION}: update it"
+    )]
     Version(u16),
     /// The type of a record is not allowed at its position.
-    #[error("record {found} is out of place after {bytes} bytes of the stream")]
+    #[error("record {found} is not allowed after {bytes} bytes of the stream")]
     OutOfPlace {
         /// The tag of the record.
         found: u8,
@@ -29,13 +31,13 @@ pub enum DecodeError {
         bytes: u64,
     },
     /// The length of a record is impossible.
-    #[error("a record's length can't be, after {bytes} bytes of the stream")]
+    #[error("a record has an impossible length after {bytes} bytes of the stream")]
     Length {
         /// The offset of the record in the stream.
         bytes: u64,
     },
     /// The path of a file is not accepted.
-    #[error("the sender names {0}, which is refused")]
+    #[error("the sender names {0}, which is not accepted")]
     Path(#[from] PathError),
     /// The content of a chunk does not match its hash.
     #[error(

@@ -124,7 +124,7 @@ pub struct Offer {
 /// A receiver's decision about an offer.
 pub enum Decision {
     /// Receive the stream into the sink that this function creates.
-    Take(MakeSink),
+    Accept(MakeSink),
     /// Refuse the stream, for this reason.
     Refuse(Reason),
 }
@@ -132,7 +132,7 @@ pub enum Decision {
 impl std::fmt::Debug for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Take(_) => "Take",
+            Self::Accept(_) => "Accept",
             Self::Refuse(_) => "Refuse",
         })
     }

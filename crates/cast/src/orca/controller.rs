@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Passes a packet to the controller if it is addressed to it. Returns whether the host must not receive it.
-    pub(super) fn give_controller(&mut self, now: Time, packet: &Packet<Header>) -> bool {
+    pub(super) fn pass_to_controller(&mut self, now: Time, packet: &Packet<Header>) -> bool {
         let Some(controller) = &mut self.controller else { return false };
         let Header::Control(control) = &packet.header else { return false };
         match control.body {
@@ -86,7 +86,7 @@ impl Engine {
             if packet.dst != me || self.controller.is_none() {
                 return Some(packet);
             }
-            if !self.give_controller(now, &packet) {
+            if !self.pass_to_controller(now, &packet) {
                 let _ = self.host.handle_packet(now, 0, &packet);
             }
         }

@@ -22,7 +22,7 @@ pub enum EngineError {
     #[error("cannot join the multicast group on {interface}: {source}")]
     Group { interface: Ipv4Addr, source: io::Error },
     /// The system refuses something else that the engine needs.
-    #[error("the system refuses what is needed: {0}")]
+    #[error("cannot set up the engine: {0}")]
     System(io::Error),
 }
 

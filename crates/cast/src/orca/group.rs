@@ -33,10 +33,10 @@ pub const MAX_GROUP_NAME: usize = 64;
 const MAX_MEMBERS: usize = 4096;
 
 /// The time until the first repetition of a query; it doubles after each.
-const AGAIN: Span = Span::from_ms(8);
+const FIRST_RETRY: Span = Span::from_ms(8);
 
 /// The longest time between repetitions of a query.
-const AGAIN_MOST: Span = Span::from_ms(250);
+const MAX_RETRY: Span = Span::from_ms(250);
 
 /// A query for the members of a group, or an answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Engine {
         let nonce = rackweave_linux::random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
         self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
-        let (mut now, mut pause) = (self.driver.now(), AGAIN);
+        let (mut now, mut pause) = (self.driver.now(), FIRST_RETRY);
         let (limit, mut next) = (now + wait, now);
         let found = |this: &Self| this.query.as_ref().map_or(0, |query| query.members.len());
         while now < limit && expect.is_none_or(|expect| found(self) < expect) && !stop() {
@@ -142,7 +142,7 @@ impl Engine {
                 let to = self.group_address();
                 self.push(to, |out| out.extend_from_slice(&question), Payload::new());
                 next = now + pause;
-                pause = Span(pause.0 * 2).min(AGAIN_MOST);
+                pause = Span(pause.0 * 2).min(MAX_RETRY);
             }
             self.waker.clear();
             self.send(now)?;

@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Refuses all offers from now on.
-    pub fn accept_no_more(&mut self) {
+    pub fn refuse_offers(&mut self) {
         self.accept = None;
     }
 
@@ -121,7 +121,7 @@ impl Engine {
                 self.closing.extend(before.into_iter().map(|drain| (stream, drain)));
                 return self.host.refuse(now, session, reason);
             }
-            Decision::Take(make) => make,
+            Decision::Accept(make) => make,
         };
         // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader, so the thread
         // of the new sink waits for it.

@@ -99,7 +99,7 @@ struct Arrivals {
 
 impl Arrivals {
     /// Returns whether packets arrive so fast that waking up for each train costs more than polling at intervals.
-    fn are_fast(&mut self, now: Time) -> bool {
+    fn is_fast(&mut self, now: Time) -> bool {
         let span = now.since(self.since);
         if span >= Span::from_ms(1) {
             self.fast = self.roomy && FAST.span_of(self.bytes) > span;
@@ -279,7 +279,7 @@ impl Engine {
         if until.is_some_and(|until| until <= now) {
             return Ok(());
         }
-        if self.arrivals.are_fast(now) && !self.driver.is_blocked() {
+        if self.arrivals.is_fast(now) && !self.driver.is_blocked() {
             tighten_timers();
             let together = now + TOGETHER;
             let until = until.map_or(together, |until| until.min(together));

@@ -13,7 +13,7 @@ const MAX_LEARNT: usize = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     /// Accept packets from all hosts; for use with a key that authenticates packets.
-    pub anybody: bool,
+    pub everyone: bool,
     /// Accept packets from this machine.
     pub loopback: bool,
     /// Accept packets from these addresses.
@@ -22,7 +22,7 @@ pub struct Admission {
 
 impl Admission {
     fn admits(&self, from: IpAddr) -> bool {
-        self.anybody || (self.loopback && from.is_loopback()) || self.addresses.contains(&from)
+        self.everyone || (self.loopback && from.is_loopback()) || self.addresses.contains(&from)
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn only_who_is_let_in_is_listened_to() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let admission =
-            Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], anybody: false };
+            Admission { loopback: true, addresses: vec![at("192.0.2.7:1").ip()], everyone: false };
         let mut peers = Peers::new(admission, 1);
         let named = peers.add(at("192.0.2.1:6722"));
         assert_eq!(peers.host_of(at("[::ffff:192.0.2.1]:6722")), Some(named));

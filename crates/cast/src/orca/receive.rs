@@ -74,7 +74,7 @@ impl Engine {
             Header::Data(_) => dst = TO_GROUP,
         }
         let packet = Packet::new(from, dst, bytes.len() as u32 + HEADERS, decoded.header);
-        if self.give_controller(now, &packet) {
+        if self.pass_to_controller(now, &packet) {
             return;
         }
         let handled = self.host.handle_packet(now, 0, &packet);

@@ -52,7 +52,7 @@ impl Receiving {
             FolderConfig { folder: folder.path().to_owned(), limit, ..FolderConfig::default() };
         let accept: Accept = Box::new(move |offer| {
             let (config, stream) = (config.clone(), offer.stream);
-            Decision::Take(Box::new(move || {
+            Decision::Accept(Box::new(move || {
                 Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
             }))
         });
@@ -520,14 +520,14 @@ fn packets_are_gathered_only_while_they_come_fast() {
     let at = |ms: u64| Time::ZERO + Span::from_ms(ms);
     let per_ms = FAST.bytes_in(Span::from_ms(1));
     arrivals.bytes = per_ms * 3;
-    assert!(!arrivals.are_fast(Time::ZERO + Span::from_us(999)));
-    assert!(arrivals.are_fast(at(1)));
+    assert!(!arrivals.is_fast(Time::ZERO + Span::from_us(999)));
+    assert!(arrivals.is_fast(at(1)));
     arrivals.bytes = per_ms;
-    assert!(!arrivals.are_fast(at(2)), "not faster than the bound");
+    assert!(!arrivals.is_fast(at(2)), "not faster than the bound");
     arrivals.bytes = per_ms * 2;
-    assert!(arrivals.are_fast(at(3)));
-    assert!(!arrivals.are_fast(at(4)), "nothing comes any more");
+    assert!(arrivals.is_fast(at(3)));
+    assert!(!arrivals.is_fast(at(4)), "nothing comes any more");
     // Packets that exceed the socket's buffer would be lost.
     (arrivals.bytes, arrivals.roomy) = (per_ms * 9, false);
-    assert!(!arrivals.are_fast(at(5)));
+    assert!(!arrivals.is_fast(at(5)));
 }

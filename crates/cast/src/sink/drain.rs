@@ -16,7 +16,7 @@ use crate::wake::Waker;
 const BLOCK: usize = 1 << 20;
 
 /// The least size in bytes at which a piece of a block is passed on without a copy.
-const PART: usize = 256 << 10;
+const MIN_SHARED: usize = 256 << 10;
 
 /// The number of blocks that can wait for the sink, besides those in the window.
 const QUEUE: usize = 64;
@@ -101,7 +101,7 @@ impl Window {
         let to = (upto - self.base) as usize;
         let front = self.blocks.front_mut()?.as_mut()?;
         self.given = upto;
-        if to - from < PART {
+        if to - from < MIN_SHARED {
             let block = front[from..to].to_vec();
             return Some(Piece { to: block.len(), block: Arc::new(block), from: 0 });
         }
@@ -182,18 +182,18 @@ struct Piece {
 }
 
 /// A block that the sink holds. When the last reference to it is dropped, it returns to the window.
-struct Lent {
+struct LentBlock {
     block: Arc<Vec<u8>>,
     back: SyncSender<Arc<Vec<u8>>>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBlock {
     fn as_ref(&self) -> &[u8] {
         &self.block
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBlock {
     fn drop(&mut self) {
         // If the queue is full, there are enough spare blocks.
         let _ = self.back.try_send(std::mem::take(&mut self.block));
@@ -270,7 +270,7 @@ fn work(
     shared.ready.store(true, Ordering::Release);
     waker.wake();
     while let Ok(piece) = from.recv() {
-        let lent = Bytes::from_owner(Lent { block: piece.block, back: back.clone() });
+        let lent = Bytes::from_owner(LentBlock { block: piece.block, back: back.clone() });
         let result = sink.put_shared(&lent.slice(piece.from..piece.to));
         drop(lent);
         let (content, expected) = sink.content();

@@ -26,13 +26,13 @@ pub enum SinkError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The stream has several files, but the sink takes only one.
-    #[error("the stream holds several files: --dir takes them, --out only one")]
+    #[error("the stream has several files: use --dir, because --out takes only one")]
     Several,
     /// The application behind a control socket has refused the stream or failed.
-    #[error("the application does not take it: {0}")]
+    #[error("the application refuses the stream: {0}")]
     Application(String),
     /// The reader of the output has closed it.
-    #[error("nobody reads the output any more: {0}")]
+    #[error("the reader of the output has closed it: {0}")]
     Pipe(io::Error),
 }
 

@@ -48,7 +48,7 @@ pub(super) fn name(stream: u128) -> OsString {
 }
 
 /// Returns the file name of a state that is being compacted.
-fn name_aside(stream: u128) -> OsString {
+fn temporary_name(stream: u128) -> OsString {
     format!(".rackweave-cast-{stream:032x}.new").into()
 }
 
@@ -80,15 +80,15 @@ pub(super) struct Found {
 impl State {
     /// Creates an empty state.
     pub(super) fn create(dir: &Dir, stream: u128) -> io::Result<Self> {
-        let mut this = Self::aside(dir, stream)?;
+        let mut this = Self::create_temporary(dir, stream)?;
         this.publish()?;
         Ok(this)
     }
 
     /// Creates the file under another name, so that the previous state stays until this one is complete, and no link is
     /// followed.
-    fn aside(dir: &Dir, stream: u128) -> io::Result<Self> {
-        let aside = dir.entry(&name_aside(stream));
+    fn create_temporary(dir: &Dir, stream: u128) -> io::Result<Self> {
+        let aside = dir.entry(&temporary_name(stream));
         aside.remove()?;
         let file = aside.create()?;
         let mut this = Self { dir: dir.clone(), stream, file, bytes: 0, compacted: 0 };
@@ -99,7 +99,7 @@ impl State {
 
     fn publish(&mut self) -> io::Result<()> {
         self.compacted = self.bytes;
-        self.dir.entry(&name_aside(self.stream)).rename(&self.dir.entry(&name(self.stream)))
+        self.dir.entry(&temporary_name(self.stream)).rename(&self.dir.entry(&name(self.stream)))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -115,7 +115,7 @@ impl State {
         resume: &Resume,
         directories: impl Iterator<Item = &'a FileHeader>,
     ) -> io::Result<Self> {
-        let mut this = Self::aside(dir, stream)?;
+        let mut this = Self::create_temporary(dir, stream)?;
         for header in directories {
             this.directory(header)?;
         }

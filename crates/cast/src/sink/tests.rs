@@ -181,7 +181,7 @@ fn links_are_not_followed_and_a_full_disk_is_said() {
     let other = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(from.path().join("d"), other.path().join("d")).unwrap();
     let mut sink = Folder::new(config(other.path()), source.stream()).unwrap();
-    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::NotFolder(_)))));
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Store(StoreError::NotDirectory(_)))));
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn a_folder_that_becomes_a_link_leads_nowhere() {
         match result {
             Ok(()) => assert!(folder.join("away/e/c").exists()),
             Err(error) => {
-                assert!(matches!(error, SinkError::Store(StoreError::NotFolder(_))), "{error}")
+                assert!(matches!(error, SinkError::Store(StoreError::NotDirectory(_))), "{error}")
             }
         }
         assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 0);

@@ -42,28 +42,28 @@ pub enum SourceError {
         path: PathBuf,
     },
     /// The length can be determined only by reading the file, as in `/proc`.
-    #[error("{path} holds something, though its length is 0: send it by standard input")]
+    #[error("{path} has content although its length is 0: send it through standard input")]
     NoLength {
         /// The path of the file.
         path: PathBuf,
     },
     /// The path has no last component that could be its name in the stream.
-    #[error("{path} has no name that a receiver could give it")]
+    #[error("{path} has no file name for the receivers")]
     NoName {
         /// The path as given.
         path: PathBuf,
     },
     /// Two files have the same name in the stream.
-    #[error("two of the files are called {name}: receivers could not tell them apart")]
+    #[error("two of the files have the name {name}")]
     Twice {
         /// The name that both would have.
         name: String,
     },
     /// The stream is longer than 48-bit offsets allow.
-    #[error("more than 128 TB in one stream")]
+    #[error("the stream is longer than 128 TB")]
     Large,
     /// The spool of a pipe cannot be written.
-    #[error("cannot keep what comes from standard input in {folder}: {source}")]
+    #[error("cannot store standard input in {folder}: {source}")]
     Spool {
         /// The directory of the spool.
         folder: PathBuf,
@@ -71,7 +71,7 @@ pub enum SourceError {
         source: io::Error,
     },
     /// An application's stream at the control socket ended early.
-    #[error("the application's stream broke off at byte {had} of {length}")]
+    #[error("the application's stream ended early, at byte {had} of {length}")]
     Cut {
         /// The number of bytes received.
         had: u64,
@@ -79,7 +79,7 @@ pub enum SourceError {
         length: u64,
     },
     /// The byte at this offset was released, or never existed.
-    #[error("byte {0} of the stream is no longer to be had")]
+    #[error("byte {0} of the stream is no longer available")]
     Gone(u64),
 }
 

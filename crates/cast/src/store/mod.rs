@@ -57,7 +57,7 @@ use crate::format::{CHUNK, Hash};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file exists, and must not be replaced.
-    #[error("{0} exists already: --overwrite replaces it")]
+    #[error("{0} exists already: use --overwrite to replace it")]
     Exists(PathBuf),
     /// The disk, or the user's quota of it, is full.
     #[error("the disk is full: cannot write {}{}", path.display(), shortage(*needs, *free))]
@@ -73,16 +73,16 @@ pub enum StoreError {
     #[error("{0} would be larger than the file system or `ulimit -f` allows")]
     TooLarge(PathBuf),
     /// Another transfer holds the lock on the incomplete file.
-    #[error("another transfer writes {0}")]
+    #[error("another transfer is writing {0}")]
     Busy(PathBuf),
     /// The path of the file is that of a directory.
-    #[error("{0} is a folder: no file can take its place")]
-    IsFolder(PathBuf),
+    #[error("{0} is a directory and cannot be replaced by a file")]
+    IsDirectory(PathBuf),
     /// The path of a directory is that of a link or a file.
-    #[error("{0} is not a folder: nothing is written through it")]
-    NotFolder(PathBuf),
+    #[error("{0} is not a directory, and links are not followed")]
+    NotDirectory(PathBuf),
     /// Bytes lie beyond the announced length.
-    #[error("{path} has {length} bytes, and byte {offset} is not one of them")]
+    #[error("byte {offset} is beyond the length of {path}, {length} bytes")]
     Beyond {
         /// The path of the file.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum StoreError {
         block: u64,
     },
     /// A block was stored with two different hashes.
-    #[error("block {block} of {path} is not the one that was verified before")]
+    #[error("block {block} of {path} has another hash than when it was verified")]
     Conflict {
         /// The path of the file.
         path: PathBuf,
@@ -120,7 +120,7 @@ pub enum StoreError {
 fn shortage(needs: Option<u64>, free: Option<u64>) -> String {
     match (needs, free) {
         (Some(needs), Some(free)) => {
-            format!(", which needs {needs} bytes more, where {free} are free")
+            format!(": it needs {needs} more bytes, and {free} are free")
         }
         _ => String::new(),
     }
@@ -249,7 +249,7 @@ impl BlockStore {
         let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
         let (part, kind) = (target.part(), target.kind());
         if kind == Some(FileType::Directory) {
-            return Err(StoreError::IsFolder(target.path()));
+            return Err(StoreError::IsDirectory(target.path()));
         }
         let blocks = length.map_or(0, |length| length.div_ceil(CHUNK as u64));
         let (buffer, named) = (Vec::new(), false);

@@ -100,7 +100,7 @@ impl Dir {
         };
         match opened {
             Ok(fd) => Ok(Self { fd: Arc::new(fd), path }),
-            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotFolder(path)),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::NotDirectory(path)),
             Err(error) => Err(failed(&path, error.into())),
         }
     }

@@ -113,7 +113,7 @@ fn group(text: &str) -> Result<String, String> {
     }
 }
 
-fn say(text: &str) {
+fn print_status(text: &str) {
     // If stderr is closed, the text cannot be reported anywhere.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
@@ -137,7 +137,7 @@ impl CommonArgs {
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
         let secret = self.key.as_deref().map(read_key).transpose()?;
         let admission =
-            Admission { anybody: secret.is_some(), loopback: true, addresses: admitted };
+            Admission { everyone: secret.is_some(), loopback: true, addresses: admitted };
         let fabric = self.fabric.as_deref().map(|path| fabric::read(path, self.me)).transpose()?;
         let interface = self.interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(EngineConfig { secret, admission, interface, fabric, ..EngineConfig::new(bind) })
@@ -169,7 +169,7 @@ impl Interrupted {
     }
 
     /// Sets the engine to wake on a signal.
-    fn wakes(&self, waker: Waker) {
+    fn set_waker(&self, waker: Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
@@ -181,7 +181,7 @@ impl Interrupted {
 /// Creates [`Interrupted::watch`] with an engine to wake.
 fn interrupted(waker: Waker) -> miette::Result<Interrupted> {
     let this = Interrupted::watch()?;
-    this.wakes(waker);
+    this.set_waker(waker);
     Ok(this)
 }
 

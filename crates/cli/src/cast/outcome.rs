@@ -11,7 +11,7 @@ use rackweave_wire::orca::Reason;
 use serde_json::json;
 
 use super::args::{ReceiveArgs, SendArgs};
-use super::{hex, rate, say, size};
+use super::{hex, print_status, rate, size};
 use crate::{exit, print};
 
 /// Describes what is kept after an interrupted transfer.
@@ -172,13 +172,13 @@ pub(super) fn report(
         });
         let line = format!("{document}\n");
         if to_stdout {
-            say(&line);
+            print_status(&line);
             return Ok(exit::DONE);
         }
         return print(&line);
     }
     if let Some(error) = error {
-        say(&format!("error: {from}: {error}\n"));
+        print_status(&format!("error: {from}: {error}\n"));
         return Ok(exit::DONE);
     }
     let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
@@ -189,7 +189,7 @@ pub(super) fn report(
     }
     text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {
-        say(&text);
+        print_status(&text);
         return Ok(exit::DONE);
     }
     print(&text)

@@ -108,18 +108,18 @@ fn table(before: &Report, now: &Report) -> Vec<String> {
 pub(super) fn summary(report: &Report) -> String {
     let counters = &report.counters;
     let mut text = format!(
-        "{} frames in, {} out ({}); {} marked, {} cut, {} sent back\n",
+        "{} frames in, {} out ({}); {} marked, {} trimmed, {} returned to their senders\n",
         counters.received,
         counters.forwarded,
         Bytes(counters.forwarded_bytes),
         counters.ecn_marks,
         counters.trims,
-        counters.turned_back,
+        counters.returned_to_sender,
     );
     if counters.copied + counters.consumed + counters.made > 0 {
         let _ = writeln!(
             text,
-            "the program made {} copies and {} frames of its own, and kept {} frames",
+            "the program made {} copies, created {} frames, and consumed {} frames",
             counters.copied, counters.made, counters.consumed
         );
     }
@@ -133,16 +133,16 @@ pub(super) fn summary(report: &Report) -> String {
         }
     }
     let edges = [
-        (counters.foreign, "not from the port's own host"),
+        (counters.foreign, "the source is not the host of the port"),
         (counters.malformed, "unreadable or damaged"),
         (
             counters.oversized,
-            "larger than a frame: turn the host's offload off (ethtool -K DEV tso off gso off)",
+            "longer than the MTU: turn off the host's offload (ethtool -K DEV tso off gso off)",
         ),
-        (counters.no_memory, "no slot was free"),
-        (counters.kernel_drops, "lost by the kernel: the switch was not fast enough"),
-        (counters.no_address, "the receiver has not been heard of yet"),
-        (counters.send_refused, "not taken by the kernel"),
+        (counters.no_memory, "all frame buffers were in use"),
+        (counters.kernel_drops, "lost by the kernel because the switch was too slow"),
+        (counters.no_address, "the address of the receiver is not known yet"),
+        (counters.send_refused, "refused by the kernel"),
     ];
     for (count, why) in edges.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "dropped at the edge: {count} ({why})");
@@ -150,7 +150,7 @@ pub(super) fn summary(report: &Report) -> String {
     let late = report.lateness;
     let _ = writeln!(
         text,
-        "frames left later than due by {} (median), {} (p99), {} (most)",
+        "frames were sent late by {} (median), {} (p99), {} (maximum)",
         late.p50, late.p99, late.max
     );
     text
@@ -188,7 +188,7 @@ pub(super) fn json(report: &Report) -> Value {
             "drops": drops,
             "ecn_marks": counters.ecn_marks,
             "trims": counters.trims,
-            "turned_back": counters.turned_back,
+            "returned_to_sender": counters.returned_to_sender,
             "corrupted": counters.corrupted,
             "duplicated": counters.duplicated,
             "reordered": counters.reordered,

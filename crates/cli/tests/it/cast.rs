@@ -157,12 +157,12 @@ fn wrong_usage_and_silence_are_told_apart() {
     let to = format!("{nobody},{}", silent.local_addr().unwrap());
     let output = rackweave(&["send", path, "--to", &to]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("nothing listens at its UDP port"), "{said}");
-    assert!(said.contains("nothing came back:"), "{said}");
-    assert!(said.contains("leave from 127.0.0.1"), "{said}");
-    assert!(said.contains("ulticast to 239.255.67.22"), "{said}");
-    assert!(said.contains("of this host answers at /tmp/rackweave-cast.sock"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("nothing listens at its UDP port"), "{message}");
+    assert!(message.contains("nothing came back:"), "{message}");
+    assert!(message.contains("leave from 127.0.0.1"), "{message}");
+    assert!(message.contains("ulticast to 239.255.67.22"), "{message}");
+    assert!(message.contains("of this host answers at /tmp/rackweave-cast.sock"), "{message}");
 }
 
 /// Returns a name that no other test uses.
@@ -182,8 +182,8 @@ fn a_group_is_found_and_gets_the_files() {
     let mut args = vec!["send", source.to_str().unwrap(), "--interface", "127.0.0.1", "--json"];
     let nobody = rackweave(&args).args(["--group", "nobody is here"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
-    let said = String::from_utf8(nobody.stderr).unwrap();
-    assert!(said.contains("receive --group nobody is here"), "{said}");
+    let message = String::from_utf8(nobody.stderr).unwrap();
+    assert!(message.contains("receive --group nobody is here"), "{message}");
     args.extend(["--group", &name, "--expect", "2"]);
     let output = rackweave(&args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -239,10 +239,10 @@ fn names_that_are_no_text_harm_nobody() {
         };
         // Repeat until the receiver is listening.
         while send() != Some(0) {}
-        let mut said = String::new();
-        receiver.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{said}");
-        assert!(!said.contains('\x1b') && said.contains("blake3"), "{said:?}");
+        let mut message = String::new();
+        receiver.child.stdout.take().unwrap().read_to_string(&mut message).unwrap();
+        assert_eq!(receiver.child.wait().unwrap().code(), Some(0), "{message}");
+        assert!(!message.contains('\x1b') && message.contains("blake3"), "{message:?}");
         assert_eq!(std::fs::read(place.join(name)).unwrap(), b"x");
     }
 }
@@ -280,8 +280,8 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
         if output.status.code() == Some(0) {
             break;
         }
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("taking another stream"), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("taking another stream"), "{message}");
     }
     assert!(reader.join().unwrap() == content(300_000));
     // A sender whose receivers are all unreachable gets its answer and then the end of the connection, although it has
@@ -289,7 +289,7 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
     let mut stream = UnixStream::connect(&path).unwrap();
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    assert!(said.contains("\"complete\":false"), "{said}");
+    let mut message = String::new();
+    stream.read_to_string(&mut message).unwrap();
+    assert!(message.contains("\"complete\":false"), "{message}");
 }

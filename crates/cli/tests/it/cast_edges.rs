@@ -52,15 +52,15 @@ fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Returns a receiver's output up to its end, and its exit status.
 fn ended(mut receiver: Receiver) -> (String, Option<i32>) {
-    let mut said = String::new();
-    receiver.stderr.read_to_string(&mut said).unwrap();
-    (said, receiver.child.wait().unwrap().code())
+    let mut message = String::new();
+    receiver.stderr.read_to_string(&mut message).unwrap();
+    (message, receiver.child.wait().unwrap().code())
 }
 
 /// Starts a receiver from a shell that first runs `script`.
@@ -169,7 +169,9 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
     let to = format!("{},{}", full.address, other.address);
     let output = send(&[&source], &to, &[]).output().unwrap();
     assert_eq!(code(&output), Some(1), "{output:?}");
-    assert!(said(&output).contains(&format!("{}: the receiver refused the files", full.address)));
+    assert!(
+        message(&output).contains(&format!("{}: the receiver refused the files", full.address))
+    );
     let document = json(&output);
     assert_eq!(document["receivers"][0]["state"], "refused");
     assert_eq!(document["receivers"][1]["state"], "complete");
@@ -249,11 +251,11 @@ fn whoever_is_interrupted_says_so_and_the_rest_comes_later() {
         let (why, exit) = ended(receiver);
         if sender {
             assert_eq!((code(&output), exit), (Some(130), Some(1)), "{output:?} {why}");
-            assert!(said(&output).contains("the same `cast send` resumes"), "{output:?}");
+            assert!(message(&output).contains("the same `cast send` resumes"), "{output:?}");
             assert!(why.contains("the sender ended the transfer; partial files are kept"), "{why}");
         } else {
             assert_eq!((code(&output), exit), (Some(1), Some(130)), "{output:?} {why}");
-            assert!(said(&output).contains("the receiver was stopped"), "{output:?}");
+            assert!(message(&output).contains("the receiver was stopped"), "{output:?}");
             assert!(why.contains("the same `cast send` resumes"), "{why}");
         }
         assert!(!place.join("big").exists() && place.join("big.part").exists());
@@ -361,10 +363,10 @@ fn what_is_sent_must_stay_what_it_is() {
         change(&second);
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), Some(1), "{what}: {output:?}");
-        assert!(said(&output).contains(why), "{what}: {output:?}");
-        let (told, exit) = ended(receiver);
-        assert_eq!(exit, Some(1), "{what}: {told}");
-        assert!(told.contains("the sender could not read its files"), "{what}: {told}");
+        assert!(message(&output).contains(why), "{what}: {output:?}");
+        let (printed, exit) = ended(receiver);
+        assert_eq!(exit, Some(1), "{what}: {printed}");
+        assert!(printed.contains("the sender could not read its files"), "{what}: {printed}");
         assert!(!place.join("second").exists(), "{what}");
         // A file that is complete is correct; an incomplete one does not have its final name.
         if place.join("first").exists() {
@@ -391,7 +393,7 @@ fn what_can_not_be_sent_is_said_before_anything_is() {
     ] {
         let output = send(&[&good, path], &address, &[]).output().unwrap();
         assert_eq!(code(&output), Some(2), "{output:?}");
-        assert!(said(&output).replace(['\n', '│'], " ").contains(why), "{output:?}");
+        assert!(message(&output).replace(['\n', '│'], " ").contains(why), "{output:?}");
     }
     // The file is unreadable for this user. If the user is root, the test runs the command as another one.
     let secret = file(folder.path(), "secret", 10);
@@ -404,7 +406,7 @@ fn what_can_not_be_sent_is_said_before_anything_is() {
     }
     let output = command.output().unwrap();
     assert_eq!(code(&output), Some(2), "{output:?}");
-    assert!(said(&output).contains("Permission denied"), "{output:?}");
+    assert!(message(&output).contains("Permission denied"), "{output:?}");
     to.set_nonblocking(true).unwrap();
     assert!(to.recv(&mut [0; 100]).is_err(), "something was sent");
 }
@@ -423,7 +425,7 @@ fn links_in_a_directory_are_left_out_and_a_link_that_is_named_is_sent() {
     let output = send(&[&source, &named], &receiver.address, &[]).output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert!(
-        said(&output).contains("loop is a symbolic link or a special file and is not sent"),
+        message(&output).contains("loop is a symbolic link or a special file and is not sent"),
         "{output:?}"
     );
     assert_eq!(std::fs::read(place.join("tree/real")).unwrap(), content(1000));
@@ -445,7 +447,7 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
         ("file", true, |d, p| copy(p, &d.join("x")), None),
         ("link", false, |d, p| symlink(p, d.join("x")).unwrap(), Some("exists already")),
         ("link", true, |d, p| symlink(p, d.join("x")).unwrap(), None),
-        ("folder", true, |d, _| std::fs::create_dir(d.join("x")).unwrap(), Some("is a folder")),
+        ("folder", true, |d, _| std::fs::create_dir(d.join("x")).unwrap(), Some("is a directory")),
         ("part", false, |d, p| copy(p, &d.join("x.part")), Some("exists already")),
         ("part link", true, |d, p| symlink(p, d.join("x.part")).unwrap(), Some("cannot write")),
         (
@@ -455,7 +457,7 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
                 std::fs::remove_dir(d).unwrap();
                 symlink(p.parent().unwrap().join("elsewhere"), d).unwrap();
             },
-            Some("is not a folder"),
+            Some("is not a directory"),
         ),
     ];
     for (index, (what, overwrite, make, why)) in cases.into_iter().enumerate() {
@@ -465,11 +467,11 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
         let args: &[&str] = if overwrite { &["--once", "--overwrite"] } else { &["--once"] };
         let receiver = Receiver::into(&place, args);
         let output = send(&[&source], &receiver.address, &[]).output().unwrap();
-        let (told, exit) = ended(receiver);
+        let (printed, exit) = ended(receiver);
         let wanted = Some(i32::from(why.is_some()));
-        assert_eq!((code(&output), exit), (wanted, wanted), "{what}: {output:?} {told}");
+        assert_eq!((code(&output), exit), (wanted, wanted), "{what}: {output:?} {printed}");
         match why {
-            Some(why) => assert!(told.contains(why), "{what}: {told}"),
+            Some(why) => assert!(printed.contains(why), "{what}: {printed}"),
             None => assert!(std::fs::read(place.join("d/x")).unwrap() == content(3_000_000)),
         }
         assert_eq!(std::fs::read(&precious).unwrap(), content(77), "{what}");
@@ -478,9 +480,9 @@ fn what_is_in_the_way_at_a_receiver_is_said_and_stays() {
     // The directory is not writable.
     let receiver = Receiver::into(Path::new("/proc/self/nothing"), &["--once"]);
     let output = send(&[&precious], &receiver.address, &[]).output().unwrap();
-    let (told, exit) = ended(receiver);
+    let (printed, exit) = ended(receiver);
     assert_eq!((code(&output), exit), (Some(1), Some(1)), "{output:?}");
-    assert!(told.contains("cannot write /proc/self/nothing"), "{told}");
+    assert!(printed.contains("cannot write /proc/self/nothing"), "{printed}");
 }
 
 #[test]
@@ -516,7 +518,7 @@ fn two_transfers_of_the_same_name_are_never_mixed() {
     assert_eq!(code(&output), Some(1), "{output:?}");
     let mut line = String::new();
     std::io::BufRead::read_line(&mut receiver.stderr, &mut line).unwrap();
-    assert!(line.contains("another transfer writes"), "{line}");
+    assert!(line.contains("another transfer is writing"), "{line}");
     let output = first.wait_with_output().unwrap();
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert!(std::fs::read(place.join("x")).unwrap() == content(5_000_000));

@@ -233,30 +233,30 @@ fn unfinished_messages_can_be_left_out_and_then_a_time_limit_is_no_failure() {
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         (code(&output), stderr(&output), summary["points"][0].clone())
     };
-    let (code, told, point) = run("leave out", "40 ms");
-    assert_eq!(code, 0, "{told}");
+    let (code, printed, point) = run("leave out", "40 ms");
+    assert_eq!(code, 0, "{printed}");
     let count = |name: &str| point["messages"][name].as_u64().unwrap();
     assert!(count("completed") > 10 && count("unfinished") > 0, "{point}");
     assert_eq!(count("left_out"), count("unfinished"));
     assert_eq!(point["by_size"][1]["count"], count("completed"));
     assert_eq!(point["end"], "time limit");
     let note = format!("{} of {} messages", count("unfinished"), count("started"));
-    assert!(told.starts_with("note: homa") && told.contains(&note), "{told}");
+    assert!(printed.starts_with("note: homa") && printed.contains(&note), "{printed}");
     let html = std::fs::read_to_string(place.path().join("out/small/report.html")).unwrap();
     assert!(html.contains("<dt>Left out</dt>"));
 
-    let (code, told, counted) = run("count", "40 ms");
+    let (code, printed, counted) = run("count", "40 ms");
     assert_eq!(code, 1);
-    assert!(told.starts_with("warning: homa"), "{told}");
+    assert!(printed.starts_with("warning: homa"), "{printed}");
     assert_eq!(counted["messages"]["left_out"], 0);
     assert_eq!(counted["by_size"][1]["count"], counted["messages"]["started"]);
     assert_eq!(counted["messages"]["unfinished"], point["messages"]["unfinished"]);
     assert_eq!(counted["goodput_gbps"], point["goodput_gbps"]);
     // Only finished messages count; if there are none, there is no result.
-    let (code, told, _) = run("leave out", "4 ms");
-    assert!(code == 1 && told.contains("unfinished at the end (time limit)"), "{told}");
-    let (code, told, _) = run("leave out", "1001 us");
-    assert!(code == 1 && told.contains("no message started"), "{told}");
+    let (code, printed, _) = run("leave out", "4 ms");
+    assert!(code == 1 && printed.contains("unfinished at the end (time limit)"), "{printed}");
+    let (code, printed, _) = run("leave out", "1001 us");
+    assert!(code == 1 && printed.contains("no message started"), "{printed}");
 }
 
 #[test]

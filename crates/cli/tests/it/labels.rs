@@ -71,8 +71,8 @@ fn receivers_of_a_killed_sender_say_so_and_keep_what_they_have() {
     send.child.wait().unwrap();
     for (receiver, host) in receivers.iter_mut().zip([3, 4]) {
         assert_eq!(receiver.end(), Some(1));
-        let said: Vec<String> = receiver.stderr.iter().collect();
-        assert!(said.iter().any(|line| line.contains("stopped responding")), "{said:?}");
+        let message: Vec<String> = receiver.stderr.iter().collect();
+        assert!(message.iter().any(|line| line.contains("stopped responding")), "{message:?}");
         assert!(world.part_len(host) > 0);
     }
     // The same transfer continues there.
@@ -104,12 +104,12 @@ fn what_labels_need_is_said() {
         ("switch --program orca --bpf --ports p0 --hosts 1", "MAC,IP,PORT"),
         ("switch --bpf --ports p0 --hosts 02:0:0:0:0:1,,0", "--program orca"),
     ];
-    for (args, said) in cases {
+    for (args, message) in cases {
         let output = run(args);
         let text = String::from_utf8_lossy(&output.stderr);
         let text: String =
             text.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
-        assert!(text.contains(said), "{args}: {text}");
+        assert!(text.contains(message), "{args}: {text}");
         assert_eq!(output.status.code(), Some(2), "{args}: {text}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::racks::{CONTROLLER, HOSTS, Part, SENDER, World, content};
+use crate::common::racks::{CONTROLLER, HOSTS, Process, SENDER, World, content};
 use crate::common::{now, until};
 use rackweave_core::HostId;
 use serde_json::Value;
@@ -11,17 +11,17 @@ use serde_json::Value;
 const LENGTH: usize = 30_000_000;
 
 /// Starts an agent; it is ready when it has printed this.
-fn agent(world: &World, host: u32, more: &str) -> Part {
+fn agent(world: &World, host: u32, more: &str) -> Process {
     let args =
         format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
     world.cast(host, &args).says("agent at")
 }
 
-fn document(part: &mut Part) -> Value {
+fn document(part: &mut Process) -> Value {
     let code = part.end();
     let text: String = part.stdout.iter().collect();
-    let said: Vec<String> = part.stderr.iter().collect();
-    assert_eq!(code, Some(0), "{text} {said:?}");
+    let message: Vec<String> = part.stderr.iter().collect();
+    assert_eq!(code, Some(0), "{text} {message:?}");
     serde_json::from_str(&text).unwrap()
 }
 
@@ -38,22 +38,22 @@ fn send_and_receive_go_through_agents() {
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
     let _switch = world.switch();
     let control = world.cast(CONTROLLER, "control --json").says("controlling at");
-    let mut agents: Vec<Part> =
+    let mut agents: Vec<Process> =
         [SENDER, 4].map(|host| agent(&world, host, " --spool-limit 4MB")).into();
     control.event(|event| event["event"] == "promoted" && event["agent"] == "10.0.0.4:6722");
 
     // The port is taken, and no agent answers at this machine's default socket, which is reported.
     let refused = world.cast(4, "receive --once --dir r4 --socket nowhere");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("no agent answers at nowhere")), "{said:?}");
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("no agent answers at nowhere")), "{message:?}");
     // The agent refuses a request that it cannot fulfil.
     std::fs::write(world.path().join("key"), "0123456789abcdef").unwrap();
     let refused = world.cast(4, "receive --once --dir r4 --socket door4 --key key");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("started without --key")), "{said:?}");
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("started without --key")), "{message:?}");
     let refused = world.cast(4, "receive --once --dir r4 --socket door4 --from 192.0.2.1");
-    let said: Vec<String> = { refused }.stderr.iter().collect();
-    assert!(said.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{said:?}");
+    let message: Vec<String> = { refused }.stderr.iter().collect();
+    assert!(message.iter().any(|line| line.contains("without `--from 192.0.2.1`")), "{message:?}");
 
     let mut receivers = [
         world.cast(4, "receive --once --dir r4 --socket door4 --json --from 10.0.0.0"),
@@ -158,7 +158,7 @@ fn with_a_key_through_the_switch_in_user_space() {
 }
 
 /// Creates two racks that are connected by a link, each with its `ToR` in the kernel.
-fn tors(test: &str, more: &str) -> Option<(World, [Part; 2])> {
+fn tors(test: &str, more: &str) -> Option<(World, [Process; 2])> {
     rackweave_testing::needs!(Clang, None);
     let world = World::with_fabric(test, "topology = 'dumbbell'\nleft = 3\nright = 3")?;
     let space = world.network.switch();

@@ -273,9 +273,9 @@ fn where_nobody_answers_it_says_what_to_look_for() {
     for (transport, protocol) in [("homa", "UDP"), ("tcp", "TCP")] {
         let output = bench(transport, &address, &[]);
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output);
+        let message = stderr(&output);
         for part in [&address, "nobody answers", "--allow", "firewall", protocol, transport] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -119,7 +119,7 @@ fn entry_of(coordinator: u32) -> Option<(PathBuf, Value)> {
 }
 
 /// Returns the processes of a run: the switch, then the hosts.
-fn parts_of(entry: &Value) -> Vec<u32> {
+fn processes_of(entry: &Value) -> Vec<u32> {
     let parts = entry["parts"].as_array().unwrap();
     parts.iter().map(|part| part["pid"].as_u64().unwrap() as u32).collect()
 }
@@ -132,11 +132,11 @@ fn is_alive(pid: u32) -> bool {
 fn under_load(child: &Child) -> (PathBuf, Value, Vec<u32>) {
     let mut found = None;
     until("all parts have been started", || {
-        found = entry_of(child.id()).filter(|(_, entry)| parts_of(entry).len() == 4);
+        found = entry_of(child.id()).filter(|(_, entry)| processes_of(entry).len() == 4);
         found.is_some()
     });
     let (path, entry) = found.unwrap();
-    let parts = parts_of(&entry);
+    let parts = processes_of(&entry);
     // A host that has a socket and sends has used some processor time.
     let busy = |pid: u32| processor_time(pid) > Duration::from_millis(200);
     until("there is load", || busy(parts[0]) || !is_alive(parts[0]));
@@ -268,10 +268,10 @@ fn a_killed_part_is_named_and_nothing_stays() {
         wait(&mut child);
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), 1);
-        let said = stderr(&output);
+        let message = stderr(&output);
         let process = parts[part];
         let expected = format!("{name} (process {process}) was killed by signal 9");
-        assert!(said.contains(&expected), "{said}");
+        assert!(message.contains(&expected), "{message}");
         assert!(parts.iter().all(|part| !is_alive(*part)));
         assert!(!path.exists());
         assert!(!place.path().join("o/summary.json").exists());
@@ -304,7 +304,7 @@ fn ctrl_c_keeps_what_is_finished() {
     let (first, _, _) = under_load(&child);
     until("the second point", || {
         found = entry_of(child.id())
-            .filter(|(path, entry)| *path != first && parts_of(entry).len() == 4);
+            .filter(|(path, entry)| *path != first && processes_of(entry).len() == 4);
         found.is_some()
     });
     signal(child.id(), "-INT");
@@ -315,7 +315,7 @@ fn ctrl_c_keeps_what_is_finished() {
     assert_eq!(summary["interrupted"], true);
     assert_eq!(summary["points"].as_array().unwrap().len(), 1);
     let (path, entry) = found.unwrap();
-    assert!(!path.exists() && parts_of(&entry).iter().all(|part| !is_alive(*part)));
+    assert!(!path.exists() && processes_of(&entry).iter().all(|part| !is_alive(*part)));
 }
 
 #[test]
@@ -325,8 +325,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         let mut args = vec!["testbed", "x.toml", "--overlay", "--out", "o"];
         args.extend(sets.iter().flat_map(|set| ["--set", set]));
         let output = place.run(&args);
-        let said = words(&stderr(&output));
-        assert!(said.contains(says), "{sets:?}: {said}");
+        let message = words(&stderr(&output));
+        assert!(message.contains(says), "{sets:?}: {message}");
         assert_eq!(code(&output), 2);
         assert!(!place.path().join("o").exists());
     };
@@ -443,8 +443,8 @@ fn files_reach_all_receivers_over_every_scheme() {
         let mut args = vec!["testbed", "x.toml", "--out", "o"];
         args.extend(sets.iter().flat_map(|set| ["--set", set]));
         let output = place.run(&args);
-        let said = words(&stderr(&output));
-        assert!(said.contains(says), "{sets:?}: {said}");
+        let message = words(&stderr(&output));
+        assert!(message.contains(says), "{sets:?}: {message}");
         assert_eq!(code(&output), 2);
     };
     let labels = "transport={ name = 'orca', spread = 'labels' }";
@@ -460,6 +460,6 @@ fn the_overlay_carries_no_files_to_many() {
     let place = Place::new(CAST);
     let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o"]);
     assert_eq!(code(&output), 2);
-    let said = words(&stderr(&output));
-    assert!(said.contains("the overlay carries no files to many"), "{said}");
+    let message = words(&stderr(&output));
+    assert!(message.contains("the overlay carries no files to many"), "{message}");
 }

@@ -156,7 +156,7 @@ impl Call {
         let answer = call.await;
         self.over = true;
         let answer = answer.map_err(|error| lost(&error.into()))?;
-        let mut reader = FrameReader::behind(answer, Source::Message, limits.head_bytes);
+        let mut reader = FrameReader::with_prefix(answer, Source::Message, limits.head_bytes);
         let response = response(reader.frame().await.map_err(|error| lost(&error))?)?;
         let number = self.number;
         let resume: Resume<D::Stream> =

@@ -58,17 +58,17 @@ const COMMON: [(HeaderName, &str); 3] = [
 pub(super) enum Malformed {
     #[error("the stream ended in the middle of a frame")]
     Truncated,
-    #[error("the peer speaks version {0} of this protocol, and we only {VERSION}")]
+    #[error("the peer uses version {0} of this protocol, but only {VERSION} is supported")]
     Version(u8),
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    #[error("a head of {bytes} bytes, and no more than {max} are allowed")]
+    #[error("a head of {bytes} bytes exceeds the limit of {max}")]
     TooLong { bytes: u32, max: u32 },
     #[error("more than {MAX_FIELDS} metadata fields")]
     TooManyFields,
-    #[error("a head or trailers whose parts do not add up")]
+    #[error("a head or trailers of inconsistent length")]
     Head,
-    #[error("{0} is not allowed there")]
+    #[error("{0} is not allowed in this position")]
     Unexpected(&'static str),
 }
 
@@ -284,7 +284,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Creates a reader of `io`, preceded by bytes that have already arrived.
-    pub(super) fn behind(bytes: Bytes, io: R, max_head: u32) -> Self {
+    pub(super) fn with_prefix(bytes: Bytes, io: R, max_head: u32) -> Self {
         let buffer = bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Self { io, buffer, data_left: 0, max_head }
     }
@@ -384,7 +384,7 @@ mod tests {
     /// All frames in these bytes, up to the first that is not understood.
     fn read(bytes: &[u8]) -> (Vec<Frame>, io::Result<()>) {
         let bytes = Bytes::copy_from_slice(bytes);
-        let mut reader = FrameReader::behind(bytes, tokio::io::empty(), MAX_HEAD);
+        let mut reader = FrameReader::with_prefix(bytes, tokio::io::empty(), MAX_HEAD);
         let mut cx = Context::from_waker(Waker::noop());
         let mut frames = Vec::new();
         loop {
@@ -471,7 +471,7 @@ mod tests {
         assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("no more than 1024"));
         assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("no more than 1024"));
         assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
-        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("do not add up"));
+        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("inconsistent length"));
         assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));
         // A field longer than its frame, and one at which tonic would panic.
         assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("add up"));

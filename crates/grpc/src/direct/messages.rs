@@ -24,7 +24,7 @@ use super::frame::{
     CALL_BYTES, FRAME_HEADER, Frame, FrameReader, RequestHead, ResponseHead, encode_call,
 };
 use super::server::{
-    Came, RequestBody, Rest, Server, end, expiry, first, not_understood, refuse, request,
+    IncomingStream, RequestBody, Rest, Server, end, expiry, first, not_understood, refuse, request,
     serve_call,
 };
 use super::timeout::grpc_timeout;
@@ -94,11 +94,13 @@ where
         let peer = stream.peer();
         let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer.address()) };
         match first(stream, self.limits).await {
-            Some(Came::Call(head, reader, write)) if permit.is_some() => {
+            Some(IncomingStream::Call(head, reader, write)) if permit.is_some() => {
                 serve_call(head, reader, write, info, self.service).await;
             }
-            Some(Came::Call(_, reader, write)) => refuse(&too_many(), reader, write).await,
-            Some(Came::Resumes(number, reader, mut write)) => {
+            Some(IncomingStream::Call(_, reader, write)) => {
+                refuse(&too_many(), reader, write).await
+            }
+            Some(IncomingStream::Resumes(number, reader, mut write)) => {
                 write.resumes();
                 // If no call waits for it (any more), the stream is dropped, which its client notices.
                 if let Some(waiting) = table.take_waiting((peer.host(), number)) {
@@ -129,7 +131,7 @@ where
         };
         let mut expiry = pin!(expiry(grpc_timeout(&head.fields)));
         let info = TcpConnectInfo { local_addr: None, remote_addr: Some(call.peer().address()) };
-        let body = RequestBody { reader: Some(reader), give_back: None };
+        let body = RequestBody { reader: Some(reader), return_reader: None };
         let request = request(head, info, Body::new(body));
         let respond = async {
             // Generated servers are always ready, and so is `Routes`.
@@ -164,7 +166,7 @@ where
         let written = tokio::select! {
             biased;
             written = write.body(BytesMut::new(), body.as_mut()) => written,
-            () = rest.gone() => Err(WriteError::Io),
+            () = rest.closed() => Err(WriteError::Io),
             expired = &mut expiry => Err(expired),
         };
         end(written, &mut write, &mut rest).await;
@@ -185,7 +187,7 @@ async fn answer(call: rackweave_rpc::Request, bytes: Result<BytesMut, Status>) {
 type MessageReader = FrameReader<tokio::io::Empty>;
 
 async fn head(bytes: Bytes, limits: Limits) -> Result<(RequestHead, MessageReader), Status> {
-    let mut reader = FrameReader::behind(bytes, tokio::io::empty(), limits.head_bytes);
+    let mut reader = FrameReader::with_prefix(bytes, tokio::io::empty(), limits.head_bytes);
     match reader.frame().await {
         Ok(Some(Frame::Head(bytes))) => match RequestHead::decode(bytes) {
             Ok(head) => Ok((head, reader)),

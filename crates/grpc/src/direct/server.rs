@@ -95,7 +95,8 @@ where
             let (service, limits) = (self.service.clone(), self.limits);
             calls.spawn(async move {
                 // Responses continue over streams only where messages are served: in `serve_node`.
-                if let Some(Came::Call(head, reader, write)) = first(accepted.stream, limits).await
+                if let Some(IncomingStream::Call(head, reader, write)) =
+                    first(accepted.stream, limits).await
                 {
                     serve_call(head, reader, write, accepted.info, service).await;
                 }
@@ -108,13 +109,13 @@ where
 }
 
 /// The purpose of an incoming stream: a call, or the rest of a response.
-pub(super) enum Came<T> {
+pub(super) enum IncomingStream<T> {
     Call(RequestHead, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
     Resumes(u64, FrameReader<ReadHalf<T>>, FrameWriter<WriteHalf<T>>),
 }
 
 /// Reads the first frame of a stream; other kinds of frame are answered with an error.
-pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<Came<T>>
+pub(super) async fn first<T>(stream: T, limits: Limits) -> Option<IncomingStream<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -123,10 +124,12 @@ where
     let mut reader = FrameReader::new(read, limits.head_bytes);
     let reason = match timeout(HEAD_WITHIN, reader.frame()).await {
         Ok(Ok(Some(Frame::Head(bytes)))) => match RequestHead::decode(bytes) {
-            Ok(head) => return Some(Came::Call(head, reader, write)),
+            Ok(head) => return Some(IncomingStream::Call(head, reader, write)),
             Err(error) => error.to_string(),
         },
-        Ok(Ok(Some(Frame::Call(number)))) => return Some(Came::Resumes(number, reader, write)),
+        Ok(Ok(Some(Frame::Call(number)))) => {
+            return Some(IncomingStream::Resumes(number, reader, write));
+        }
         Ok(Ok(Some(_))) => "the call has no head".to_owned(),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
         // The client has disappeared.
@@ -174,8 +177,8 @@ pub(super) async fn serve_call<T, S, B>(
     B::Error: Into<BoxError>,
 {
     let deadline = grpc_timeout(&head.fields);
-    let (give_back, back) = oneshot::channel();
-    let body = RequestBody { reader: Some(reader), give_back: Some(give_back) };
+    let (return_reader, back) = oneshot::channel();
+    let body = RequestBody { reader: Some(reader), return_reader: Some(return_reader) };
     let request = request(head, info, Body::new(body));
     let mut rest = Rest { back, reader: None };
     let served = {
@@ -188,7 +191,7 @@ pub(super) async fn serve_call<T, S, B>(
         tokio::select! {
             biased;
             served = respond => served,
-            () = rest.gone() => Err(WriteError::Io),
+            () = rest.closed() => Err(WriteError::Io),
             expired = expiry(deadline) => Err(expired),
         }
     };
@@ -219,7 +222,7 @@ async fn linger<T: AsyncRead + AsyncWrite>(
 ) {
     let closed = async {
         if write.shutdown().await.is_ok() {
-            rest.gone().await;
+            rest.closed().await;
         }
     };
     let _ = timeout(LINGER, closed).await;
@@ -251,21 +254,22 @@ where
 pub(super) struct RequestBody<R> {
     pub(super) reader: Option<FrameReader<R>>,
     /// The reader goes back through this channel; it is dropped if the client has disappeared.
-    pub(super) give_back: Option<oneshot::Sender<FrameReader<R>>>,
+    pub(super) return_reader: Option<oneshot::Sender<FrameReader<R>>>,
 }
 
 impl<R> RequestBody<R> {
-    fn give_back(&mut self) {
-        if let (Some(reader), Some(give_back)) = (self.reader.take(), self.give_back.take()) {
+    fn return_reader(&mut self) {
+        if let (Some(reader), Some(return_reader)) = (self.reader.take(), self.return_reader.take())
+        {
             // If the receiver is gone, the call is over.
-            let _ = give_back.send(reader);
+            let _ = return_reader.send(reader);
         }
     }
 }
 
 impl<R> Drop for RequestBody<R> {
     fn drop(&mut self) {
-        self.give_back();
+        self.return_reader();
     }
 }
 
@@ -283,7 +287,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(bytes))));
             }
             Ok(Some(Frame::End)) => {
-                self.give_back();
+                self.return_reader();
                 return Poll::Ready(None);
             }
             Ok(Some(_)) => Status::internal("the request is not understood: a head in its middle"),
@@ -294,7 +298,7 @@ impl<R: AsyncRead + Unpin> http_body::Body for RequestBody<R> {
             Err(error) => Status::cancelled(format!("the client is lost: {error}")),
         };
         self.reader = None;
-        self.give_back = None;
+        self.return_reader = None;
         Poll::Ready(Some(Err(status)))
     }
 
@@ -316,7 +320,7 @@ impl<T: AsyncRead> Rest<T> {
     }
 
     /// Completes once the client has closed its stream. The future may be dropped and polled again.
-    pub(super) async fn gone(&mut self) {
+    pub(super) async fn closed(&mut self) {
         loop {
             match &mut self.reader {
                 Some(reader) => {

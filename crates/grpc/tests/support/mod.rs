@@ -27,7 +27,7 @@ use crate::services::{Parrot, Store};
 
 /// The carrier of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Carrier {
     /// The transport of tonic itself.
     Tonic,
     /// HTTP/2 through this crate's connector, over TCP.
@@ -42,10 +42,15 @@ pub(crate) enum Way {
     DirectOverPolo,
 }
 
-pub(crate) const ALL: [Way; 5] =
-    [Way::Tonic, Way::Http2OverTcp, Way::DirectOverTcp, Way::Http2OverHoma, Way::DirectOverHoma];
+pub(crate) const ALL: [Carrier; 5] = [
+    Carrier::Tonic,
+    Carrier::Http2OverTcp,
+    Carrier::DirectOverTcp,
+    Carrier::Http2OverHoma,
+    Carrier::DirectOverHoma,
+];
 
-impl Way {
+impl Carrier {
     pub(crate) const fn is_direct(self) -> bool {
         matches!(self, Self::DirectOverTcp | Self::DirectOverHoma | Self::DirectOverPolo)
     }
@@ -69,7 +74,7 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
 
 /// A server in this process, on a thread with a runtime of its own, so that killing it ends all its tasks.
 pub(crate) struct Served {
-    pub(crate) way: Way,
+    pub(crate) way: Carrier,
     pub(crate) parrot: Parrot,
     store: Store,
     address: SocketAddr,
@@ -83,7 +88,7 @@ enum End {
 }
 
 impl Served {
-    pub(crate) async fn start(way: Way) -> Self {
+    pub(crate) async fn start(way: Carrier) -> Self {
         let address = "127.0.0.1:0".parse().unwrap();
         let (parrot, store) = (Parrot::default(), Store::default());
         let mut served = Self { way, parrot, store, address, server: None };
@@ -135,20 +140,20 @@ impl Served {
     pub(crate) fn channel(&self) -> AnyChannel {
         let dial = DialTcp(self.address);
         match self.way {
-            Way::Tonic => {
+            Carrier::Tonic => {
                 let uri = format!("http://{}", self.address);
                 let endpoint = tonic::transport::Endpoint::from_shared(uri).unwrap();
                 AnyChannel::Http2(endpoint.connect_lazy())
             }
-            Way::Http2OverTcp => AnyChannel::Http2(http2::channel(dial)),
-            Way::DirectOverTcp => {
+            Carrier::Http2OverTcp => AnyChannel::Http2(http2::channel(dial)),
+            Carrier::DirectOverTcp => {
                 AnyChannel::DirectOverTcp(direct::Channel::new(dial, Limits::default()))
             }
-            Way::Http2OverHoma => {
+            Carrier::Http2OverHoma => {
                 let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 AnyChannel::Http2(rackweave_grpc::connect(&node, self.address))
             }
-            Way::DirectOverHoma | Way::DirectOverPolo => {
+            Carrier::DirectOverHoma | Carrier::DirectOverPolo => {
                 let node = node(self.way, "127.0.0.1:0".parse().unwrap());
                 let channel = rackweave_grpc::connect_directly(&node, self.address);
                 AnyChannel::DirectOverHoma(channel)
@@ -157,22 +162,22 @@ impl Served {
     }
 }
 
-fn node(way: Way, bind: SocketAddr) -> Node {
+fn node(way: Carrier, bind: SocketAddr) -> Node {
     let link = Rate::from_gbps(10);
-    let polo = way == Way::DirectOverPolo;
+    let polo = way == Carrier::DirectOverPolo;
     let transport = if polo { Transport::polo(link) } else { Transport::homa(link) };
     let config = NodeConfig::new(transport, bind);
     Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
 }
 
 async fn serve(
-    way: Way,
+    way: Carrier,
     bind: SocketAddr,
     routes: Routes,
     bound: oneshot::Sender<SocketAddr>,
     stopped: impl Future<Output = ()> + Send,
 ) {
-    if matches!(way, Way::Http2OverHoma | Way::DirectOverHoma | Way::DirectOverPolo) {
+    if matches!(way, Carrier::Http2OverHoma | Carrier::DirectOverHoma | Carrier::DirectOverPolo) {
         let node = node(way, bind);
         bound.send(node.local_addr()).unwrap();
         if way.is_direct() {
@@ -190,11 +195,11 @@ async fn serve(
     bound.send(listener.local_addr().unwrap()).unwrap();
     let incoming = incoming(listener);
     match way {
-        Way::Tonic => {
+        Carrier::Tonic => {
             let server = tonic::transport::Server::builder();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }
-        Way::Http2OverTcp => {
+        Carrier::Http2OverTcp => {
             let server = http2::server();
             server.serve_with_incoming_shutdown(routes, incoming, stopped).await.unwrap();
         }

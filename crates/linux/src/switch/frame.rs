@@ -410,7 +410,7 @@ pub(super) struct Rules<S> {
 impl<S: System> Rules<S> {
     /// Returns whether the fabric can deliver to this destination.
     fn has_route(&self, dst: HostId) -> bool {
-        match Destination::of(dst) {
+        match Destination::from_address(dst) {
             Destination::Host(HostId(host)) if host < self.hosts => true,
             Destination::Switch(switch) => switch < self.switches,
             _ => self.system.resolves(dst),
@@ -526,7 +526,7 @@ pub(super) fn finish_datagram<'a, S: System>(
     if packet.header.kind != NO_SYSTEM
         && let Ok(envelope) = overlay::decode_group(bytes)
         && envelope.dst != host
-        && !matches!(Destination::of(envelope.dst), Destination::Group(_))
+        && !matches!(Destination::from_address(envelope.dst), Destination::Group(_))
     {
         // The frame is a copy for another host than the addressee, or was redirected.
         overlay::readdress_group(bytes, host);

@@ -45,7 +45,7 @@ pub use self::stats::{Counters, Lateness, Report};
 pub use rackweave_switch::net::{LinkStats, QueueSample};
 
 use self::edge::Edges;
-use self::stats::Late;
+use self::stats::LatenessHistogram;
 use crate::clock::Clock;
 use crate::wait;
 
@@ -72,7 +72,7 @@ pub struct Switch<S: System = ()> {
     clock: Clock,
     batch_window: Span,
     busy_poll: bool,
-    late: Late,
+    late: LatenessHistogram,
     /// The time from which on lateness is measured.
     late_since: Time,
     /// Whether the last turn found something to do.
@@ -150,7 +150,7 @@ impl<S: System> Switch<S> {
             clock: config.clock,
             batch_window: config.batch_window,
             busy_poll: config.busy_poll,
-            late: Late::new(),
+            late: LatenessHistogram::new(),
             late_since: Time::ZERO,
             busy: false,
         })
@@ -293,7 +293,7 @@ impl<S: System> Switch<S> {
             program,
             links,
             queue_series: self.core.series().to_vec(),
-            lateness: self.late.told(),
+            lateness: self.late.summary(),
             frames_inside: self.core.payloads().live(),
         }
     }

@@ -261,7 +261,7 @@ fn trimmed_and_returned_frames_can_be_read() {
     let counters = *core.counters();
     assert_eq!((whole + cut + back, counters.dropped()), (20, 0));
     assert!(cut > 0 && back > 0 && whole >= 3, "{whole} {cut} {back}");
-    assert_eq!((counters.turned_back, core.payloads().live()), (back, 0));
+    assert_eq!((counters.returned_to_sender, core.payloads().live()), (back, 0));
 }
 
 #[test]

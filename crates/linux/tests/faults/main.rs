@@ -99,7 +99,7 @@ impl World {
     fn take_events(&mut self) {
         for host in 0..self.schedule.hosts {
             while let Some(event) = self.hosts[host as usize].poll_event() {
-                let told = match event {
+                let context = match event {
                     Event::Message { peer, id, kind, bytes: found } => {
                         self.check_content(host, peer.0, id, kind, &found);
                         let len = found.len() as u64;
@@ -114,7 +114,7 @@ impl World {
                     Event::PeerRestarted { .. } => continue,
                     other => panic!("{}: {other:?}", self.name),
                 };
-                if let Err(error) = self.fates.record_event(HostId(host), &told) {
+                if let Err(error) = self.fates.record_event(HostId(host), &context) {
                     panic!("{}: {error}", self.name);
                 }
             }

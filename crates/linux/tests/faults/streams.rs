@@ -117,23 +117,23 @@ impl World {
     fn take_events(&mut self) {
         for host in 0..2 {
             while let Some(event) = self.hosts[host].poll_event() {
-                let told = format!("{}: h{host}: {event:?}", self.name);
+                let context = format!("{}: h{host}: {event:?}", self.name);
                 let (Event::Opened { id, .. }
                 | Event::Readable { id, .. }
                 | Event::Written { id, .. }
                 | Event::Closed { id, .. }
                 | Event::Failed { id, .. }) = event
                 else {
-                    panic!("{told}");
+                    panic!("{context}");
                 };
                 let ends = self.streams.get_mut(&MessageId(id.0 & !1)).expect("one of ours");
                 let written = ends[1 - host].written;
                 let finished = ends[1 - host].finished;
                 let end = &mut ends[host];
-                assert!(!end.is_over(), "{told}: {end:?}");
+                assert!(!end.is_over(), "{context}: {end:?}");
                 match event {
                     Event::Opened { .. } => {
-                        assert!(host == 1 && !end.open, "{told}");
+                        assert!(host == 1 && !end.open, "{context}");
                         end.open = true;
                     }
                     Event::Readable { pieces, end: last, .. } => {
@@ -185,8 +185,8 @@ impl World {
         for (id, ends) in &self.streams {
             let cancelled = ends.iter().any(|end| end.cancelled);
             for end in ends {
-                let told = format!("{}: {id}: {ends:?}", self.name);
-                assert!(end.closed as usize + end.failed.len() <= 1, "{told}");
+                let context = format!("{}: {id}: {ends:?}", self.name);
+                assert!(end.closed as usize + end.failed.len() <= 1, "{context}");
                 for reason in &end.failed {
                     let possible = match reason {
                         FailReason::Cancelled => cancelled,
@@ -194,7 +194,7 @@ impl World {
                         FailReason::PeerSilent | FailReason::PeerForgot => true,
                         FailReason::Deadline | FailReason::HostCrashed => false,
                     };
-                    assert!(possible, "{told}");
+                    assert!(possible, "{context}");
                 }
             }
         }

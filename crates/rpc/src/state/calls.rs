@@ -16,7 +16,7 @@ use crate::trailer::{self, Status};
 
 /// Options of a call.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct CallOptions {
     pub(crate) peer: Peer,
     pub(crate) kind: Kind,
     pub(crate) bytes: Bytes,
@@ -39,7 +39,7 @@ struct Entry {
     bytes: Option<Bytes>,
     idempotent: bool,
     /// The time of the next retry, if one is scheduled.
-    again: Option<Time>,
+    retry_at: Option<Time>,
     due: Time,
     deadline: Duration,
     done: oneshot::Sender<Outcome>,
@@ -79,7 +79,7 @@ impl Calls {
 }
 
 /// The delay before an idempotent call is retried.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Returns whether an error means that there is no room now, but will be later.
 const fn is_full(error: SendError) -> bool {
@@ -88,30 +88,30 @@ const fn is_full(error: SendError) -> bool {
 
 impl State {
     /// Starts a call. The token that it returns is for [`State::cancel_call`].
-    pub(crate) fn begin_call(
+    pub(crate) fn start_call(
         &mut self,
-        order: Order,
+        options: CallOptions,
         done: oneshot::Sender<Outcome>,
     ) -> Result<u64, CallError> {
         if let Some(error) = self.stopped() {
             return Err(error);
         }
-        let deadline = order.deadline.unwrap_or(self.config.deadline);
+        let deadline = options.deadline.unwrap_or(self.config.deadline);
         let due = self.after(deadline);
-        let bytes = match order.kind {
+        let bytes = match options.kind {
             Kind::Request => {
                 let left = u32::try_from(deadline.as_micros()).ok();
-                trailer::request(order.bytes, left)
+                trailer::request(options.bytes, left)
             }
-            _ => trailer::answer(order.bytes, Status::Answer),
+            _ => trailer::answer(options.bytes, Status::Answer),
         };
         let entry = Entry {
-            peer: order.peer,
-            kind: order.kind,
+            peer: options.peer,
+            kind: options.kind,
             id: None,
             bytes: Some(bytes),
-            idempotent: order.idempotent,
-            again: None,
+            idempotent: options.idempotent,
+            retry_at: None,
             due,
             deadline,
             done,
@@ -124,7 +124,7 @@ impl State {
         match sent {
             Ok(true) => {}
             Ok(false)
-                if order.waits && self.calls.waiting.len() < self.config.max_waiting_calls =>
+                if options.waits && self.calls.waiting.len() < self.config.max_waiting_calls =>
             {
                 self.calls.waiting.insert(token);
             }
@@ -180,8 +180,8 @@ impl State {
             None => drop(self.calls.waiting.remove(&token)),
         }
         self.due.remove(&(entry.due, Due::Call(token)));
-        if let Some(at) = entry.again {
-            self.due.remove(&(at, Due::Again(token)));
+        if let Some(at) = entry.retry_at {
+            self.due.remove(&(at, Due::Retry(token)));
         }
         Some(entry)
     }
@@ -199,13 +199,13 @@ impl State {
     pub(crate) fn cancel_call(&mut self, token: u64) {
         let Some(entry) = self.take_call(token) else { return };
         if let Some(id) = entry.id {
-            self.take_back(entry.peer.host, id);
+            self.withdraw(entry.peer.host, id);
             self.room_made();
         }
     }
 
     /// Makes the transport forget a message.
-    fn take_back(&mut self, peer: HostId, id: MessageId) {
+    fn withdraw(&mut self, peer: HostId, id: MessageId) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.cancel(peer, id);
         }
@@ -216,7 +216,7 @@ impl State {
         let (peer, id) = (entry.peer, entry.id);
         let error = CallError::Deadline { peer: peer.address, deadline: entry.deadline };
         if let Some(id) = id {
-            self.take_back(peer.host, id);
+            self.withdraw(peer.host, id);
         }
         self.end_call(token, Err(error));
     }
@@ -255,14 +255,14 @@ impl State {
     /// Fails the call with this message; returns `false` if the message belongs to no call.
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
-        let at = self.after(AGAIN);
+        let at = self.after(RETRY_DELAY);
         let again = matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
         match self.calls.entries.get_mut(&token) {
             Some(entry) if entry.idempotent && again => {
                 entry.id = None;
-                entry.again = Some(at);
+                entry.retry_at = Some(at);
                 self.calls.by_message.remove(&(peer, id));
-                self.due.insert((at, Due::Again(token)));
+                self.due.insert((at, Due::Retry(token)));
             }
             _ => self.end_call(token, Err(error.clone())),
         }
@@ -283,7 +283,7 @@ impl State {
         for token in tokens {
             let Some(entry) = self.calls.entries.get(&token) else { continue };
             if entry.idempotent {
-                self.begin_anew(token);
+                self.retry_call(token);
                 continue;
             }
             let address = entry.peer.address;
@@ -295,9 +295,9 @@ impl State {
     }
 
     /// Retries a call under a new id.
-    pub(super) fn begin_anew(&mut self, token: u64) {
+    pub(super) fn retry_call(&mut self, token: u64) {
         let Some(entry) = self.calls.entries.get_mut(&token) else { return };
-        entry.again = None;
+        entry.retry_at = None;
         let peer = entry.peer.host;
         if let (Some(id), Some(endpoint)) = (entry.id.take(), &mut self.endpoint) {
             endpoint.cancel(peer, id);

@@ -27,8 +27,8 @@ use crate::driver::Timer;
 use crate::error::CallError;
 use crate::node::{Peer, Stats};
 
+pub(crate) use calls::CallOptions;
 use calls::Calls;
-pub(crate) use calls::Order;
 pub(crate) use requests::Arrived;
 use requests::Requests;
 pub(crate) use streams::StreamKey;
@@ -136,7 +136,7 @@ pub(crate) enum Due {
     /// The deadline of a call.
     Call(u64),
     /// The retry of an idempotent call that failed.
-    Again(u64),
+    Retry(u64),
     /// The limit for a stream without handles to end.
     Linger(StreamKey),
     /// The end of a shutdown's grace.
@@ -147,7 +147,7 @@ pub(crate) enum Due {
 
 /// The stages of a node's life.
 #[derive(Clone, Debug)]
-enum Life {
+enum Lifecycle {
     Running,
     /// New work is refused; outstanding work may finish.
     Closing,
@@ -168,7 +168,7 @@ pub(crate) struct State {
     config: NodeConfig,
     /// Unique among the nodes of the process.
     number: u32,
-    life: Life,
+    life: Lifecycle,
     /// Whether the node is shutting down and no work is outstanding.
     quiet: bool,
     /// Whether the endpoint has more to send, so that another turn is due.
@@ -200,7 +200,7 @@ impl State {
             streams: Streams::new(config.transport.credit_step()),
             config,
             number,
-            life: Life::Running,
+            life: Lifecycle::Running,
             quiet: false,
             dirty: false,
             driver: None,
@@ -216,9 +216,11 @@ impl State {
     /// The error for new work, if none is accepted.
     fn stopped(&self) -> Option<CallError> {
         match &self.life {
-            Life::Running => None,
-            Life::Closing => Some(CallError::NodeStopped(None)),
-            Life::Stopped(why) | Life::Ended(why) => Some(CallError::NodeStopped(why.clone())),
+            Lifecycle::Running => None,
+            Lifecycle::Closing => Some(CallError::NodeStopped(None)),
+            Lifecycle::Stopped(why) | Lifecycle::Ended(why) => {
+                Some(CallError::NodeStopped(why.clone()))
+            }
         }
     }
 
@@ -226,7 +228,9 @@ impl State {
         match &mut self.endpoint {
             Some(endpoint) => Ok(endpoint),
             None => Err(match &self.life {
-                Life::Stopped(why) | Life::Ended(why) => CallError::NodeStopped(why.clone()),
+                Lifecycle::Stopped(why) | Lifecycle::Ended(why) => {
+                    CallError::NodeStopped(why.clone())
+                }
                 _ => CallError::NodeStopped(None),
             }),
         }
@@ -291,7 +295,7 @@ impl State {
                     return true;
                 }
             };
-            self.streams.untold = 0;
+            self.streams.unreported = 0;
             while let Some(event) = self.endpoint.as_mut().and_then(AnyEndpoint::poll_event) {
                 self.on_event(event);
             }
@@ -301,7 +305,7 @@ impl State {
                 break;
             }
         }
-        if matches!(self.life, Life::Closing) && !self.quiet && self.is_idle() {
+        if matches!(self.life, Lifecycle::Closing) && !self.quiet && self.is_idle() {
             self.quiet = true;
             self.due.insert((self.after(QUIET), Due::Quiet));
         }
@@ -410,7 +414,7 @@ impl State {
             self.due.pop_first();
             match due {
                 Due::Call(token) => self.call_expired(token),
-                Due::Again(token) => self.begin_anew(token),
+                Due::Retry(token) => self.retry_call(token),
                 Due::Linger(key) => self.drop_stream(key),
                 Due::Quiet if !self.is_idle() => self.quiet = false,
                 Due::Quiet | Due::Grace => return self.stop(None),
@@ -426,15 +430,15 @@ impl State {
     /// Refuses new work, and stops when the outstanding work has ended. Returns `true` once it has stopped and the
     /// driver has ended.
     pub(crate) fn close(&mut self) -> bool {
-        if matches!(self.life, Life::Running) {
-            self.life = Life::Closing;
+        if matches!(self.life, Lifecycle::Running) {
+            self.life = Lifecycle::Closing;
             let at = self.after(self.config.grace);
             self.due.insert((at, Due::Grace));
             self.refuse_waiting();
             self.wakes.push(Wake::Stopped);
             self.turn();
         }
-        matches!(self.life, Life::Ended(_))
+        matches!(self.life, Lifecycle::Ended(_))
     }
 
     /// Whether no work is outstanding.
@@ -451,7 +455,7 @@ impl State {
             return;
         }
         let why = why.map(Arc::new);
-        self.life = Life::Stopped(why.clone());
+        self.life = Lifecycle::Stopped(why.clone());
         let error = CallError::NodeStopped(why);
         self.due.clear();
         self.fail_all_calls(&error);
@@ -466,8 +470,8 @@ impl State {
     }
 
     pub(crate) fn set_ended(&mut self) {
-        if let Life::Stopped(why) = &self.life {
-            self.life = Life::Ended(why.clone());
+        if let Lifecycle::Stopped(why) = &self.life {
+            self.life = Lifecycle::Ended(why.clone());
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rackweave_core::{HostId, MessageId, Time};
 use rustc_hash::FxHashSet;
 
-use super::{Life, State, StreamKey, Wake};
+use super::{Lifecycle, State, StreamKey, Wake};
 use crate::node::Peer;
 use crate::trailer::{self, Status};
 
@@ -85,7 +85,7 @@ impl State {
     fn refusal(&self, bytes: usize) -> Option<Status> {
         let requests = &self.requests;
         let held = requests.waiting_bytes.saturating_add(bytes as u64);
-        if !matches!(self.life, Life::Running) {
+        if !matches!(self.life, Lifecycle::Running) {
             Some(Status::Stopping)
         } else if requests.servers == 0 {
             Some(Status::NotServing)
@@ -176,7 +176,7 @@ impl State {
             self.turn();
         }
         match found {
-            None if !matches!(self.life, Life::Running) => Err(()),
+            None if !matches!(self.life, Lifecycle::Running) => Err(()),
             found => Ok(found),
         }
     }

@@ -89,14 +89,14 @@ pub(crate) struct Streams {
     blocked: Vec<StreamKey>,
     unread: u64,
     /// Bytes read by applications that the endpoint has not been informed of.
-    pub(super) untold: u64,
+    pub(super) unreported: u64,
     /// The number of bytes that are read before the peer's window is updated.
     step: u64,
 }
 
 impl Streams {
     pub(super) fn new(step: u64) -> Self {
-        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, untold: 0, step }
+        Self { entries: FxHashMap::default(), blocked: Vec::new(), unread: 0, unreported: 0, step }
     }
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -172,8 +172,8 @@ impl State {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.consume(key.peer, key.receives(), bytes);
         }
-        self.streams.untold += bytes;
-        if self.streams.untold >= self.streams.step {
+        self.streams.unreported += bytes;
+        if self.streams.unreported >= self.streams.step {
             self.turn();
         }
     }

@@ -86,7 +86,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// As [`Self::route`], where programs are active: packets may be addressed to switches and groups too.
     #[inline]
     fn route_any(&mut self, number: u32, packet: PacketRef) {
-        match Destination::of(self.pool.get(packet).dst) {
+        match Destination::from_address(self.pool.get(packet).dst) {
             Destination::Host(_) => self.route(number, packet),
             Destination::Switch(switch) => match self.port_towards(number, switch) {
                 Some(port) => self.leave_by(number, port, packet),
@@ -244,7 +244,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Admission::Queued => {}
             Admission::Marked => self.counters.ecn_marks += 1,
             Admission::Trimmed => self.counters.trims += 1,
-            Admission::ReturnedToSender(_) => self.counters.turned_back += 1,
+            Admission::ReturnedToSender(_) => self.counters.returned_to_sender += 1,
             Admission::Dropped(reason) => {
                 stats.drops += 1;
                 self.counters.drops[reason as usize] += 1;

@@ -297,7 +297,7 @@ impl Header {
         let left = l4_bytes - header_bytes;
         let message_length = reader.u32()?;
         let incoming = reader.u32()?;
-        let (ack_id, ack_port, cutoff_version, retransmit, offset, said);
+        let (ack_id, ack_port, cutoff_version, retransmit, offset, claimed);
         match layout {
             Layout::Head => {
                 (ack_id, ack_port) = read_ack(layout, reader)?;
@@ -305,14 +305,14 @@ impl Header {
                 retransmit = reader.u8()? != 0;
                 reader.skip::<3>()?;
                 offset = reader.u32()?;
-                said = left;
+                claimed = left;
             }
             Layout::Talk | Layout::Leverage => {
                 cutoff_version = reader.u16()?;
                 retransmit = reader.u8()? != 0;
                 reader.skip::<1>()?;
                 offset = reader.u32()?;
-                said = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+                claimed = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
                 (ack_id, ack_port) = read_ack(layout, reader)?;
             }
         }
@@ -320,9 +320,9 @@ impl Header {
         if layout == Layout::Leverage {
             stamps = DataStamps { sent_at: reader.u32()?, echo: reader.u32()? };
         }
-        let segment_length = match u16::try_from(said) {
-            Ok(length) if said <= left => length,
-            _ => return Err(Malformed::SegmentLength { said, left }),
+        let segment_length = match u16::try_from(claimed) {
+            Ok(length) if claimed <= left => length,
+            _ => return Err(Malformed::SegmentLength { claimed, left }),
         };
         Ok(Body::Data {
             message_length,
@@ -343,12 +343,12 @@ impl Header {
             Layout::Talk | Layout::Leverage => size::ACK_TALK,
         };
         reader.need("a Homa ACK", bytes as usize)?;
-        let said = reader.u16()?;
-        if usize::from(said) > ACK_ENTRIES {
-            return Err(Malformed::AckCount(said));
+        let claimed = reader.u16()?;
+        if usize::from(claimed) > ACK_ENTRIES {
+            return Err(Malformed::AckCount(claimed));
         }
         let mut others = [Id64::default(); 3];
-        let count = usize::from(said).min(others.len());
+        let count = usize::from(claimed).min(others.len());
         for id in &mut others[..count] {
             (*id, _) = read_ack(layout, reader)?;
         }

@@ -32,9 +32,9 @@ pub mod flags {
     /// The client has received nothing from the server yet: `tag` is the time left until the deadline.
     pub const OPENING: u8 = 8;
     /// The payload is a retransmission.
-    pub const AGAIN: u8 = 16;
+    pub const RETRANSMIT: u8 = 16;
     /// Bits with a meaning; the others are sent as zero and not read.
-    pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | AGAIN;
+    pub const ALL: u8 = END | END_RECEIVED | ASK | OPENING | RETRANSMIT;
 }
 
 /// A value of [`Credit::priority`]: the sender chooses among the unscheduled levels.
@@ -186,7 +186,7 @@ impl Stream {
                 let len = reader.u16()?;
                 let cutoff_version = reader.u16()?;
                 if usize::from(len) > left {
-                    return Err(Malformed::SegmentLength { said: usize::from(len), left });
+                    return Err(Malformed::SegmentLength { claimed: usize::from(len), left });
                 }
                 Self::Data { offset, len, written, credit, cutoff_version, flags, tag }
             }
@@ -275,7 +275,7 @@ fn dump_flags(f: &mut fmt::Formatter<'_>, flags: u8) -> fmt::Result {
         (flags::END_RECEIVED, " end received"),
         (flags::ASK, " ask"),
         (flags::OPENING, " opening"),
-        (flags::AGAIN, " again"),
+        (flags::RETRANSMIT, " retransmit"),
     ];
     names
         .into_iter()

@@ -249,7 +249,7 @@ impl Front {
                 }
                 let (end, header) = (reader.at(), Header::Control(control));
                 if end != bytes.len() {
-                    return Err(Malformed::SegmentLength { said: end, left: bytes.len() });
+                    return Err(Malformed::SegmentLength { claimed: end, left: bytes.len() });
                 }
                 return Ok(Self { header, words, check, check_at, end });
             }
@@ -266,7 +266,7 @@ impl Front {
         let end = reader.at();
         let left = bytes.len() - end;
         let len = u16::try_from(left)
-            .map_err(|_| Malformed::SegmentLength { said: left, left: usize::from(u16::MAX) })?;
+            .map_err(|_| Malformed::SegmentLength { claimed: left, left: usize::from(u16::MAX) })?;
         let header = Header::Data(Data {
             labelled,
             label: Label(label),

@@ -132,7 +132,7 @@ impl Header {
         let body = match options.mapping {
             Some(Mapping { message, message_length, offset, kind }) => {
                 let len = u16::try_from(payload)
-                    .map_err(|_| Malformed::SegmentLength { said: payload, left: 65_535 })?;
+                    .map_err(|_| Malformed::SegmentLength { claimed: payload, left: 65_535 })?;
                 Body::Data { message, message_length, offset, len, kind }
             }
             None if payload > 0 => return Err(Malformed::NoMapping(payload)),

@@ -187,13 +187,13 @@ fn polo_headers() -> Vec<(&'static str, polo::Header)> {
     use polo::Body;
     let header = |body| polo::Header { id: Id64::new(42), one_way: false, body };
     let (message_length, window) = (20_000, 12);
-    let data = |driven, again| Body::Data {
+    let data = |driven, retransmit| Body::Data {
         message_length,
         offset: 1460,
         len: 1460,
         window,
         driven,
-        again,
+        retransmit,
     };
     let adjoint = |timeout| Body::Adjoint { message_length, sent: 12, epoch: 3, window, timeout };
     let ack = |paused, tick| Body::AdjointAck { epoch: 4, paused, tick };

@@ -25,7 +25,7 @@ impl Forger {
     }
 
     /// Returns a packet with other content, and with the check that a sender without the key would compute.
-    fn lie(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn forge(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let Decoded { mut header, payload, .. } = orca_of(bytes)?;
         let mut payload = bytes[payload].to_vec();
         let number = self.next();
@@ -87,7 +87,7 @@ impl Forger {
                 let noise = |at: usize| (number >> (at & 15)) as u8 ^ at as u8;
                 vec![(0..number % 300).map(noise).collect(), whole]
             }
-            _ => self.lie(bytes).into_iter().chain([whole]).collect(),
+            _ => self.forge(bytes).into_iter().chain([whole]).collect(),
         }
     }
 }
@@ -273,7 +273,7 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
             }
             sender = Some(whose);
             let session = Session(u32::from_be_bytes(buffer[8..12].try_into().unwrap()));
-            let say = |body| Control { from: HostId(0), to: HostId(0), session, body };
+            let control = |body| Control { from: HostId(0), to: HostId(0), session, body };
             let end = Data {
                 labelled: Labelled::Host,
                 label: rackweave_wire::orca::Label(0),
@@ -285,7 +285,7 @@ fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
                 parity: None,
             };
             let said = [
-                Header::Control(say(Body::Bye { reason: rackweave_wire::orca::Reason::Left })),
+                Header::Control(control(Body::Bye { reason: rackweave_wire::orca::Reason::Left })),
                 Header::Data(end),
             ];
             for header in &said {

@@ -24,24 +24,24 @@ pub(crate) struct World {
 }
 
 /// A process that is killed on drop, and the lines that it prints.
-pub(crate) struct Part {
+pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) stdout: Receiver<String>,
     pub(crate) stderr: Receiver<String>,
 }
 
 pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
-    let (tell, told) = channel();
+    let (lines, printed) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             // Sending fails if the test no longer reads the lines.
-            let _ = tell.send(line);
+            let _ = lines.send(line);
         }
     });
-    told
+    printed
 }
 
-impl Part {
+impl Process {
     /// Waits for a line on standard error with this prefix.
     pub(crate) fn says(self, begin: &str) -> Self {
         loop {
@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for Process {
     fn drop(&mut self) {
         // Killing fails if the process has ended already.
         let _ = self.child.kill();
@@ -122,19 +122,19 @@ impl World {
         command
     }
 
-    pub(crate) fn start(&self, space: &str, args: &str) -> Part {
+    pub(crate) fn start(&self, space: &str, args: &str) -> Process {
         let mut child = self.command(space, args).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
         let stderr = lines(child.stderr.take().unwrap());
-        Part { child, stdout, stderr }
+        Process { child, stdout, stderr }
     }
 
     /// Starts the user-space switch.
-    pub(crate) fn switch(&self) -> Part {
+    pub(crate) fn switch(&self) -> Process {
         self.switch_with("")
     }
 
-    pub(crate) fn switch_with(&self, more: &str) -> Part {
+    pub(crate) fn switch_with(&self, more: &str) -> Process {
         let ports: Vec<String> =
             (0..HOSTS).map(|host| format!("--interface {}", switch_end(HostId(host)))).collect();
         let ports = ports.join(" ");
@@ -145,17 +145,17 @@ impl World {
     }
 
     /// Starts `rackweave cast` on a host.
-    pub(crate) fn cast(&self, host: u32, args: &str) -> Part {
+    pub(crate) fn cast(&self, host: u32, args: &str) -> Process {
         let args = format!("cast {args} --fabric fabric.toml");
         self.start(&self.network.host(HostId(host)), &args)
     }
 
-    pub(crate) fn receiver(&self, host: u32) -> Part {
+    pub(crate) fn receiver(&self, host: u32) -> Process {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --dir r{host}");
         self.cast(host, &args).says("receiving at")
     }
 
-    pub(crate) fn send(&self, args: &str) -> Part {
+    pub(crate) fn send(&self, args: &str) -> Process {
         self.cast(SENDER, &format!("send big --spread labels {args}"))
     }
 
