@@ -127,7 +127,7 @@ fn endpoint() -> Endpoint {
 }
 
 #[test]
-fn who_is_not_a_peer_hears_nothing() {
+fn a_host_that_is_not_a_peer_gets_no_answer() {
     let hosts = BTreeMap::from([(HostId(1), "127.0.0.1:9".parse().unwrap())]);
     let peers = Peers::Direct { hosts, allow: vec!["127.0.0.7".parse().unwrap()] };
     let config = EndpointConfig::new(HostId(0), local(), peers, &datagrams());

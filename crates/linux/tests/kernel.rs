@@ -385,7 +385,7 @@ fn a_server_that_dies_in_mid_message_fails_what_it_had() {
 }
 
 #[test]
-fn a_peer_that_takes_connections_and_says_nothing_is_given_up() {
+fn a_peer_that_accepts_connections_and_stays_silent_is_given_up() {
     let listener = TcpListener::bind(LOCAL).unwrap();
     let mut ends = pair_with(|config| TcpConfig { silence: Span::from_ms(400), ..config });
     let mute = ends[0].add_peer(listener.local_addr().unwrap());

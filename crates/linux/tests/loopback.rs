@@ -274,7 +274,7 @@ fn a_client_that_finishes_leaves_nothing_open() {
 }
 
 #[test]
-fn nothing_is_heard_of_what_was_cancelled() {
+fn a_cancelled_message_has_no_events() {
     for (name, transport) in patient() {
         let mut ends = pair(&transport);
         let address = ends[1].local_addr();
@@ -335,7 +335,7 @@ fn memory_for_messages_of_the_dead_is_freed() {
 /// A message that TCP has begun to send is part of its byte stream. If a call is cancelled in the middle of it, the
 /// connection stays usable for others, and its bytes are freed when they have been sent.
 #[test]
-fn what_is_cancelled_in_the_midst_disturbs_nobody() {
+fn cancelling_in_the_middle_of_a_message_disturbs_no_other() {
     let bytes_of: Vec<_> = (0..8).map(|n| bytes(n, 900_000)).collect();
     for (name, transport) in patient() {
         let clock = Clock::start();

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_packet_says_so() {
+    fn a_trimmed_packet_is_marked_in_its_line() {
         let header = homa::Header { id: Id64::new(42), one_way: false, body: homa::Body::Busy };
         let mut packet = Packet::new(HostId(3), HostId(7), 100, Header::Homa(header));
         packet.trim();

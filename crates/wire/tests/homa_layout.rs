@@ -182,7 +182,7 @@ fn of_five_acknowledged_ids_three_are_kept() {
 }
 
 #[test]
-fn data_is_as_long_as_the_packet_says() {
+fn data_has_the_length_in_the_packet() {
     let bytes = encode(Layout::Head, DATA);
     let length = |l4_bytes| match Header::decode(Layout::Head, &bytes, l4_bytes) {
         Ok((Header { body: Body::Data { segment_length, .. }, .. }, _)) => Ok(segment_length),

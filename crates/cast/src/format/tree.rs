@@ -83,7 +83,7 @@ impl TreeHash {
     /// Adds the results of [`chunk_hash`] for the next chunk.
     pub fn push(&mut self, hash: Hash, single: Option<Hash>) {
         // Subtrees are merged lazily, as in BLAKE3: the last merge is that of the root, and only the end of the file
-        // tells which it is.
+        // determines which it is.
         while self.stack.len() > self.chunks.count_ones() as usize {
             if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
                 self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));

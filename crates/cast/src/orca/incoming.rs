@@ -232,7 +232,7 @@ impl Engine {
     /// Passes bytes that are in order to the sinks, and reports to the host what the sinks have consumed. Returns when
     /// it must be called again.
     pub(super) fn drain(&mut self, now: Time, idle: bool) -> Option<Time> {
-        let mut again: Option<Time> = None;
+        let mut next: Option<Time> = None;
         let mut failed = Vec::new();
         for (session, incoming) in &mut self.incoming {
             let Incoming { drain, stage, .. } = incoming;
@@ -271,7 +271,7 @@ impl Engine {
             } else if drain.lags(incoming.readable) {
                 // A full sink wakes the engine when it has room.
                 let due = if now >= due { now + FLUSH_AFTER } else { due };
-                again = Some(again.map_or(due, |again| again.min(due)));
+                next = Some(next.map_or(due, |next| next.min(due)));
             }
             let consumed = drain.consumed();
             if consumed > incoming.consumed {
@@ -302,7 +302,7 @@ impl Engine {
                 self.closing.push((incoming.stream, incoming.drain));
             }
         }
-        again
+        next
     }
 
     /// Drops sinks whose threads have ended.

@@ -296,7 +296,7 @@ impl Engine {
     pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<(Spread, Vec<HostId>)> {
         self.start_probe(hosts);
         let began = self.driver.now();
-        let mut again = began + Span::from_ms(2);
+        let mut repeat_at = began + Span::from_ms(2);
         loop {
             self.send(self.driver.last_now())?;
             Driver::receive(self)?;
@@ -316,12 +316,12 @@ impl Engine {
             if now >= limit {
                 break;
             }
-            if now >= again {
+            if now >= repeat_at {
                 self.send_probes(hosts);
-                again = now + Span::from_ms(5);
+                repeat_at = now + Span::from_ms(5);
                 continue;
             }
-            self.wait(Some(limit.min(again)))?;
+            self.wait(Some(limit.min(repeat_at)))?;
         }
         let silent: Vec<HostId> =
             hosts.iter().filter(|it| !self.probes.one.contains_key(it)).copied().collect();

@@ -324,7 +324,7 @@ fn a_sender_that_is_started_again_goes_on() {
 }
 
 #[test]
-fn a_probe_tells_who_is_there() {
+fn a_probe_finds_reachable_receivers() {
     let receivers = [Receiving::start(Some(b"k"), None), Receiving::start(Some(b"l"), None)];
     let mut engine = sender(Some(b"k"));
     let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
@@ -406,7 +406,7 @@ fn a_bad_network_damages_nothing() {
 }
 
 #[test]
-fn a_lost_farewell_delays_nobody() {
+fn a_lost_bye_delays_no_receiver() {
     let receiver = Receiving::start(None, None);
     let (front, back) = (
         std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),

@@ -228,7 +228,7 @@ impl Writer {
         })
     }
 
-    /// Converts an error; if the disk is full, it says how many bytes the current file still needs.
+    /// Converts an error; if the disk is full, it states how many bytes the current file still needs.
     fn failed(&self, error: StoreError) -> SinkError {
         match (error, &self.current) {
             (StoreError::Full { path, .. }, Some(current)) => {

@@ -270,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn whoever_is_killed_while_a_file_gets_its_name_goes_on_behind_it() {
+fn a_transfer_killed_while_a_file_is_renamed_resumes_after_it() {
     let from = tempfile::tempdir().unwrap();
     let paths: Vec<_> = (0..4).map(|i| from.path().join(format!("f{i}"))).collect();
     for (i, path) in paths.iter().enumerate() {
@@ -479,7 +479,7 @@ fn folders_get_their_modes_and_times_after_an_interruption() {
 }
 
 #[test]
-fn the_state_of_many_files_stays_short_and_says_the_same() {
+fn the_state_of_many_files_is_compacted_without_loss() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let name = |i: usize| format!("{i:04}{}", "n".repeat(246));
     for i in 0..1000 {

@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn a_store_that_is_killed_at_any_operation_says_the_truth_when_it_is_opened_again() {
+fn a_store_killed_at_any_operation_has_only_correct_blocks_when_reopened() {
     let content = content(3 * CHUNK + 5);
     // There are five operations to open, two for each of four blocks, three to rename the file, and one to remove the
     // table, whose failure is harmless.
@@ -272,7 +272,7 @@ fn holes_are_verified_without_being_written() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_an_error_that_says_what_is_missing() {
+fn a_full_disk_is_an_error_that_names_the_missing_space() {
     let folder = tempfile::tempdir().unwrap();
     let content = content(3 * CHUNK);
     let mut store = BlockStore::open(config(folder.path(), content.len())).unwrap();

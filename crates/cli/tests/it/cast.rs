@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::casts::{Receiver, content, json, rackweave};
 
 #[test]
-fn files_reach_two_receivers_and_one_document_tells_it() {
+fn files_reach_two_receivers_and_one_document_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("tree");
     std::fs::create_dir_all(source.join("sub")).unwrap();
@@ -216,7 +216,7 @@ fn copies_from_several_senders_reach_all() {
 }
 
 #[test]
-fn names_that_are_no_text_harm_nobody() {
+fn names_that_are_not_text_are_harmless() {
     use std::os::unix::ffi::OsStrExt as _;
     let folder = tempfile::tempdir().unwrap();
     let name = std::ffi::OsStr::from_bytes(b"a\n\x1b[31m\xff");

@@ -237,7 +237,7 @@ fn a_sender_that_is_interrupted_while_it_looks_for_receivers_ends() {
 }
 
 #[test]
-fn whoever_is_interrupted_says_so_and_the_rest_comes_later() {
+fn an_interrupted_end_reports_it_and_the_transfer_resumes_later() {
     let folder = tempfile::tempdir().unwrap();
     let source = file(folder.path(), "big", 12_000_000);
     let slow = ["--rate", "100 Mbps"];
@@ -298,7 +298,7 @@ fn interrupted_while_the_last_receiver_is_waited_for_the_others_have_everything(
 }
 
 #[test]
-fn a_receiver_that_nobody_has_sent_to_ends_at_a_signal() {
+fn a_receiver_without_a_sender_ends_on_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     for (args, name, exit) in [(&[][..], "INT", 0), (&["--once"], "TERM", 130)] {
         let receiver = Receiver::into(folder.path(), args);

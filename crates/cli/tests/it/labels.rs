@@ -22,10 +22,10 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     let _switch = world.switch();
     let control = world
         .cast(CONTROLLER, "control --json --timeout 200ms --socket control")
-        .says("controlling at");
+        .expect_line("controlling at");
     let door = world.path().join("door");
     let agent = format!("agent --controller 10.0.0.{CONTROLLER} --socket {}", door.display());
-    let mut agent = world.cast(3, &agent).says("agent at");
+    let mut agent = world.cast(3, &agent).expect_line("agent at");
     control.event(active(3));
     let mut receivers = [4, 5].map(|host| world.receiver(host));
     let mut send =
@@ -61,7 +61,7 @@ fn receivers_of_a_killed_sender_say_so_and_keep_what_they_have() {
     let Some(world) = World::make("dead") else { return };
     std::fs::write(world.path().join("big"), content(30_000_000)).unwrap();
     let _switch = world.switch();
-    let _control = world.cast(CONTROLLER, "control").says("controlling at");
+    let _control = world.cast(CONTROLLER, "control").expect_line("controlling at");
     let mut receivers = [3, 4].map(|host| world.receiver(host));
     let controller = format!("--controller 10.0.0.{CONTROLLER}");
     let to = "--to 10.0.0.3,10.0.0.4";

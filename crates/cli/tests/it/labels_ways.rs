@@ -14,7 +14,7 @@ const LENGTH: usize = 30_000_000;
 fn agent(world: &World, host: u32, more: &str) -> Process {
     let args =
         format!("agent --controller 10.0.0.{CONTROLLER} --socket door{host} --spool .{more}");
-    world.cast(host, &args).says("agent at")
+    world.cast(host, &args).expect_line("agent at")
 }
 
 fn document(part: &mut Process) -> Value {
@@ -37,7 +37,7 @@ fn send_and_receive_go_through_agents() {
     let Some(world) = World::make("door") else { return };
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
     let _switch = world.switch();
-    let control = world.cast(CONTROLLER, "control --json").says("controlling at");
+    let control = world.cast(CONTROLLER, "control --json").expect_line("controlling at");
     let mut agents: Vec<Process> =
         [SENDER, 4].map(|host| agent(&world, host, " --spool-limit 4MB")).into();
     control.event(|event| event["event"] == "promoted" && event["agent"] == "10.0.0.4:6722");
@@ -93,7 +93,7 @@ fn send_and_receive_go_through_agents() {
     // An application's bytes are sent by labels as well, and none are dropped if it writes faster than the link.
     let mut receivers = [3, 5].map(|host| {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --out big{host}");
-        world.cast(host, &args).says("receiving at")
+        world.cast(host, &args).expect_line("receiving at")
     });
     let mut command = world.command(
         &world.network.host(HostId(SENDER)),
@@ -115,14 +115,15 @@ fn send_and_receive_go_through_agents() {
 /// The last agent of a rack is killed: its receivers get copies, and every byte arrives.
 fn a_rack_loses_its_agents(world: &World, key: &str) {
     std::fs::write(world.path().join("big"), content(LENGTH)).unwrap();
-    let control = world.cast(CONTROLLER, &format!("control --json{key}")).says("controlling at");
+    let control =
+        world.cast(CONTROLLER, &format!("control --json{key}")).expect_line("controlling at");
     let mut agents = [3, 5].map(|host| agent(world, host, key));
     control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
     control.event(|event| event["event"] == "live" && event["host"] == "10.0.0.5:6722");
     // One receiver is not an agent, and one is in the sender's rack.
     let mut receivers = [4, 2].map(|host| {
         let args = format!("receive --from 10.0.0.{SENDER} --once --dir r{host}{key}");
-        world.cast(host, &args).says("receiving at")
+        world.cast(host, &args).expect_line("receiving at")
     });
     let to = format!("--to 10.0.0.4,10.0.0.2 --controller 10.0.0.{CONTROLLER} --json{key}");
     let mut send = world.send(&to);
@@ -184,7 +185,7 @@ fn tors(test: &str, more: &str) -> Option<(World, [Process; 2])> {
             "switch --program orca --bpf --ports {ports},u{rack} --hosts {hosts} --uplinks 3 --rack {rack} \
              --fabric fabric.toml --controller {controller}{more}"
         );
-        world.start(&space, &args).says("ready")
+        world.start(&space, &args).expect_line("ready")
     };
     let tors = [0, 1].map(tor);
     Some((world, tors))

@@ -163,7 +163,7 @@ fn claims_are_decided_by_their_rules() {
 }
 
 #[test]
-fn quick_claims_run_less_and_one_claim_runs_alone() {
+fn quick_claims_run_less_and_one_claim_runs_separately() {
     let place = with_claims(CLAIMS);
     let output = place.run(&["paper", "claims.toml", "--claim", "small-faster", "--quick"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -179,7 +179,7 @@ fn quick_claims_run_less_and_one_claim_runs_alone() {
 }
 
 #[test]
-fn a_claim_that_can_not_be_decided_is_a_failure_and_says_why() {
+fn an_undecided_claim_is_a_failure_with_a_reason() {
     let place = with_claims(&CLAIMS.replace("slowdown.mean", "slowdown.meen"));
     let output = place.run(&["paper", "claims.toml", "--json", "--quick"]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));

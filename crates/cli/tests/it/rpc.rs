@@ -265,7 +265,7 @@ fn a_restarted_server_is_served_again() {
 }
 
 #[test]
-fn where_nobody_answers_it_says_what_to_look_for() {
+fn without_a_server_the_client_reports_what_to_check() {
     // No process listens at a port that the system has just assigned and got back.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();

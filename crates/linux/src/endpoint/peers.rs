@@ -113,7 +113,7 @@ pub(super) enum Incarnation {
     Current,
     /// A new one: the peer has restarted.
     New,
-    /// Another one, which may be an earlier one: the datagram is dropped. The field says whether to ask the peer.
+    /// Another one, which may be an earlier one: the datagram is dropped. The field is whether to query the peer.
     Unproven(bool),
 }
 

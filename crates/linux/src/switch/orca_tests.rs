@@ -283,7 +283,7 @@ fn without_the_key_no_order_is_understood() {
 }
 
 #[test]
-fn who_says_what_to_whom_must_agree() {
+fn addresses_of_header_and_packet_must_agree() {
     let rules = rules(None);
     let by_datagram = |from, to, header: &Header| {
         read_datagram(&datagram(from, to, &orca_bytes(header, None)), 0, HostId(1), &rules).err()

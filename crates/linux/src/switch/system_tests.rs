@@ -289,7 +289,7 @@ fn a_program_changes_the_payload_of_its_packets() {
 }
 
 #[test]
-fn a_system_that_is_left_out_leaves_its_packets_alone() {
+fn packets_of_a_system_without_a_program_are_only_forwarded() {
     for by_frames in [false, true] {
         let mut bench = Bench::new((Some(Orca::default()), None), by_frames);
         assert_eq!(bench.chunk(0, 5, 3, 1), Some((1, 1)), "as any other packet");
@@ -314,7 +314,7 @@ fn frames_are_read_by_the_system_of_their_protocol() {
 }
 
 #[test]
-fn what_a_system_says_against_a_fabric_is_reported() {
+fn an_impossible_fabric_for_a_system_is_reported() {
     let system: Arc<Both> = Arc::new((None, Some(Chunks)));
     let config = CoreConfig {
         fabric: fabric(101),

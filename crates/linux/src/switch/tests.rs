@@ -145,7 +145,7 @@ fn higher_priorities_overtake() {
 }
 
 #[test]
-fn marks_and_drops_where_the_queue_says_so() {
+fn marks_and_drops_follow_the_queue_length() {
     let mut config = single(5);
     config.switch.ecn_threshold_bytes = Some(5 * FULL);
     config.switch.buffer = BufferConfig::PerPort { bytes: 10 * FULL };

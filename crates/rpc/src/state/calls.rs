@@ -256,9 +256,10 @@ impl State {
     pub(super) fn fail_call(&mut self, peer: HostId, id: MessageId, error: &CallError) -> bool {
         let Some(&token) = self.calls.by_message.get(&(peer, id)) else { return false };
         let at = self.after(RETRY_DELAY);
-        let again = matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
+        let can_retry =
+            matches!(error, CallError::PeerForgot { .. } | CallError::PeerSilent { .. });
         match self.calls.entries.get_mut(&token) {
-            Some(entry) if entry.idempotent && again => {
+            Some(entry) if entry.idempotent && can_retry => {
                 entry.id = None;
                 entry.retry_at = Some(at);
                 self.calls.by_message.remove(&(peer, id));

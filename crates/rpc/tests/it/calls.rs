@@ -152,7 +152,7 @@ async fn a_deadline_ends_a_call_that_is_not_answered() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_within_the_deadline() {
+async fn an_absent_server_is_an_error_within_the_deadline() {
     for (name, transport) in transports() {
         let here = node(&transport);
         // No process uses this port, which was free a moment ago.

@@ -292,7 +292,7 @@ async fn a_stream_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn nobody_to_take_a_stream() {
+async fn a_stream_without_a_server_is_reset() {
     for (name, transport) in streaming() {
         let (here, there) = (node(&transport), node(&transport));
         let mut near = here.client().stream(here.peer(there.local_addr())).unwrap();

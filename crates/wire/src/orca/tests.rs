@@ -252,7 +252,7 @@ fn the_check_is_crc_32c_whatever_the_pieces() {
 }
 
 #[test]
-fn what_a_switch_reads_stands_where_the_layout_says() {
+fn fields_that_switches_read_are_at_their_documented_offsets() {
     let body = Body::SetActive { rack: 0x0102, agent: 7, epoch: 9 };
     let control = Control { from: HostId(3), to: HostId(4), session: Session(0), body };
     let mut bytes = Vec::new();

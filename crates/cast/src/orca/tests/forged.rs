@@ -249,7 +249,7 @@ fn an_invitation_that_is_replayed_in_mid_transfer_costs_time_only() {
 }
 
 #[test]
-fn a_forged_farewell_or_completion_is_not_believed_with_a_key() {
+fn with_a_key_forged_byes_and_completions_are_ignored() {
     let secret = Some(&b"a secret of both"[..]);
     let receiver = Receiving::start(secret, None);
     let from = tempfile::tempdir().unwrap();

@@ -43,7 +43,7 @@ pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 
 impl Process {
     /// Waits for a line on standard error with this prefix.
-    pub(crate) fn says(self, begin: &str) -> Self {
+    pub(crate) fn expect_line(self, begin: &str) -> Self {
         loop {
             let line = self.stderr.recv_timeout(PATIENCE).expect("it says so in time");
             if line.starts_with(begin) {
@@ -141,7 +141,7 @@ impl World {
         let args = format!(
             "switch {ports} --fabric fabric.toml --program orca --controller {CONTROLLER}{more}"
         );
-        self.start(&self.network.switch(), &args).says("host 5")
+        self.start(&self.network.switch(), &args).expect_line("host 5")
     }
 
     /// Starts `rackweave cast` on a host.
@@ -152,7 +152,7 @@ impl World {
 
     pub(crate) fn receiver(&self, host: u32) -> Process {
         let args = format!("receive --controller 10.0.0.{CONTROLLER} --once --dir r{host}");
-        self.cast(host, &args).says("receiving at")
+        self.cast(host, &args).expect_line("receiving at")
     }
 
     pub(crate) fn send(&self, args: &str) -> Process {
