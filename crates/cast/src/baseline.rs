@@ -206,7 +206,7 @@ mod tests {
                     let sink = |stream| {
                         Folder::new(config.clone(), stream).map(|it| Box::new(it) as Box<dyn Sink>)
                     };
-                    take(&listener, |_| true, sink).unwrap()
+                    receive(&listener, |_| true, sink).unwrap()
                 });
                 (address, folder, thread)
             })

@@ -41,7 +41,7 @@ pub struct Records {
 /// A request to receive the next stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// Whether the application receives a whole stream of records ([`take`](super::stream::take)) instead of the bytes
+    /// Whether the application receives a whole stream of records ([`receive`](super::stream::receive)) instead of the bytes
     /// of one file.
     pub records: bool,
     /// Accept streams from these hosts only; if empty, from all hosts that the agent admits.

@@ -1,4 +1,4 @@
-//! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`take`].
+//! A whole stream of records over a control socket: the agent's end is a [`Sink`], the application's end is [`receive`].
 //!
 //! The agent writes a line of JSON, `{"stream": "...", "from": "ADDR:PORT"}`. The application answers `{"at": N}`, the
 //! offset of the first byte that it needs, or `{"error": "..."}`. Then the agent sends blocks, each preceded by its
@@ -151,7 +151,7 @@ pub enum ReceiveError {
 ///
 /// # Errors
 /// See [`ReceiveError`]. The agent is informed of the error.
-pub fn take(
+pub fn receive(
     offered: Offered,
     make: impl FnOnce(u128) -> Result<Box<dyn Sink>, SinkError>,
 ) -> Result<Box<dyn Sink>, ReceiveError> {
@@ -241,7 +241,7 @@ mod tests {
             let taker = std::thread::spawn(move || {
                 let offered = wait(theirs).unwrap().unwrap();
                 assert_eq!((offered.stream, offered.from), (77, from()));
-                take(offered, |_| Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad })))
+                receive(offered, |_| Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad })))
                     .is_ok()
             });
             let mut sink = StreamSink::new(ours, 77, from()).unwrap();
@@ -263,7 +263,7 @@ mod tests {
         let (ours, theirs) = pair();
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
-            take(offered, |_| Err(SinkError::Several)).is_err()
+            receive(offered, |_| Err(SinkError::Several)).is_err()
         });
         let error = StreamSink::new(ours, 77, from()).unwrap_err();
         assert!(error.to_string().contains("several files"), "{error}");
@@ -276,7 +276,7 @@ mod tests {
         let taker = std::thread::spawn(move || {
             let offered = wait(theirs).unwrap().unwrap();
             let list = List { at: 0, bytes: Vec::new(), whole: 9, bad: 99 };
-            take(offered, |_| Ok(Box::new(list))).map(|_| ())
+            receive(offered, |_| Ok(Box::new(list))).map(|_| ())
         });
         let mut sink = StreamSink::new(ours, 77, from()).unwrap();
         sink.put(b"half").unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use miette::miette;
-use rackweave_cast::control::stream::{Offered, take, wait};
+use rackweave_cast::control::stream::{self, Offered, wait};
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
@@ -99,7 +99,7 @@ fn one(args: &ReceiveArgs, target: &Target, offered: Offered) -> miette::Result<
     #[expect(clippy::disallowed_methods, reason = "a transfer over real sockets is timed")]
     let began = Instant::now();
     let from = offered.from;
-    let taken = take(offered, |stream| target.sink(stream));
+    let taken = stream::receive(offered, |stream| target.sink(stream));
     let seconds = began.elapsed().as_secs_f64();
     match taken {
         Ok(sink) => report(args, from, sink.content().0, &sink.files(), seconds, None),

@@ -98,7 +98,7 @@ fn what_is_wrong_is_said() {
     let message = refused(&["--interface", "rwt-none0", "--interface", "rwt-none1"]);
     assert!(message.contains("there is no interface `rwt-none0`"), "{message}");
     let message = refused(&["--listen", "127.0.0.1:0"]);
-    assert!(message.contains("--listen needs --hosts N"), "{message}");
+    assert!(message.contains("--listen requires --hosts N"), "{message}");
     let message = refused(&["--listen", "127.0.0.1:65535", "--hosts", "2"]);
     assert!(message.contains("need ports up to 65536"), "{message}");
     let message = refused(&["--listen", "127.0.0.1:0", "--hosts", "2", "--loss", "1.5"]);

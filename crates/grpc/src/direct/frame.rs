@@ -381,7 +381,7 @@ mod tests {
 
     const MAX_HEAD: u32 = 1 << 10;
 
-    /// All frames in these bytes, up to the first that is not understood.
+    /// Returns all frames in these bytes, up to the first invalid one.
     fn read(bytes: &[u8]) -> (Vec<Frame>, io::Result<()>) {
         let bytes = Bytes::copy_from_slice(bytes);
         let mut reader = FrameReader::with_prefix(bytes, tokio::io::empty(), MAX_HEAD);

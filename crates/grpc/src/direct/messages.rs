@@ -31,7 +31,7 @@ use super::timeout::grpc_timeout;
 use super::write::{FrameWriter, Next, WriteError, failure, whole};
 use super::{BoxError, Limits};
 
-/// How long the rest of a response waits for its client's stream (ours).
+/// How long the rest of a response waits for its client's stream. The choice of the value is ours.
 const WAITS: Duration = Duration::from_secs(10);
 
 impl<S, B> Server<S>
@@ -41,9 +41,9 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Serves messages and streams of a node until the node stops. Once `shutdown` is ready, outstanding calls
-    /// are served to their end, and no more are accepted. Dropping the future cancels them at once. Above
-    /// the [limit](Limits::calls), calls are refused as `RESOURCE_EXHAUSTED`.
+    /// Serves messages and streams of a node until the node stops, or until `shutdown` is ready; outstanding calls are
+    /// then completed, and no further ones are accepted. Dropping the future cancels them immediately. Above the
+    /// [limit](Limits::calls), calls are refused as `RESOURCE_EXHAUSTED`.
     pub async fn serve_node(
         self,
         server: rackweave_rpc::Server,
@@ -64,7 +64,7 @@ where
                 Some(_) = calls.join_next() => continue,
                 came = server.next() => came,
             };
-            // After the end of service only calls that had begun before continue.
+            // After the end of service, only calls that started before it continue.
             let permit =
                 if stopping { None } else { Arc::clone(&permits).try_acquire_owned().ok() };
             match came {
@@ -102,7 +102,7 @@ where
             }
             Some(IncomingStream::Resumes(number, reader, mut write)) => {
                 write.resumes();
-                // If no call waits for it (any more), the stream is dropped, which its client notices.
+                // If no call waits for the stream, it is dropped, which its client notices.
                 if let Some(waiting) = table.take_waiting((peer.host(), number)) {
                     let _ = waiting.send((reader, write));
                 }
@@ -177,7 +177,7 @@ fn too_many() -> Status {
     Status::resource_exhausted("the server is busy with as many calls as it may be, or shuts down")
 }
 
-/// A message that cannot be answered is dropped, which fails the call at its client.
+/// Answers a call. If there is no answer, the call is dropped, which makes it fail at its client.
 async fn answer(call: rackweave_rpc::Request, bytes: Result<BytesMut, Status>) {
     if let Ok(bytes) = bytes {
         let _ = call.respond(bytes.freeze()).await;
@@ -198,7 +198,7 @@ async fn head(bytes: Bytes, limits: Limits) -> Result<(RequestHead, MessageReade
     }
 }
 
-/// The number at the beginning of a message.
+/// Returns the number at the beginning of a message.
 fn number(bytes: &Bytes) -> Option<u64> {
     let mut out = BytesMut::with_capacity(FRAME_HEADER + CALL_BYTES);
     encode_call(0, &mut out);
@@ -206,7 +206,7 @@ fn number(bytes: &Bytes) -> Option<u64> {
     Some(u64::from_be_bytes(*rest.first_chunk()?))
 }
 
-/// A client and its number of the call.
+/// The key of a call: the client, and the client's number of the call.
 type Key = (HostId, u64);
 
 /// The stream that carries the rest of a response.
@@ -233,7 +233,7 @@ impl Table {
     }
 
     fn set_abort(&self, key: Key, abort: AbortHandle) {
-        // It may have ended already.
+        // The call may have ended already.
         if let Some(known) = self.lock().get_mut(&key) {
             known.abort = Some(abort);
         }

@@ -194,7 +194,7 @@ pub enum SwitchError {
     /// Some hosts are attached by UDP ports, others by interfaces.
     #[error("all hosts must be attached in the same way: by UDP ports, or by interfaces")]
     MixedEdges,
-    /// The factor of the dynamic thresholds is not positive.
+    /// The factor of the dynamic thresholds is out of range.
     #[error("the shared buffer's alpha must be between 1/256 and 1024, not {0}")]
     Alpha(f64),
     /// Frames of this MTU are longer than a frame buffer.
