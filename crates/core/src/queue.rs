@@ -31,7 +31,7 @@ struct Link {
 
 impl Link {
     #[inline]
-    const fn of<H>(packet: &Packet<H>) -> Self {
+    const fn from_packet<H>(packet: &Packet<H>) -> Self {
         let Packet { wire_bytes, priority, .. } = *packet;
         Self { at: Time::ZERO, next: NONE, wire_bytes, priority }
     }
@@ -69,7 +69,7 @@ impl<H: Header> Pool<H> {
     #[inline]
     pub fn insert(&mut self, packet: Packet<H>) -> PacketRef {
         self.live += 1;
-        let link = Link::of(&packet);
+        let link = Link::from_packet(&packet);
         let slot = Slot(packet);
         if self.free == NONE {
             let index = u32::try_from(self.slots.len()).ok().filter(|i| *i != NONE);
@@ -137,13 +137,13 @@ impl<H: Header> Pool<H> {
     /// Returns the time stored beside a packet. For a packet on a link it is the time of arrival.
     #[must_use]
     #[inline]
-    pub fn at(&self, packet: PacketRef) -> Time {
+    pub fn time(&self, packet: PacketRef) -> Time {
         self.links[packet.0 as usize].at
     }
 
     /// Stores a time beside a packet.
     #[inline]
-    pub fn set_at(&mut self, packet: PacketRef, at: Time) {
+    pub fn set_time(&mut self, packet: PacketRef, at: Time) {
         self.links[packet.0 as usize].at = at;
     }
 

@@ -40,12 +40,12 @@ impl Clock {
     /// Returns the time since the origin, or zero before it. The range is 213 days.
     #[must_use]
     pub fn now(self) -> Time {
-        self.at(read_ns(ClockId::Monotonic))
+        self.time_of_monotonic_ns(read_ns(ClockId::Monotonic))
     }
 
     /// Converts nanoseconds of `CLOCK_MONOTONIC` to a time of this clock.
     #[must_use]
-    pub const fn at(self, monotonic_ns: u64) -> Time {
+    pub const fn time_of_monotonic_ns(self, monotonic_ns: u64) -> Time {
         Time(monotonic_ns.saturating_sub(self.origin_ns).saturating_mul(PS_PER_NS))
     }
 

@@ -241,8 +241,10 @@ mod tests {
             let taker = std::thread::spawn(move || {
                 let offered = wait(theirs).unwrap().unwrap();
                 assert_eq!((offered.stream, offered.from), (77, from()));
-                receive(offered, |_| Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad })))
-                    .is_ok()
+                receive(offered, |_| {
+                    Ok(Box::new(List { at: 5, bytes: Vec::new(), whole: 3000, bad }))
+                })
+                .is_ok()
             });
             let mut sink = StreamSink::new(ours, 77, from()).unwrap();
             assert_eq!(sink.begins_at(), 5);

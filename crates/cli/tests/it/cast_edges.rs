@@ -179,8 +179,9 @@ fn a_disk_that_is_really_full_ends_one_receiver_which_goes_on_when_there_is_room
     assert!(std::fs::read(good.join("big")).unwrap() == content(8_000_000));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut full.stderr, &mut line).unwrap();
-    let (names, says) = (line.contains("the disk is full"), line.contains("big.part, which needs"));
-    assert!(names && says && line.contains("are free"), "{line}");
+    let (is_full, names_file) =
+        (line.contains("the disk is full"), line.contains("big.part: it needs"));
+    assert!(is_full && names_file && line.contains("are free"), "{line}");
     // The path is the receiver's view of the directory.
     let inside = PathBuf::from(format!("/proc/{}/root{}", full.child.id(), text(&small)));
     assert!(inside.join("big.part").exists() && !inside.join("big").exists());

@@ -468,8 +468,8 @@ mod tests {
     #[test]
     fn lengths_are_not_trusted() {
         let reason = |bytes: &[u8]| read(bytes).1.unwrap_err().to_string();
-        assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("no more than 1024"));
-        assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("no more than 1024"));
+        assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("limit of 1024"));
+        assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("limit of 1024"));
         assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
         assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("inconsistent length"));
         assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));

@@ -162,7 +162,7 @@ where
         encode_call(entry.key.1, &mut out);
         answer(call, Ok(out)).await;
         let Ok(Ok((reader, mut write))) = timeout(WAITS, &mut entry.resumed).await else { return };
-        let mut rest = Rest::of(reader);
+        let mut rest = Rest::new(reader);
         let written = tokio::select! {
             biased;
             written = write.body(BytesMut::new(), body.as_mut()) => written,

@@ -150,7 +150,7 @@ pub(super) async fn refuse<T: AsyncRead + AsyncWrite>(
     mut write: FrameWriter<WriteHalf<T>>,
 ) {
     if write.fail(status).await.is_ok() {
-        linger(&mut write, &mut Rest::of(reader)).await;
+        linger(&mut write, &mut Rest::new(reader)).await;
     }
 }
 
@@ -314,7 +314,7 @@ pub(super) struct Rest<T> {
 }
 
 impl<T: AsyncRead> Rest<T> {
-    pub(super) fn of(reader: FrameReader<ReadHalf<T>>) -> Self {
+    pub(super) fn new(reader: FrameReader<ReadHalf<T>>) -> Self {
         let (_, back) = oneshot::channel();
         Self { back, reader: Some(reader) }
     }

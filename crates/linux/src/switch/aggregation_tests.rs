@@ -91,7 +91,11 @@ impl Bench {
                 Encapsulation::Ethernet => read_frame(&bytes, src, &self.rules),
             };
             let slot = self.core.payloads().insert(&bytes).unwrap();
-            self.core.arrive(self.core.now(), src, read.unwrap().map(|carried| carried.at(slot)));
+            self.core.arrive(
+                self.core.now(),
+                src,
+                read.unwrap().map(|carried| carried.with_slot(slot)),
+            );
             self.core.run(self.core.now() + Span::from_us(100));
             while let Some(departure) = self.core.departure() {
                 let (host, packet) = (departure.host, departure.packet);

@@ -73,7 +73,7 @@ impl<S: System> SwitchProgram for FrameProgram<S> {
             let packet = packet.and_then(|packet| {
                 let whole = payloads.make(packet.header, frame.len())?;
                 payloads.write(&packet.map(|_| whole)).copy_from_slice(frame);
-                Some(packet.map(|carried| carried.at(whole.slot)))
+                Some(packet.map(|carried| carried.with_slot(whole.slot)))
             });
             if let Some(packet) = packet {
                 return Some((made.egress, packet));

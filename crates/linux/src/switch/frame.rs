@@ -105,7 +105,7 @@ impl<V: Copy> Carried<V> {
     }
 
     /// Returns the same header with another slot.
-    pub(super) const fn at(self, slot: u32) -> Self {
+    pub(super) const fn with_slot(self, slot: u32) -> Self {
         Self { slot, ..self }
     }
 
@@ -229,7 +229,7 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         let mut bytes = [0; MAX_FRAME];
         let len = usize::from(of.len);
         bytes[..len].copy_from_slice(&self.get(of.slot)[..len]);
-        Some(of.at(self.insert(&bytes[..len])?))
+        Some(of.with_slot(self.insert(&bytes[..len])?))
     }
 
     /// Flips bits of a frame behind its IP and UDP headers: one to three in a packet of our transports, whose check
@@ -308,7 +308,7 @@ impl<S: System> PayloadStore<Carried<S::View>> for Frames<S> {
         }
         let slot = self.slot()?;
         self.get_mut(slot)[..frame].fill(0);
-        Some(Carried { payload_at: (frame - len) as u16, ..header.at(slot) })
+        Some(Carried { payload_at: (frame - len) as u16, ..header.with_slot(slot) })
     }
 }
 

@@ -168,7 +168,7 @@ fn send(
 
 fn put(core: &mut Core, from: HostId, bytes: &[u8], packet: Packet<Carried<View>>) {
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(core.now(), from, packet.map(|carried| carried.at(slot)));
+    core.arrive(core.now(), from, packet.map(|carried| carried.with_slot(slot)));
     core.run(Time(core.now().0 + Span::from_ms(1).0));
 }
 

@@ -202,7 +202,7 @@ impl Bench {
             (bytes, read)
         };
         let slot = self.core.payloads().insert(&bytes).unwrap();
-        let read = read.unwrap().map(|carried| carried.at(slot));
+        let read = read.unwrap().map(|carried| carried.with_slot(slot));
         self.core.arrive(self.core.now(), from, read);
         self.core.run(self.core.now() + Span::from_ms(1));
         let got = self.core.departure().map(|Departure { host, packet, .. }| {

@@ -217,7 +217,7 @@ const CLASS: u8 = (3 << 3 | 2) << 2;
 fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8) {
     let packet = read_datagram(bytes, class, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(at, HostId(src), packet.map(|carried| carried.at(slot)));
+    core.arrive(at, HostId(src), packet.map(|carried| carried.with_slot(slot)));
 }
 
 fn trimming(return_to_sender: bool) -> FabricConfig {
@@ -477,7 +477,7 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 fn through(core: &mut Core, src: u32, bytes: &[u8]) {
     let packet = read_frame(bytes, HostId(src), &plain(core.hosts())).unwrap();
     let slot = core.payloads().insert(bytes).unwrap();
-    core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.at(slot)));
+    core.arrive(Time::ZERO, HostId(src), packet.map(|carried| carried.with_slot(slot)));
 }
 
 #[test]

@@ -16,7 +16,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let state = &mut self.links[link as usize];
         let Some(packet) = state.in_flight.pop(&self.pool) else { return NetEvent::Internal };
         if let Some(next) = state.in_flight.front() {
-            self.events.push(self.pool.at(next), link);
+            self.events.push(self.pool.time(next), link);
         }
         let (to, special) = (state.to, state.special);
         self.counters.packet_hops += 1;
@@ -327,7 +327,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             arrival = self.now;
             self.counters.clamped += 1;
         }
-        self.pool.set_at(packet, arrival);
+        self.pool.set_time(packet, arrival);
         let was_empty = state.in_flight.is_empty();
         state.in_flight.push(&mut self.pool, packet);
         let special = state.special;
