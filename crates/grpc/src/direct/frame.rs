@@ -66,7 +66,7 @@ pub(super) enum Malformed {
     TooLong { bytes: u32, max: u32 },
     #[error("more than {MAX_FIELDS} metadata fields")]
     TooManyFields,
-    #[error("a head or trailers of inconsistent length")]
+    #[error("a malformed head or malformed trailers")]
     Head,
     #[error("{0} is not allowed in this position")]
     Unexpected(&'static str),
@@ -471,14 +471,14 @@ mod tests {
         assert!(reason(&[HEAD, 255, 255, 255, 255, 1]).contains("limit of 1024"));
         assert!(reason(&[TRAILERS, 0, 0, 4, 1, 1]).contains("limit of 1024"));
         assert!(reason(&[DATA, 255, 255, 255, 255, 1]).contains("middle of a frame"));
-        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("inconsistent length"));
+        assert!(reason(&[END, 0, 0, 0, 1, 1]).contains("malformed"));
         assert!(reason(&[9, 0, 0, 0, 0]).contains("unknown kind 9"));
         // A field longer than its frame, and one at which tonic would panic.
-        assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("add up"));
+        assert!(reason(&[TRAILERS, 0, 0, 0, 8, 0, 0, 1, 0, 0, 0, 9, b'x']).contains("malformed"));
         let mut out = BytesMut::new();
         let details = fields(&[("grpc-status-details-bin", b"!")]);
         encode_trailers(&details, &mut out).unwrap();
-        assert!(reason(&out).contains("add up"));
+        assert!(reason(&out).contains("malformed"));
         assert!(RequestHead::decode(Bytes::from_static(&[2, 0, 0, 0])).is_err());
         assert!(RequestHead::decode(Bytes::from_static(&[1, 0, 2, b'x', b'y', 0])).is_err());
     }
