@@ -638,7 +638,7 @@ pub mod echo_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Echoes messages.
+    /// Echoes the messages that it receives.
     #[derive(Debug, Clone)]
     pub struct EchoClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -821,7 +821,7 @@ pub mod echo_server {
             request: tonic::Request<tonic::Streaming<super::Blob>>,
         ) -> std::result::Result<tonic::Response<super::Count>, tonic::Status>;
     }
-    /// Echoes messages.
+    /// Echoes the messages that it receives.
     #[derive(Debug)]
     pub struct EchoServer<T> {
         inner: Arc<T>,
